@@ -1,0 +1,41 @@
+# Two commands do all the set-up: `make run` and `make test`. See CONTRIBUTING.md for the others.
+
+PYTHON ?=
+BENCH ?=
+QUICK ?=
+export PYTHON
+
+BIN := .venv/bin
+
+.PHONY: run test check format bench lock clean
+
+# Until the service stands, the tour shows what there is: messages of a gateway, explained.
+run: .venv/.ready-run
+	$(BIN)/meshfleet explain examples/messages.txt
+
+test: .venv/.ready-dev
+	scripts/parts
+	$(BIN)/pytest
+
+check: .venv/.ready-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 0 tests/test_imports.py tests/test_repository.py
+
+format: .venv/.ready-dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: .venv/.ready-dev
+	$(BIN)/python -m bench $(BENCH) $(if $(QUICK),--quick)
+
+lock: .venv/.ready-dev
+	scripts/lock
+
+clean:
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+.venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
+	scripts/venv $*
+	@touch $@

@@ -1,0 +1,1 @@
+"""Meshfleet: fleets of BLE-mesh devices behind MQTT gateways."""

@@ -1,0 +1,174 @@
+"""Every error that Meshfleet raises on purpose.
+
+    FleetError
+    ├── WireError                 something on the wire breaks the protocol; names the field and the reason
+    │   ├── MalformedId
+    │   │   ├── MalformedMac
+    │   │   ├── MalformedDeviceId
+    │   │   ├── MalformedIdentifier
+    │   │   └── MalformedVersion
+    │   ├── MalformedTime
+    │   ├── MalformedHex
+    │   ├── MalformedTopic
+    │   ├── MalformedPayload
+    │   │   └── PayloadTooLarge
+    │   ├── UnknownIdentifier     not in the catalogue, or there without a known layout
+    │   ├── UndecodableValue      raw bytes that do not fit the identifier's layout
+    │   └── UnencodableValue      a JSON value that does not fit the identifier's layout
+    ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
+    └── MalformedCatalogue        an identifier table with mistakes; names each line
+
+`code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
+REST answer when the error reaches it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SHOWN = 60
+"""Characters of foreign input that an error repeats: enough to recognise it, too few to flood a log."""
+
+
+def shown(text: object) -> str:
+    """Foreign input as an error may show it: quoted, escaped, and cut when long."""
+    quoted = repr(text[: _SHOWN + 1] if isinstance(text, str | bytes) else text)
+    return quoted if len(quoted) <= _SHOWN else quoted[:_SHOWN] + "…"
+
+
+class FleetError(Exception):
+    """Anything Meshfleet can say went wrong."""
+
+    code: ClassVar[str] = "error"
+    http: ClassVar[int] = 500
+
+
+class WireError(FleetError):
+    """Something on the wire breaks the protocol. It will never become valid by trying again."""
+
+    code, http = "malformed", 400
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class MalformedId(WireError):
+    """A text that is not the id it should be."""
+
+    code = "malformed-id"
+
+
+class MalformedMac(MalformedId):
+    """Not 12 hex digits, or not in lower case where that is the rule."""
+
+    code = "malformed-mac"
+
+
+class MalformedDeviceId(MalformedId):
+    """Not `bmac-` and a MAC."""
+
+    code = "malformed-device-id"
+
+
+class MalformedIdentifier(MalformedId):
+    """Neither the hex of an identifier nor, where names are expected, a usable name."""
+
+    code = "malformed-identifier"
+
+
+class MalformedVersion(MalformedId):
+    """Not a dotted version."""
+
+    code = "malformed-version"
+
+
+class MalformedTime(WireError):
+    """Not a date and time of ISO 8601, or none that exists."""
+
+    code = "malformed-time"
+
+
+class MalformedHex(WireError):
+    """Not an even number of hex digits."""
+
+    code = "malformed-hex"
+
+
+class MalformedTopic(WireError):
+    """Not a topic of the protocol."""
+
+    code = "malformed-topic"
+
+
+class MalformedPayload(WireError):
+    """Not the JSON object that the topic asks for."""
+
+    code = "malformed-payload"
+
+
+class PayloadTooLarge(MalformedPayload):
+    """Longer than any payload of the protocol."""
+
+    code, http = "payload-too-large", 413
+
+
+class UnknownIdentifier(WireError):
+    """Not in the catalogue, or there as raw only."""
+
+    code = "unknown-identifier"
+
+
+class UndecodableValue(WireError):
+    """Raw bytes that do not fit the identifier's layout."""
+
+    code = "undecodable-value"
+
+
+class UnencodableValue(WireError):
+    """A JSON value that does not fit the identifier's layout."""
+
+    code = "unencodable-value"
+
+
+class GatewayTooOld(FleetError):
+    """The gateway's API version does not have what is asked of it."""
+
+    code, http = "gateway-too-old", 409
+
+    def __init__(self, feature: str, *, since: object, version: object) -> None:
+        super().__init__(feature, since, version)
+        self.feature = feature
+        self.since = since
+        self.version = version
+
+    def __str__(self) -> str:
+        return f"{self.feature} needs API version {self.since}; the gateway has {self.version}"
+
+
+class Mistake(NamedTuple):
+    """One mistake in an identifier table."""
+
+    line: int
+    reason: str
+
+
+class MalformedCatalogue(FleetError):
+    """An identifier table with mistakes, all of them."""
+
+    code, http = "malformed-catalogue", 400
+
+    def __init__(self, source: str, mistakes: Sequence[Mistake]) -> None:
+        super().__init__(source, mistakes)
+        self.source = source
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.source}:{line}: {reason}" for line, reason in self.mistakes)

@@ -1,0 +1,122 @@
+"""Typed ids. Text becomes one of these at the door, once, and is never checked again inside.
+
+They are new types over `str`, not subclasses: JSON, SQL drivers and dictionaries take them as they are,
+at no cost on the hot path, and the type checker still keeps them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType, Self, final
+
+from meshfleet.errors import (
+    MalformedDeviceId,
+    MalformedIdentifier,
+    MalformedMac,
+    MalformedVersion,
+    shown,
+)
+
+Mac = NewType("Mac", str)
+"""A gateway's or device's address: 12 lowercase hex digits, everywhere (id-1)."""
+
+DeviceId = NewType("DeviceId", str)
+"""A device in the REST interface: `bmac-` and its MAC."""
+
+Identifier = NewType("Identifier", str)
+"""What a property, measurement or event is, as the lowercase hex of 1 to 4 bytes."""
+
+IdentifierName = NewType("IdentifierName", str)
+"""The same as a word of the catalogue. A gateway may know words that we do not."""
+
+RequestId = NewType("RequestId", str)
+"""Pairs a response with its request. Any text; the client keeps it unique."""
+
+EVERY_GATEWAY: Final = Mac("ffffffffffff")
+"""In a request to all gateways: each gateway itself."""
+
+_MAC = re.compile(r"[0-9a-f]{12}")
+_DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
+# A byte from 80 on is followed by another one, a byte below 80 is the last.
+_IDENTIFIER = re.compile(r"(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]")
+# A level of a topic without MQTT's wildcards and control characters.
+_NAME = re.compile(r"[^/+#\x00-\x1f\x7f]{1,128}")
+_VERSION = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5})(?:-beta\.([0-9]{1,3}))?)?")
+
+
+def parse_mac(text: str, field: str = "mac") -> Mac:
+    """Read a MAC in lower case, as topics and ids spell it."""
+    if not _MAC.fullmatch(text):
+        raise MalformedMac(field, f"{shown(text)} is not 12 lowercase hex digits")
+    return Mac(text)
+
+
+def parse_device_id(text: str, field: str = "id") -> DeviceId:
+    """Read a device id."""
+    if not _DEVICE_ID.fullmatch(text):
+        raise MalformedDeviceId(field, f"{shown(text)} is not 'bmac-' and 12 lowercase hex digits")
+    return DeviceId(text)
+
+
+def device_id(mac: Mac) -> DeviceId:
+    """Name the device with this MAC as REST does."""
+    return DeviceId(f"bmac-{mac}")
+
+
+def mac_of(device: DeviceId) -> Mac:
+    """Name the device with this id as MQTT does."""
+    return Mac(device.removeprefix("bmac-"))
+
+
+def is_identifier(text: str) -> bool:
+    """Tell a raw identifier from a name."""
+    return _IDENTIFIER.fullmatch(text) is not None
+
+
+def parse_identifier(text: str, field: str = "identifier") -> Identifier:
+    """Read an identifier in lowercase hex."""
+    if not is_identifier(text):
+        raise MalformedIdentifier(field, f"{shown(text)} is not the lowercase hex of an identifier")
+    return Identifier(text)
+
+
+def parse_identifier_name(text: str, field: str = "identifier") -> IdentifierName:
+    """Read a name, known to the catalogue or not."""
+    if not _NAME.fullmatch(text):
+        raise MalformedIdentifier(field, f"{shown(text)} is not the name of an identifier")
+    return IdentifierName(text)
+
+
+@final
+class Version(tuple[int, int, int, int]):
+    """major.minor.patch of an API or a firmware; `-beta.n` sorts before its release."""
+
+    __slots__ = ()
+
+    _RELEASE = 256
+    """Stands where a beta has its number (1-255), so that the release sorts after all of them."""
+
+    def __new__(cls, major: int, minor: int, patch: int, beta: int | None = None) -> Self:
+        """Beta 0, like None, is a release: that is how devices write it."""
+        return super().__new__(cls, (major, minor, patch, beta or cls._RELEASE))
+
+    @classmethod
+    def parse(cls, text: str, field: str = "version") -> Self:
+        """Read `M.m.p`, `M.m.p-beta.b` or `M.m`."""
+        found = _VERSION.fullmatch(text)
+        if found is None or int(found[4] or 0) >= cls._RELEASE:
+            raise MalformedVersion(field, f"{shown(text)} is not a version such as 2.4.0 or 2.4.0-beta.1")
+        major, minor, patch, beta = (int(part or 0) for part in found.groups())
+        return cls(major, minor, patch, beta)
+
+    @property
+    def beta(self) -> int:
+        """The number of the beta, 0 for a release."""
+        return self[3] % self._RELEASE
+
+    def __str__(self) -> str:
+        tail = f"-beta.{self.beta}" if self.beta else ""
+        return f"{self[0]}.{self[1]}.{self[2]}{tail}"
+
+    def __repr__(self) -> str:
+        return f"Version({str(self)!r})"

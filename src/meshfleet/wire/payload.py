@@ -1,0 +1,113 @@
+"""Payloads: a JSON object in UTF-8 to a struct and back.
+
+`read` accepts every spelling that the protocol tolerates and names the field of whatever it rejects.
+It is the careful way; reports have a fast way in front of it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from meshfleet.errors import MalformedPayload, PayloadTooLarge
+from meshfleet.wire.fields import Spelling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+MAX_PAYLOAD = 64 * 1024
+"""Bytes; anything longer is rejected unread (report-28)."""
+
+
+class Payload(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, rename="camel"):
+    """What all payloads share. Unknown fields are forbidden only to the fast way: the careful one drops them."""
+
+
+PayloadT = TypeVar("PayloadT", bound=Payload)
+
+
+class _Field(NamedTuple):
+    attribute: str
+    name: str
+    default: Any
+    read: Callable[[Any, str], Any] | None
+    write: Callable[[Any], Any] | None
+
+
+def read(kind: type[PayloadT], payload: bytes, *, without: Collection[str] = ()) -> PayloadT:
+    """Read a payload of this kind, with all that is tolerated, or raise a `WireError` that names the field."""
+    given = read_object(payload)
+    known = {}
+    for field in _fields(kind):
+        if field.name in given and field.name not in without:
+            value = given[field.name]
+            known[field.name] = field.read(value, field.name) if field.read else value
+    try:
+        return msgspec.convert(known, kind)
+    except msgspec.ValidationError as exc:
+        raise _rejection(exc) from exc
+
+
+def read_object(payload: bytes) -> dict[str, Any]:
+    """Read a payload as far as every payload is alike: a JSON object in UTF-8, and not too long."""
+    if len(payload) > MAX_PAYLOAD:
+        raise PayloadTooLarge("payload", f"has {len(payload)} bytes; {MAX_PAYLOAD} are allowed")
+    try:
+        # msgspec does not look at the bytes of fields it skips, so UTF-8 is checked for the whole text.
+        given = msgspec.json.decode(payload.decode())
+    except UnicodeDecodeError as exc:
+        raise MalformedPayload("payload", "is not UTF-8") from exc
+    except msgspec.DecodeError as exc:
+        raise MalformedPayload("payload", f"is not JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise MalformedPayload("payload", "is nested too deeply") from exc
+    if not isinstance(given, dict):
+        raise MalformedPayload("payload", "is not a JSON object")
+    return given
+
+
+def write(body: Payload, *, without: Collection[str] = ()) -> bytes:
+    """Write a payload; what is absent, at its default, or named in `without` is left out."""
+    fields = {}
+    for field in _fields(type(body)):
+        value = getattr(body, field.attribute)
+        if value is UNSET or value == field.default or field.name in without:
+            continue
+        fields[field.name] = field.write(value) if field.write else value
+    return msgspec.json.encode(fields)
+
+
+@cache
+def _fields(kind: type[Payload]) -> tuple[_Field, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        _Field(info.name, info.encode_name, info.default, *(_spelling(hints[info.name]) or (None, None)))
+        for info in msgspec.structs.fields(kind)
+    )
+
+
+def _spelling(hint: Any) -> Spelling | None:
+    """The spelling of a field type, be it optional or not."""
+    if get_origin(hint) is Annotated:
+        return next((extra for extra in hint.__metadata__ if isinstance(extra, Spelling)), None)
+    return next(filter(None, map(_spelling, get_args(hint))), None)
+
+
+_AT = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
+
+
+def _rejection(exc: msgspec.ValidationError) -> MalformedPayload:
+    """Turn msgspec's sentence into our error: it carries the field only as text."""
+    text = str(exc)
+    if missing := _MISSING.match(text):
+        return MalformedPayload(missing["field"], "is missing")
+    if at := _AT.fullmatch(text):
+        return MalformedPayload(at["field"], at["reason"])
+    return MalformedPayload("payload", text)
+
+

@@ -1,0 +1,245 @@
+"""Reports: what gateways publish of devices. The hottest code of the wire.
+
+Almost every report comes in one spelling, and that one takes the fast way: msgspec decodes and checks it in one
+C call. Whatever the fast way does not accept as it stands goes to the careful way (`payload.read`), which knows
+the tolerated spellings and says what is wrong with the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import unhexlify
+from datetime import UTC
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from meshfleet.wire import gating, payload
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.fields import Channel, Count, HexField, Json, MacField, Seq, Time, Whole
+from meshfleet.wire.payload import MAX_PAYLOAD, Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from meshfleet.wire.ids import Mac, Version
+
+
+class Heartbeat(Payload):
+    """A device is alive (report-1)."""
+
+    time: Time
+    seq: Seq
+    status: Whole
+    """0 is fine; anything else is a device error or warning."""
+    last_count: Count | UnsetType = UNSET
+    """How many copies of the previous heartbeat were heard."""
+
+
+class Dfu(Payload):
+    """A device advertises in DFU mode (report-2)."""
+
+    time: Time
+    parent: MacField
+    rssi: Whole
+
+
+class Rssi(Payload):
+    """How well a mesh node hears a device (report-3)."""
+
+    time: Time
+    parent: MacField
+    rssi: Whole
+    channel: Channel | UnsetType = UNSET
+    seq: Seq | UnsetType = UNSET
+    unreachable: bool = False
+    """The device cannot be reached through this parent."""
+
+
+class Property(Payload):
+    """The raw value of a property (report-4)."""
+
+    time: Time
+    value: HexField
+    seq: Seq | UnsetType = UNSET
+
+
+class PropertyDecoded(Payload):
+    """The value of a property (report-5)."""
+
+    time: Time
+    value: Json
+    ext: dict[str, Json] | UnsetType = UNSET
+    seq: Seq | UnsetType = UNSET
+
+
+class Measurement(Payload):
+    """A raw measured sample (report-6)."""
+
+    time: Time
+    seq: Seq
+    value: HexField
+
+
+class MeasurementDecoded(Payload):
+    """A measured sample (report-7)."""
+
+    time: Time
+    seq: Seq
+    value: Json
+    ext: dict[str, Json] | UnsetType = UNSET
+
+
+class MeasurementError(Payload):
+    """A measurement that failed; raw and decoded reports look the same (report-8, report-9)."""
+
+    time: Time
+    seq: Seq
+    error: Whole
+    error_ext: Whole | UnsetType = UNSET
+
+
+class Event(Payload):
+    """Something happened; some events carry a raw value (report-10)."""
+
+    time: Time
+    seq: Seq
+    value: HexField | UnsetType = UNSET
+
+
+class EventDecoded(Payload):
+    """Something happened; some events carry a value (report-11)."""
+
+    time: Time
+    seq: Seq
+    value: Json | UnsetType = UNSET
+    ext: dict[str, Json] | UnsetType = UNSET
+
+
+Report = (
+    Heartbeat
+    | Dfu
+    | Rssi
+    | Property
+    | PropertyDecoded
+    | Measurement
+    | MeasurementDecoded
+    | MeasurementError
+    | Event
+    | EventDecoded
+)
+
+
+def decode(kind: Kind, data: bytes) -> Report:
+    """Read the payload of a report of this kind."""
+    return DECODERS[kind](data)
+
+
+def encode(kind: Kind, report: Report, *, version: Version | None = None) -> bytes:
+    """Write a report; for a gateway of an older version without the fields it does not know."""
+    return payload.write(report, without=gating.newer_fields("report", kind, version))
+
+
+_ReportT = TypeVar("_ReportT", Heartbeat, PropertyDecoded, MeasurementDecoded, MeasurementError, EventDecoded)
+_RawT = TypeVar("_RawT", Property, Measurement, Event)
+_HeardT = TypeVar("_HeardT", Dfu, Rssi)
+
+_Z: Final = ord("Z")
+_Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
+_FINER = re.compile(rb"\.\d{4}")
+
+# What the fast way may raise: each is either a tolerated spelling or an error, which the careful way will tell.
+# TypeError is an event without a value, which has no hex to look at.
+_NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError, TypeError)
+
+
+def _is_plain(data: bytes, time: datetime) -> bool:
+    """Whether msgspec read the time as we would: it keeps offsets, and rounds what is finer than a microsecond."""
+    return time.tzinfo is UTC and not _FINER.search(data)
+
+
+# The three decoders below differ in one line. They are written out because a call more would cost a tenth of
+# the whole. A `Z` where compact JSON with `time` in front has it leaves room for just three digits: such a time
+# is plain; otherwise the digits are looked for.
+
+
+def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
+    fast = msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> _ReportT:
+        try:
+            report = fast(data)
+            if (data[_Z_AT] == _Z or _is_plain(data, report.time)) and len(data) <= MAX_PAYLOAD:
+                return report
+        except _NOT_PLAIN:
+            pass
+        return payload.read(kind, data)
+
+    return decode
+
+
+def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
+    fast = msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> _RawT:
+        try:
+            report = fast(data)
+            unhexlify(report.value)
+            if (data[_Z_AT] == _Z or _is_plain(data, report.time)) and len(data) <= MAX_PAYLOAD:
+                return report
+        except _NOT_PLAIN:
+            pass
+        return payload.read(kind, data)
+
+    return decode
+
+
+def _heard_decoder(kind: type[_HeardT]) -> Callable[[bytes], _HeardT]:
+    fast = msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> _HeardT:
+        try:
+            report = fast(data)
+            if (
+                report.parent in _PARENTS
+                and (data[_Z_AT] == _Z or _is_plain(data, report.time))
+                and len(data) <= MAX_PAYLOAD
+            ):
+                return report
+        except _NOT_PLAIN:
+            pass
+        report = payload.read(kind, data)
+        _remember(report.parent)
+        return report
+
+    return decode
+
+
+_PARENTS: set[Mac] = set()
+"""MACs seen as parents, known to be well-formed: a mesh has few of them, and each reports for ever."""
+
+_MOST_PARENTS: Final = 1 << 17
+
+
+def _remember(parent: Mac) -> None:
+    if len(_PARENTS) >= _MOST_PARENTS:
+        _PARENTS.clear()
+    _PARENTS.add(parent)
+
+
+DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
+    Kind.HEARTBEAT: _decoder(Heartbeat),
+    Kind.DFU: _heard_decoder(Dfu),
+    Kind.RSSI: _heard_decoder(Rssi),
+    Kind.PROPERTY: _raw_decoder(Property),
+    Kind.PROPERTY_DECODED: _decoder(PropertyDecoded),
+    Kind.MEASUREMENT: _raw_decoder(Measurement),
+    Kind.MEASUREMENT_DECODED: _decoder(MeasurementDecoded),
+    Kind.MEASUREMENT_ERROR: _decoder(MeasurementError),
+    Kind.MEASUREMENT_ERROR_DECODED: _decoder(MeasurementError),
+    Kind.EVENT: _raw_decoder(Event),
+    Kind.EVENT_DECODED: _decoder(EventDecoded),
+}
+"""One decoder per kind. A hot loop takes the decoder of a topic's kind from here."""

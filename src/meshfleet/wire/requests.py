@@ -1,0 +1,108 @@
+"""Requests: what clients ask of gateways and, through them, of devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from meshfleet.wire import gating, payload
+from meshfleet.wire.codes import AccessType, AckType, Operation, Priority
+from meshfleet.wire.fields import WHOLE, ExtenderId, HexOrNull, Json, SecretField, Time
+from meshfleet.wire.ids import RequestId
+from meshfleet.wire.payload import Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.wire.ids import Version
+
+PriorityField = Annotated[Priority, WHOLE]
+AckTypeField = Annotated[AckType, WHOLE]
+
+
+class ApiVersion(Payload):
+    """Which version does the gateway speak? (request-8)."""
+
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+
+
+class Read(Payload):
+    """Read a property, raw or decoded (request-10, request-11)."""
+
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+    extender_id: ExtenderId | UnsetType = UNSET
+    access_type: AccessType | UnsetType = UNSET
+    public_key: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
+
+
+class Write(Payload):
+    """Write a property as hex; None writes NULL (request-12, request-15)."""
+
+    value: HexOrNull = None
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+    extender_id: ExtenderId | UnsetType = UNSET
+    access_type: AccessType | UnsetType = UNSET
+    public_key: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
+
+
+class WriteDecoded(Payload):
+    """Write a property as JSON; None writes NULL, an empty text does not (request-13, request-16, request-17)."""
+
+    value: Json = None
+    ext: dict[str, Json] | UnsetType = UNSET
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+    extender_id: ExtenderId | UnsetType = UNSET
+    access_type: AccessType | UnsetType = UNSET
+    public_key: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
+
+
+class Ack(Payload):
+    """Acknowledge a timestamped sample, raw or decoded; never answered (ack-1 to ack-4)."""
+
+    time: Time
+    type: AckTypeField
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+
+
+Request = ApiVersion | Read | Write | WriteDecoded | Ack
+
+_STRUCTS: Final[Mapping[Operation, type[Request]]] = {
+    Operation.APIVERSION: ApiVersion,
+    Operation.READ: Read,
+    Operation.READ_DECODED: Read,
+    Operation.WRITE: Write,
+    Operation.WRITE_DECODED: WriteDecoded,
+    Operation.ACK: Ack,
+    Operation.ACK_DECODED: Ack,
+}
+
+
+def decode(operation: Operation, data: bytes, *, version: Version = gating.NEWEST) -> Request:
+    """Read the payload of a request as a gateway of this version does: newer parameters are not looked at."""
+    unknown = gating.newer_fields("request", operation, version)
+    return payload.read(_STRUCTS[operation], data or b"{}", without=unknown)
+
+
+def encode(request: Request) -> bytes:
+    """Write the payload of a request."""
+    return payload.write(request)
+
+
+def check_supported(operation: Operation, request: Request, version: Version) -> None:
+    """Raise `GatewayTooOld` when a gateway of this version does not know the operation or a parameter used."""
+    used = frozenset(
+        field.encode_name
+        for field in msgspec.structs.fields(request)
+        if getattr(request, field.name) is not UNSET
+    )
+    gating.check_supported(operation, used, version)

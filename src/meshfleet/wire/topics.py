@@ -1,0 +1,212 @@
+"""Topics, read and spelled in one place.
+
+    mt/gateway/{g}/device/{d}/<kind>[/<identifier>]            a report
+    mt/gateway/{g}/request/{d}/<operation>[/<identifier>]      a request to one gateway
+    mt/gateways/request/{d}/<operation>[/<identifier>]         a request to all gateways
+    mt/gateway/{g}/response/{d}/<operation>[/<identifier>]     a response
+
+The topic types know nothing of a prefix; `Topics` puts it in front and takes it off.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from meshfleet.errors import MalformedIdentifier, MalformedMac, MalformedTopic, WireError, shown
+from meshfleet.wire.codes import Kind, Operation
+from meshfleet.wire.ids import (
+    EVERY_GATEWAY,
+    Identifier,
+    IdentifierName,
+    Mac,
+    is_identifier,
+    parse_identifier,
+    parse_identifier_name,
+    parse_mac,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+CACHED_TOPICS: Final = 1 << 17
+"""Topics that one `Topics` remembers; a gateway repeats its few topics for ever."""
+
+AnyIdentifier = Identifier | IdentifierName
+
+
+class ReportTopic(NamedTuple):
+    """Where a gateway reports something of a device; of itself with device = gateway."""
+
+    gateway: Mac
+    device: Mac
+    kind: Kind
+    identifier: AnyIdentifier | None = None
+
+    def __str__(self) -> str:
+        return f"mt/gateway/{self.gateway}/device/{self.device}/{self.kind}{_tail(self.identifier)}"
+
+
+class RequestTopic(NamedTuple):
+    """Where a client asks one gateway something about a device; about itself with device = gateway."""
+
+    gateway: Mac
+    device: Mac
+    operation: Operation
+    identifier: AnyIdentifier | None = None
+
+    def response(self) -> ResponseTopic:
+        """Where the answer is published: the same end (topic-4)."""
+        return ResponseTopic(*self)
+
+    def __str__(self) -> str:
+        return f"mt/gateway/{self.gateway}/request/{self.device}/{self.operation}{_tail(self.identifier)}"
+
+
+class BroadcastTopic(NamedTuple):
+    """Where a client asks all gateways; with device = `EVERY_GATEWAY` each about itself."""
+
+    device: Mac
+    operation: Operation
+    identifier: AnyIdentifier | None = None
+
+    def addressed_to(self, gateway: Mac) -> RequestTopic:
+        """Give the request as this gateway understands it (topic-11)."""
+        device = gateway if self.device == EVERY_GATEWAY else self.device
+        return RequestTopic(gateway, device, self.operation, self.identifier)
+
+    def __str__(self) -> str:
+        return f"mt/gateways/request/{self.device}/{self.operation}{_tail(self.identifier)}"
+
+
+class ResponseTopic(NamedTuple):
+    """Where a gateway answers."""
+
+    gateway: Mac
+    device: Mac
+    operation: Operation
+    identifier: AnyIdentifier | None = None
+
+    def __str__(self) -> str:
+        return f"mt/gateway/{self.gateway}/response/{self.device}/{self.operation}{_tail(self.identifier)}"
+
+
+Topic = ReportTopic | RequestTopic | BroadcastTopic | ResponseTopic
+
+
+class Topics:
+    """The topics below one prefix, read once per distinct topic."""
+
+    def __init__(self, prefix: str = "", *, names: Container[str] = ()) -> None:
+        """`names` are the catalogue's: only they may stand in `measurement-error/{name}` (topic-16)."""
+        if prefix and not _PREFIX.fullmatch(prefix):
+            raise MalformedTopic("prefix", f"{shown(prefix)} cannot stand in front of a topic")
+        self._front = f"{prefix}/" if prefix else ""
+        self._names = names
+        self._shape = re.compile(re.escape(self._front) + _SHAPE)
+        self.parse: Callable[[str], Topic] = lru_cache(CACHED_TOPICS)(self._parse)
+
+    def spell(self, topic: Topic) -> str:
+        """Write a topic with the prefix in front (topic-7)."""
+        return f"{self._front}{topic}"
+
+    def _parse(self, text: str) -> Topic:
+        """Read a topic, or raise a `WireError` that names the part at fault."""
+        found = self._shape.fullmatch(text)
+        if found is None:
+            raise _misshapen(text, self._front)
+        gateway, way, device, word, identifier = found.groups()
+        if way == "device":
+            return self._report(gateway, device, word, identifier)
+        if word not in _OPERATIONS:
+            raise MalformedTopic("operation", f"{shown(word)} is not an operation")
+        operation, checked = _OPERATIONS[word]
+        if gateway is None:
+            return BroadcastTopic(device, operation, checked(identifier))
+        if way == "request":
+            return RequestTopic(gateway, device, operation, checked(identifier))
+        return ResponseTopic(gateway, device, operation, checked(identifier))
+
+    def _report(self, gateway: Mac, device: Mac, word: str, identifier: str | None) -> ReportTopic:
+        if word not in _KINDS:
+            raise MalformedTopic("kind", f"{shown(word)} is not a kind of report")
+        kind, checked = _KINDS[word]
+        if kind is Kind.MEASUREMENT_ERROR and identifier in self._names and not is_identifier(str(identifier)):
+            kind, checked = _KINDS[Kind.MEASUREMENT_ERROR_DECODED]
+        return ReportTopic(gateway, device, kind, checked(identifier))
+
+    def reports(self, gateway: Mac | None = None) -> str:
+        """Spell the filter for the reports of one gateway, or of all."""
+        return f"{self._front}mt/gateway/{gateway or '+'}/device/#"
+
+    def responses(self, gateway: Mac | None = None) -> str:
+        """Spell the filter for the responses of one gateway, or of all."""
+        return f"{self._front}mt/gateway/{gateway or '+'}/response/#"
+
+    def requests(self, gateway: Mac) -> str:
+        """Spell the filter for the requests to one gateway."""
+        return f"{self._front}mt/gateway/{gateway}/request/#"
+
+    def broadcasts(self) -> str:
+        """Spell the filter for what goes to all gateways; more than requests may come there one day."""
+        return f"{self._front}mt/gateways/#"
+
+
+# Levels without wildcards or control characters, none of them empty; `$` in front belongs to the broker.
+_PREFIX = re.compile(r"(?!\$)[^/+#\x00-\x1f\x7f]+(?:/[^/+#\x00-\x1f\x7f]+)*")
+
+# One match reads a well-formed topic; what is wrong with any other is found out only then.
+_SHAPE = (
+    r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
+    r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
+)
+
+
+def _misshapen(text: str, front: str) -> WireError:
+    """Say why a topic has not the shape of one."""
+    if not text.startswith(front):
+        return MalformedTopic("topic", f"{shown(text)} does not start with the prefix {shown(front)}")
+    match text.removeprefix(front).split("/"):
+        case ["mt", "gateway", gateway, "device" | "request" | "response", device, *_]:
+            macs = {"gateway": gateway, "device": device}
+        case ["mt", "gateways", "request", device, *_]:
+            macs = {"device": device}
+        case _:
+            return MalformedTopic("topic", f"{shown(text)} is not a topic of the protocol")
+    for field, mac in macs.items():
+        try:
+            parse_mac(mac, field)
+        except MalformedMac as exc:
+            return exc
+    return MalformedTopic("topic", f"{shown(text)} does not end in a kind or operation and at most one identifier")
+
+
+def _no_identifier(text: str | None) -> None:
+    if text is not None:
+        raise MalformedIdentifier("identifier", f"{shown(text)} stands where none belongs")
+
+
+def _raw_identifier(text: str | None) -> Identifier:
+    return parse_identifier("" if text is None else text)
+
+
+def _identifier_name(text: str | None) -> IdentifierName:
+    return parse_identifier_name("" if text is None else text)
+
+
+_WordT = TypeVar("_WordT", Kind, Operation)
+
+
+def _words(words: type[_WordT]) -> dict[str, tuple[_WordT, Callable[[str | None], AnyIdentifier | None]]]:
+    """Each word that may stand in a topic, with what makes of the rest the identifier that the word asks for."""
+    named = {True: _identifier_name, False: _raw_identifier}
+    return {str(word): (word, named[word.decoded] if word.has_identifier else _no_identifier) for word in words}
+
+
+_KINDS = _words(Kind)
+_OPERATIONS = _words(Operation)
+
+
+def _tail(identifier: str | None) -> str:
+    return "" if identifier is None else f"/{identifier}"
