@@ -6,9 +6,11 @@
     │   │   ├── MalformedMac
     │   │   ├── MalformedDeviceId
     │   │   ├── MalformedIdentifier
+    │   │   ├── MalformedModelNumber
     │   │   └── MalformedVersion
     │   ├── MalformedTime
     │   ├── MalformedHex
+    │   ├── MalformedText         a name or label that cannot be one
     │   ├── MalformedTopic
     │   ├── MalformedPayload
     │   │   └── PayloadTooLarge
@@ -84,6 +86,12 @@ class MalformedIdentifier(MalformedId):
     code = "malformed-identifier"
 
 
+class MalformedModelNumber(MalformedId):
+    """Not four hex digits."""
+
+    code = "malformed-model-number"
+
+
 class MalformedVersion(MalformedId):
     """Not a dotted version."""
 
@@ -100,6 +108,12 @@ class MalformedHex(WireError):
     """Not an even number of hex digits."""
 
     code = "malformed-hex"
+
+
+class MalformedText(WireError):
+    """A name or label that is too short, too long, or made of what cannot be shown."""
+
+    code = "malformed-text"
 
 
 class MalformedTopic(WireError):

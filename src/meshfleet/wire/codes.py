@@ -108,7 +108,7 @@ class AccessType(StrEnum):
 
 
 class Status(IntEnum):
-    """The statuses that have a meaning here. Others pass through as plain numbers (response-20, response-21)."""
+    """The statuses with a meaning here; others pass through as plain numbers (response-20, response-21)."""
 
     OK = 0
     FAILED = 1

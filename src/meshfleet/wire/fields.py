@@ -1,22 +1,24 @@
 """The field types of payloads: what a struct declares, msgspec checks, and a gateway may spell differently.
 
-A field type is a Python type with its limits and, where the protocol allows more than one spelling or asks for
-a certain one, a `Spelling`. Reading is strict first and looks at spellings only when that fails (`payload`).
+A field type is a Python type with its limits and, where the protocol allows more than one spelling or asks
+for a certain one, a `Spelling`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
 from meshfleet.errors import MalformedMac
 from meshfleet.wire.hextext import Hex, Secret, to_bytes
-from meshfleet.wire.ids import Mac, Version, parse_mac
+from meshfleet.wire.ids import Mac, ModelNumber, Version, parse_mac, parse_model_number
 from meshfleet.wire.times import parse_time, write_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Json = Any
 """What a decoded value may be: any JSON value."""
@@ -75,6 +77,10 @@ def _read_version(value: Any, field: str) -> Any:
     return Version.parse(value, field) if isinstance(value, str) else value
 
 
+def _read_model_number(value: Any, field: str) -> Any:
+    return parse_model_number(value, field) if isinstance(value, str) else value
+
+
 WHOLE = Spelling(_read_whole)
 """A whole number may be written `2.0` (report-17)."""
 
@@ -90,9 +96,6 @@ Channel = Annotated[int, Meta(ge=37, le=39), WHOLE]
 Seq = Annotated[int, Meta(ge=0, le=255), Spelling(_read_seq)]
 """A sequence number; a published sample quotes it, so consumers take both (report-16, report-22)."""
 
-Duration = Annotated[float, Meta(ge=0)]
-"""Milliseconds, perhaps with a fraction."""
-
 MacField = Annotated[Mac, Spelling(_read_mac)]
 """A MAC inside a payload: read in either case (id-3)."""
 
@@ -104,4 +107,5 @@ HexOrNull = Annotated[Hex | None, Spelling(_read_hex_or_null)]
 """A value to write; empty text is NULL (request-15)."""
 
 SecretField = Annotated[Secret, Spelling(_read_secret, Secret.reveal)]
+ModelNumberField = Annotated[ModelNumber, Spelling(_read_model_number)]
 VersionField = Annotated[Version, Spelling(_read_version, str)]

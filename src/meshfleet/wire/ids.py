@@ -13,6 +13,7 @@ from meshfleet.errors import (
     MalformedDeviceId,
     MalformedIdentifier,
     MalformedMac,
+    MalformedModelNumber,
     MalformedVersion,
     shown,
 )
@@ -32,6 +33,9 @@ IdentifierName = NewType("IdentifierName", str)
 RequestId = NewType("RequestId", str)
 """Pairs a response with its request. Any text; the client keeps it unique."""
 
+ModelNumber = NewType("ModelNumber", str)
+"""Four upper-case hex digits, such as `2011` or `000F`."""
+
 EVERY_GATEWAY: Final = Mac("ffffffffffff")
 """In a request to all gateways: each gateway itself."""
 
@@ -39,6 +43,7 @@ _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
 # A byte from 80 on is followed by another one, a byte below 80 is the last.
 _IDENTIFIER = re.compile(r"(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]")
+_MODEL_NUMBER = re.compile(r"[0-9A-F]{4}")
 # A level of a topic without MQTT's wildcards and control characters.
 _NAME = re.compile(r"[^/+#\x00-\x1f\x7f]{1,128}")
 _VERSION = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5})(?:-beta\.([0-9]{1,3}))?)?")
@@ -85,6 +90,23 @@ def parse_identifier_name(text: str, field: str = "identifier") -> IdentifierNam
     if not _NAME.fullmatch(text):
         raise MalformedIdentifier(field, f"{shown(text)} is not the name of an identifier")
     return IdentifierName(text)
+
+
+def parse_model_number(text: str, field: str = "modelNumber") -> ModelNumber:
+    """Read a model number in either case; leading zeros count (id-29)."""
+    if not _MODEL_NUMBER.fullmatch(text.upper()):
+        raise MalformedModelNumber(field, f"{shown(text)} is not 4 hex digits")
+    return ModelNumber(text.upper())
+
+
+def model_number(number: int) -> ModelNumber:
+    """Spell the model number that a device reports as a number."""
+    return ModelNumber(f"{number:04X}")
+
+
+def dfu_mac(mac: Mac) -> Mac:
+    """Name the address that an nRF52 device advertises in DFU mode: one more (firmware-14)."""
+    return Mac(f"{(int(mac, 16) + 1) % (1 << 48):012x}")
 
 
 @final

@@ -23,8 +23,8 @@ MAX_PAYLOAD = 64 * 1024
 """Bytes; anything longer is rejected unread (report-28)."""
 
 
-class Payload(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, rename="camel"):
-    """What all payloads share. Unknown fields are forbidden only to the fast way: the careful one drops them."""
+class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, rename="camel"):
+    """What all payloads share. `read` drops unknown fields; the fast way of reports leaves them to it."""
 
 
 PayloadT = TypeVar("PayloadT", bound=Payload)
@@ -39,8 +39,12 @@ class _Field(NamedTuple):
 
 
 def read(kind: type[PayloadT], payload: bytes, *, without: Collection[str] = ()) -> PayloadT:
-    """Read a payload of this kind, with all that is tolerated, or raise a `WireError` that names the field."""
-    given = read_object(payload)
+    """Read a payload with all that is tolerated, or raise a `WireError` that names the field."""
+    return convert(kind, read_object(payload), without=without)
+
+
+def convert(kind: type[PayloadT], given: dict[str, Any], *, without: Collection[str] = ()) -> PayloadT:
+    """Make a payload of an object that is read already; fields in `without` are not looked at."""
     known = {}
     for field in _fields(kind):
         if field.name in given and field.name not in without:
@@ -72,13 +76,18 @@ def read_object(payload: bytes) -> dict[str, Any]:
 
 def write(body: Payload, *, without: Collection[str] = ()) -> bytes:
     """Write a payload; what is absent, at its default, or named in `without` is left out."""
+    return msgspec.json.encode(spell(body, without=without))
+
+
+def spell(body: Payload, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Make the object to write of a payload."""
     fields = {}
     for field in _fields(type(body)):
         value = getattr(body, field.attribute)
         if value is UNSET or value == field.default or field.name in without:
             continue
         fields[field.name] = field.write(value) if field.write else value
-    return msgspec.json.encode(fields)
+    return fields
 
 
 @cache
@@ -109,5 +118,3 @@ def _rejection(exc: msgspec.ValidationError) -> MalformedPayload:
     if at := _AT.fullmatch(text):
         return MalformedPayload(at["field"], at["reason"])
     return MalformedPayload("payload", text)
-
-

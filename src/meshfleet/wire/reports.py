@@ -1,8 +1,8 @@
 """Reports: what gateways publish of devices. The hottest code of the wire.
 
-Almost every report comes in one spelling, and that one takes the fast way: msgspec decodes and checks it in one
-C call. Whatever the fast way does not accept as it stands goes to the careful way (`payload.read`), which knows
-the tolerated spellings and says what is wrong with the rest.
+Almost every report comes in one spelling, and that one takes the fast way: msgspec decodes and checks it in
+one C call. Whatever the fast way does not accept as it stands goes to the careful way (`payload.read`), which
+knows the tolerated spellings and says what is wrong with the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac, Version
 
 
-class Heartbeat(Payload):
+class Heartbeat(Payload, frozen=True, kw_only=True):
     """A device is alive (report-1)."""
 
     time: Time
@@ -38,7 +38,7 @@ class Heartbeat(Payload):
     """How many copies of the previous heartbeat were heard."""
 
 
-class Dfu(Payload):
+class Dfu(Payload, frozen=True, kw_only=True):
     """A device advertises in DFU mode (report-2)."""
 
     time: Time
@@ -46,7 +46,7 @@ class Dfu(Payload):
     rssi: Whole
 
 
-class Rssi(Payload):
+class Rssi(Payload, frozen=True, kw_only=True):
     """How well a mesh node hears a device (report-3)."""
 
     time: Time
@@ -58,7 +58,7 @@ class Rssi(Payload):
     """The device cannot be reached through this parent."""
 
 
-class Property(Payload):
+class Property(Payload, frozen=True, kw_only=True):
     """The raw value of a property (report-4)."""
 
     time: Time
@@ -66,7 +66,7 @@ class Property(Payload):
     seq: Seq | UnsetType = UNSET
 
 
-class PropertyDecoded(Payload):
+class PropertyDecoded(Payload, frozen=True, kw_only=True):
     """The value of a property (report-5)."""
 
     time: Time
@@ -75,7 +75,7 @@ class PropertyDecoded(Payload):
     seq: Seq | UnsetType = UNSET
 
 
-class Measurement(Payload):
+class Measurement(Payload, frozen=True, kw_only=True):
     """A raw measured sample (report-6)."""
 
     time: Time
@@ -83,7 +83,7 @@ class Measurement(Payload):
     value: HexField
 
 
-class MeasurementDecoded(Payload):
+class MeasurementDecoded(Payload, frozen=True, kw_only=True):
     """A measured sample (report-7)."""
 
     time: Time
@@ -92,7 +92,7 @@ class MeasurementDecoded(Payload):
     ext: dict[str, Json] | UnsetType = UNSET
 
 
-class MeasurementError(Payload):
+class MeasurementError(Payload, frozen=True, kw_only=True):
     """A measurement that failed; raw and decoded reports look the same (report-8, report-9)."""
 
     time: Time
@@ -101,7 +101,7 @@ class MeasurementError(Payload):
     error_ext: Whole | UnsetType = UNSET
 
 
-class Event(Payload):
+class Event(Payload, frozen=True, kw_only=True):
     """Something happened; some events carry a raw value (report-10)."""
 
     time: Time
@@ -109,7 +109,7 @@ class Event(Payload):
     value: HexField | UnsetType = UNSET
 
 
-class EventDecoded(Payload):
+class EventDecoded(Payload, frozen=True, kw_only=True):
     """Something happened; some events carry a value (report-11)."""
 
     time: Time
@@ -150,19 +150,19 @@ _Z: Final = ord("Z")
 _Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
 _FINER = re.compile(rb"\.\d{4}")
 
-# What the fast way may raise: each is either a tolerated spelling or an error, which the careful way will tell.
+# What the fast way may raise: either a tolerated spelling or an error, which the careful way will tell apart.
 # TypeError is an event without a value, which has no hex to look at.
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError, TypeError)
 
 
 def _is_plain(data: bytes, time: datetime) -> bool:
-    """Whether msgspec read the time as we would: it keeps offsets, and rounds what is finer than a microsecond."""
+    """Tell whether msgspec read the time as we would: it keeps offsets, and rounds beyond microseconds."""
     return time.tzinfo is UTC and not _FINER.search(data)
 
 
 # The three decoders below differ in one line. They are written out because a call more would cost a tenth of
-# the whole. A `Z` where compact JSON with `time` in front has it leaves room for just three digits: such a time
-# is plain; otherwise the digits are looked for.
+# the whole. A `Z` where compact JSON with `time` in front has it leaves room for just three digits: such a
+# time is plain; otherwise the digits are looked for.
 
 
 def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
@@ -186,7 +186,7 @@ def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
     def decode(data: bytes) -> _RawT:
         try:
             report = fast(data)
-            unhexlify(report.value)
+            unhexlify(report.value)  # type: ignore[arg-type] # an event may have none: see _NOT_PLAIN
             if (data[_Z_AT] == _Z or _is_plain(data, report.time)) and len(data) <= MAX_PAYLOAD:
                 return report
         except _NOT_PLAIN:

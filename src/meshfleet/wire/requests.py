@@ -22,14 +22,14 @@ PriorityField = Annotated[Priority, WHOLE]
 AckTypeField = Annotated[AckType, WHOLE]
 
 
-class ApiVersion(Payload):
+class ApiVersion(Payload, frozen=True, kw_only=True):
     """Which version does the gateway speak? (request-8)."""
 
     id: RequestId | UnsetType = UNSET
     priority: PriorityField = Priority.MEDIUM
 
 
-class Read(Payload):
+class Read(Payload, frozen=True, kw_only=True):
     """Read a property, raw or decoded (request-10, request-11)."""
 
     id: RequestId | UnsetType = UNSET
@@ -40,7 +40,7 @@ class Read(Payload):
     key: SecretField | UnsetType = UNSET
 
 
-class Write(Payload):
+class Write(Payload, frozen=True, kw_only=True):
     """Write a property as hex; None writes NULL (request-12, request-15)."""
 
     value: HexOrNull = None
@@ -52,8 +52,8 @@ class Write(Payload):
     key: SecretField | UnsetType = UNSET
 
 
-class WriteDecoded(Payload):
-    """Write a property as JSON; None writes NULL, an empty text does not (request-13, request-16, request-17)."""
+class WriteDecoded(Payload, frozen=True, kw_only=True):
+    """Write a property as JSON; None writes NULL, an empty text does not (request-13, request-16 and -17)."""
 
     value: Json = None
     ext: dict[str, Json] | UnsetType = UNSET
@@ -65,7 +65,7 @@ class WriteDecoded(Payload):
     key: SecretField | UnsetType = UNSET
 
 
-class Ack(Payload):
+class Ack(Payload, frozen=True, kw_only=True):
     """Acknowledge a timestamped sample, raw or decoded; never answered (ack-1 to ack-4)."""
 
     time: Time
@@ -99,7 +99,7 @@ def encode(request: Request) -> bytes:
 
 
 def check_supported(operation: Operation, request: Request, version: Version) -> None:
-    """Raise `GatewayTooOld` when a gateway of this version does not know the operation or a parameter used."""
+    """Raise `GatewayTooOld` when a gateway of this version lacks the operation or a parameter used."""
     used = frozenset(
         field.encode_name
         for field in msgspec.structs.fields(request)

@@ -23,7 +23,7 @@ ResponseTime = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
 """Milliseconds (response-3)."""
 
 
-class Response(Payload):
+class Response(Payload, frozen=True, kw_only=True):
     """The answer to a write, and the fields that every answer has (response-1 to response-13)."""
 
     time: Time
@@ -39,19 +39,19 @@ class Response(Payload):
     extender_route: str | UnsetType = UNSET
 
 
-class ApiVersionResponse(Response):
+class ApiVersionResponse(Response, frozen=True, kw_only=True):
     """The answer to apiversion (response-14)."""
 
     version: VersionField | UnsetType = UNSET
 
 
-class ReadResponse(Response):
+class ReadResponse(Response, frozen=True, kw_only=True):
     """The answer to read (response-15)."""
 
     value: HexField | UnsetType = UNSET
 
 
-class ReadDecodedResponse(Response):
+class ReadDecodedResponse(Response, frozen=True, kw_only=True):
     """The answer to read-decoded (response-16, response-17)."""
 
     value: Json | UnsetType = UNSET

@@ -1,7 +1,7 @@
 """Times on the wire: written in one spelling, read in all of ISO 8601, always UTC in whole milliseconds.
 
 The protocol has no finer time than the millisecond, so what is finer is cut when it is read: two reports of
-one sample, one written with three digits and one with seven, are the same sample (id-12, id-13).
+one sample, one written with three digits and one with seven, are the same sample (id-18 to id-23).
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from meshfleet.errors import MalformedTime, shown
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-_SPELLINGS = (
-    # extended: 2020-11-04T10:07:20.585Z, 2020-W45-3T10:07, 2020-309T10
+# 2020-11-04T10:07:20.585Z, 2020-W45-3T10:07, 2020-309T10
+_EXTENDED = (
     r"(?P<year>\d{4})-(?:(?P<month>\d\d)-(?P<day>\d\d)|W(?P<week>\d\d)-(?P<weekday>\d)|(?P<ordinal>\d{3}))"
     r"[Tt ](?P<hour>\d\d)(?::(?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
-    r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?",
-    # basic: 20201104T100720.585Z, 2020W453T1007, 2020309T10
+)
+# 20201104T100720.585Z, 2020W453T1007, 2020309T10
+_BASIC = (
     r"(?P<year>\d{4})(?:(?P<month>\d\d)(?P<day>\d\d)|W(?P<week>\d\d)(?P<weekday>\d)|(?P<ordinal>\d{3}))"
     r"[Tt ](?P<hour>\d\d)(?:(?P<minute>\d\d)(?P<second>\d\d)?)?"
-    r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?",
 )
-_PATTERNS = tuple(re.compile(spelling, re.ASCII) for spelling in _SPELLINGS)
+_END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
+_PATTERNS = tuple(re.compile(form + _END, re.ASCII) for form in (_EXTENDED, _BASIC))
 
 # More digits than any fraction of an hour needs to tell its milliseconds; a hostile one may have thousands.
 _FRACTION_DIGITS = 12
@@ -69,7 +70,9 @@ def _date(found: re.Match[str]) -> datetime:
 
 def _time_of_day(found: re.Match[str]) -> timedelta:
     hour, minute, second = (int(found[part] or 0) for part in ("hour", "minute", "second"))
-    finest = next(unit for part, unit in (("second", 1000), ("minute", 60_000), ("hour", 3_600_000)) if found[part])
+    finest = next(
+        unit for part, unit in (("second", 1000), ("minute", 60_000), ("hour", 3_600_000)) if found[part]
+    )
     digits = (found["fraction"] or "0")[:_FRACTION_DIGITS]
     millis = int(digits) * finest // 10 ** len(digits)
     midnight = (hour, minute, second, millis) == (24, 0, 0, 0)

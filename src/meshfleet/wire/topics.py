@@ -11,8 +11,9 @@ The topic types know nothing of a prefix; `Topics` puts it in front and takes it
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from meshfleet.errors import MalformedIdentifier, MalformedMac, MalformedTopic, WireError, shown
 from meshfleet.wire.codes import Kind, Operation
@@ -28,7 +29,7 @@ from meshfleet.wire.ids import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Container
 
 CACHED_TOPICS: Final = 1 << 17
 """Topics that one `Topics` remembers; a gateway repeats its few topics for ever."""
@@ -116,23 +117,23 @@ class Topics:
         found = self._shape.fullmatch(text)
         if found is None:
             raise _misshapen(text, self._front)
-        gateway, way, device, word, identifier = found.groups()
+        gateway, way, device, word, identifier = cast("_Found", found.groups())
+        if gateway is None:
+            return BroadcastTopic(device, *_operation(word, identifier))
         if way == "device":
             return self._report(gateway, device, word, identifier)
-        if word not in _OPERATIONS:
-            raise MalformedTopic("operation", f"{shown(word)} is not an operation")
-        operation, checked = _OPERATIONS[word]
-        if gateway is None:
-            return BroadcastTopic(device, operation, checked(identifier))
-        if way == "request":
-            return RequestTopic(gateway, device, operation, checked(identifier))
-        return ResponseTopic(gateway, device, operation, checked(identifier))
+        kind = RequestTopic if way == "request" else ResponseTopic
+        return kind(gateway, device, *_operation(word, identifier))
 
     def _report(self, gateway: Mac, device: Mac, word: str, identifier: str | None) -> ReportTopic:
         if word not in _KINDS:
             raise MalformedTopic("kind", f"{shown(word)} is not a kind of report")
         kind, checked = _KINDS[word]
-        if kind is Kind.MEASUREMENT_ERROR and identifier in self._names and not is_identifier(str(identifier)):
+        if (
+            kind is Kind.MEASUREMENT_ERROR
+            and identifier in self._names
+            and not is_identifier(str(identifier))
+        ):
             kind, checked = _KINDS[Kind.MEASUREMENT_ERROR_DECODED]
         return ReportTopic(gateway, device, kind, checked(identifier))
 
@@ -155,6 +156,9 @@ class Topics:
 
 # Levels without wildcards or control characters, none of them empty; `$` in front belongs to the broker.
 _PREFIX = re.compile(r"(?!\$)[^/+#\x00-\x1f\x7f]+(?:/[^/+#\x00-\x1f\x7f]+)*")
+
+_Found = tuple[Mac | None, str | None, Mac, str, str | None]
+"""What the shape finds. The pattern of a MAC is part of it, and a broadcast has neither gateway nor way."""
 
 # One match reads a well-formed topic; what is wrong with any other is found out only then.
 _SHAPE = (
@@ -179,7 +183,16 @@ def _misshapen(text: str, front: str) -> WireError:
             parse_mac(mac, field)
         except MalformedMac as exc:
             return exc
-    return MalformedTopic("topic", f"{shown(text)} does not end in a kind or operation and at most one identifier")
+    return MalformedTopic(
+        "topic", f"{shown(text)} does not end in a kind or operation and at most one identifier"
+    )
+
+
+def _operation(word: str, identifier: str | None) -> tuple[Operation, AnyIdentifier | None]:
+    if word not in _OPERATIONS:
+        raise MalformedTopic("operation", f"{shown(word)} is not an operation")
+    operation, checked = _OPERATIONS[word]
+    return operation, checked(identifier)
 
 
 def _no_identifier(text: str | None) -> None:
@@ -196,12 +209,15 @@ def _identifier_name(text: str | None) -> IdentifierName:
 
 
 _WordT = TypeVar("_WordT", Kind, Operation)
+_Check = Callable[[str | None], AnyIdentifier | None]
 
 
-def _words(words: type[_WordT]) -> dict[str, tuple[_WordT, Callable[[str | None], AnyIdentifier | None]]]:
-    """Each word that may stand in a topic, with what makes of the rest the identifier that the word asks for."""
-    named = {True: _identifier_name, False: _raw_identifier}
-    return {str(word): (word, named[word.decoded] if word.has_identifier else _no_identifier) for word in words}
+def _words(words: type[_WordT]) -> dict[str, tuple[_WordT, _Check]]:
+    """Give each word that may stand in a topic, with what checks the identifier that the word asks for."""
+    named: dict[bool, _Check] = {True: _identifier_name, False: _raw_identifier}
+    return {
+        str(word): (word, named[word.decoded] if word.has_identifier else _no_identifier) for word in words
+    }
 
 
 _KINDS = _words(Kind)

@@ -1,0 +1,123 @@
+"""The configuration of the accelerometer (8200): one byte of bit fields that gives others their scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import UndecodableValue, UnencodableValue, shown
+from meshfleet.wire.identifiers.layouts import Bool, Layout, Number, too_short
+
+if TYPE_CHECKING:
+    from meshfleet.wire.fields import Json
+
+RATES: Final = (0, 1, 10, 25, 50, 100, 200, 400, 1620, 1344)
+"""Samples per second, by code; 0 is off."""
+
+SCALES: Final = (2, 4, 8, 16)
+"""Full scale in g, by code."""
+
+THRESHOLD_STEPS: Final = (16, 32, 62, 186)
+"""What one step of a threshold is in mg, by the code of the full scale."""
+
+BLOCKING_STEP: Final = 100
+"""What one step of the blocking time is in ms."""
+
+_SIZE: Final = 7
+_SEVEN_BITS = Number(1, signed=False, limits=(0, 127))
+_EIGHT_BITS = Number(1, signed=False)
+_INTERRUPT_1, _INTERRUPT_2 = 0x40, 0x80
+
+_NAMES: Final = (
+    "outputDataRate",
+    "fullScale",
+    "interrupt1",
+    "interrupt2",
+    "threshold1",
+    "duration1",
+    "blockingTime",
+    "interruptCount",
+    "threshold2",
+    "duration2",
+)
+
+
+class AccelerometerConfiguration(Layout):
+    """Seven bytes; an object with the rate in Hz, full scale in g, thresholds in mg, the blocking time in ms.
+
+    A duration counts samples: how long that is follows from the rate.
+    """
+
+    def read(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
+        """Give the object."""
+        end = at + _SIZE
+        if len(raw) < end:
+            raise too_short(raw, end)
+        control, threshold1, duration1, blocking, count, threshold2, duration2 = raw[at:end]
+        rate, scale = control & 0x0F, control >> 4 & 0x03
+        if rate >= len(RATES):
+            raise UndecodableValue("value", f"{rate} is not the code of a rate")
+        if (threshold1 | duration1 | threshold2 | duration2) & 0x80:
+            raise UndecodableValue("value", "the highest bit of a threshold or duration is set")
+        values = (
+            RATES[rate],
+            SCALES[scale],
+            bool(control & _INTERRUPT_1),
+            bool(control & _INTERRUPT_2),
+            threshold1 * THRESHOLD_STEPS[scale],
+            duration1,
+            blocking * BLOCKING_STEP,
+            count,
+            threshold2 * THRESHOLD_STEPS[scale],
+            duration2,
+        )
+        return dict(zip(_NAMES, values, strict=True)), end
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take the same object; thresholds and the blocking time are rounded to their steps."""
+        given = _Given(value, field)
+        rate = given.code("outputDataRate", RATES)
+        scale = given.code("fullScale", SCALES)
+        control = rate | scale << 4
+        control |= _INTERRUPT_1 * given.flag("interrupt1") | _INTERRUPT_2 * given.flag("interrupt2")
+        step = THRESHOLD_STEPS[scale]
+        return b"".join(
+            (
+                bytes([control]),
+                given.steps("threshold1", step, _SEVEN_BITS),
+                given.steps("duration1", 1, _SEVEN_BITS),
+                given.steps("blockingTime", BLOCKING_STEP, _EIGHT_BITS),
+                given.steps("interruptCount", 1, _EIGHT_BITS),
+                given.steps("threshold2", step, _SEVEN_BITS),
+                given.steps("duration2", 1, _SEVEN_BITS),
+            )
+        )
+
+
+class _Given:
+    """The object to write, field by field."""
+
+    def __init__(self, value: Json, field: str) -> None:
+        if not isinstance(value, dict):
+            raise UnencodableValue(field, f"{shown(value)} is not an object")
+        if unknown := value.keys() - set(_NAMES):
+            raise UnencodableValue(f"{field}.{min(unknown)}", "is not a field of this value")
+        if missing := set(_NAMES) - value.keys():
+            raise UnencodableValue(f"{field}.{min(missing)}", "is missing")
+        self._values = value
+        self._field = field
+
+    def code(self, name: str, choices: tuple[int, ...]) -> int:
+        value = self._values[name]
+        if isinstance(value, bool) or value not in choices:
+            reason = f"{shown(value)} is not one of {', '.join(map(str, choices))}"
+            raise UnencodableValue(f"{self._field}.{name}", reason)
+        return choices.index(value)
+
+    def flag(self, name: str) -> int:
+        return Bool().write(self._values[name], f"{self._field}.{name}")[0]
+
+    def steps(self, name: str, step: int, number: Number) -> bytes:
+        value = self._values[name]
+        if step > 1 and isinstance(value, int | float) and not isinstance(value, bool):
+            value = value / step if abs(value) == float("inf") else round(value / step)
+        return number.write(value, f"{self._field}.{name}")

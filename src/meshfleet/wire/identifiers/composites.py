@@ -1,0 +1,193 @@
+"""Layouts made of layouts: records, counted lists and dictionaries."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import takewhile
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshfleet.errors import MalformedHex, UndecodableValue, UnencodableValue, shown
+from meshfleet.wire.hextext import to_bytes
+from meshfleet.wire.identifiers.layouts import Fixed, Layout, Number, too_short
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from meshfleet.wire.fields import Json
+
+
+class Field(NamedTuple):
+    """One field of a record."""
+
+    name: str
+    layout: Layout
+    optional: bool = False
+    """A value may end before it (value-17)."""
+    default: int | None = None
+    """What is written when the JSON object does not have the field."""
+
+
+class _Run(NamedTuple):
+    """Fields of fixed size at the start of a record, read in one go."""
+
+    size: int
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    names: tuple[str, ...]
+    unfinished: tuple[tuple[str, Callable[[Any], Json]], ...]
+
+
+class Record(Layout):
+    """Fields one after the other, an object in JSON (value-16)."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = tuple(fields)
+        self._names = frozenset(field.name for field in fields)
+        fixed = list(takewhile(lambda field: isinstance(field.layout, Fixed), fields))
+        self._rest = self._fields[len(fixed) :]
+        required = sum(not field.optional for field in fixed)
+        # A value may end before each optional field: the longest run that fits is read.
+        self._runs = [_run(fixed[:end]) for end in range(len(fixed), required - 1, -1)]
+
+    def tail(self) -> Record:
+        """Give the same record for the end of a value, where any field may be missing."""
+        return Record([field._replace(optional=True) for field in self._fields])
+
+    def read(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
+        """Give an object with the fields that are there. Half an optional field is left unread."""
+        run = self._runs[0]
+        if at + run.size > len(raw):
+            run = self._longest_run(raw, at)
+        # Names and format come from the same fields; checking their lengths would cost a third of the call.
+        values: dict[str, Json] = dict(zip(run.names, run.unpack(raw, at)))  # noqa: B905
+        for name, finish in run.unfinished:
+            values[name] = finish(values[name])
+        at += run.size
+        for field in self._rest:
+            if field.optional and at == len(raw):
+                break
+            values[field.name], at = field.layout.read(raw, at)
+        return values, at
+
+    def _longest_run(self, raw: bytes, at: int) -> _Run:
+        for run in self._runs:
+            if at + run.size <= len(raw):
+                return run
+        raise too_short(raw, at + self._runs[-1].size)
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take an object with no other fields."""
+        if not isinstance(value, dict):
+            raise UnencodableValue(field, f"{shown(value)} is not an object")
+        if unknown := value.keys() - self._names:
+            raise UnencodableValue(f"{field}.{min(unknown)}", "is not a field of this value")
+        parts = []
+        left_out: str | None = None
+        for part in self._fields:
+            path = f"{field}.{part.name}"
+            given = value.get(part.name, part.default)
+            if given is None and part.optional:
+                left_out = left_out or path
+            elif given is None:
+                raise UnencodableValue(path, "is missing")
+            elif left_out:
+                raise UnencodableValue(left_out, f"is missing in front of {part.name}")
+            else:
+                parts.append(part.layout.write(given, path))
+        return b"".join(parts)
+
+
+def _run(fields: Sequence[Field]) -> _Run:
+    layouts = [(field.name, field.layout) for field in fields if isinstance(field.layout, Fixed)]
+    struct = Struct(">" + "".join(layout.code for _, layout in layouts))
+    return _Run(
+        struct.size,
+        struct.unpack_from,
+        tuple(name for name, _ in layouts),
+        tuple((name, layout.finish) for name, layout in layouts if layout.finish),
+    )
+
+
+class CountedList(Layout):
+    """A count, then that many elements; an array in JSON (value-18)."""
+
+    def __init__(self, count: Number, element: Layout) -> None:
+        self._count = count
+        self._element = element
+
+    def read(self, raw: bytes, at: int) -> tuple[list[Json], int]:
+        """Give the elements."""
+        count, at = self._count.read(raw, at)
+        elements = []
+        for _ in range(int(count)):
+            element, at = self._element.read(raw, at)
+            elements.append(element)
+        return elements, at
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take an array no longer than the count can tell."""
+        if not isinstance(value, list):
+            raise UnencodableValue(field, f"{shown(value)} is not an array")
+        elements = (self._element.write(element, f"{field}[{n}]") for n, element in enumerate(value))
+        return self._count.write(len(value), f"{field} (its length)") + b"".join(elements)
+
+
+class Dictionary(Layout):
+    """Entries of key, length and value, ordered by key; an object in JSON (value-19, value-20).
+
+    What is not known, a key or the form of a value, appears as hex under the number of its key.
+    """
+
+    def __init__(self, entries: Mapping[int, tuple[str, Layout]]) -> None:
+        self._entries = dict(entries)
+        self._keys = {name: key for key, (name, _) in entries.items()}
+
+    def read(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
+        """Give an object; a dictionary fills its value to the end."""
+        values: dict[str, Json] = {}
+        last = -1
+        while at < len(raw):
+            key, length = raw[at], raw[at + 1] if at + 1 < len(raw) else 0
+            if key <= last:
+                raise UndecodableValue("value", f"key {key} follows key {last}")
+            end = at + 2 + length
+            if end > len(raw):
+                raise too_short(raw, end)
+            name, value = self._entry(key, raw[at + 2 : end])
+            values[name] = value
+            at, last = end, key
+        return values, at
+
+    def _entry(self, key: int, chunk: bytes) -> tuple[str, Json]:
+        if key in self._entries:
+            name, layout = self._entries[key]
+            with suppress(UndecodableValue):
+                value, end = layout.read(chunk, 0)
+                if end == len(chunk):
+                    return name, value
+        return str(key), chunk.hex()
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take an object of known names, and of numbers with hex."""
+        if not isinstance(value, dict):
+            raise UnencodableValue(field, f"{shown(value)} is not an object")
+        chunks: dict[int, bytes] = {}
+        for name, part in value.items():
+            key, chunk = self._chunk(name, part, f"{field}.{name}")
+            if key in chunks:
+                raise UnencodableValue(f"{field}.{name}", f"is key {key} once more")
+            if len(chunk) > 255:  # noqa: PLR2004 # its length is one byte
+                raise UnencodableValue(f"{field}.{name}", f"has {len(chunk)} bytes; 255 are allowed")
+            chunks[key] = chunk
+        return b"".join(bytes([key, len(chunk)]) + chunk for key, chunk in sorted(chunks.items()))
+
+    def _chunk(self, name: str, value: Json, field: str) -> tuple[int, bytes]:
+        if name in self._keys:
+            key = self._keys[name]
+            return key, self._entries[key][1].write(value, field)
+        if not (name.isascii() and name.isdigit() and len(name) <= 3 and int(name) <= 255):  # noqa: PLR2004 # one byte
+            raise UnencodableValue(field, "is not a field of this value")
+        try:
+            return int(name), to_bytes(value, field)
+        except (MalformedHex, TypeError) as exc:
+            raise UnencodableValue(field, "is not an even number of hex digits") from exc

@@ -1,0 +1,299 @@
+"""Layouts: how raw bytes and JSON values turn into each other. All numbers are big-endian (value-1).
+
+`read` takes the raw value and where to start, and gives the JSON value and where it ended.
+`write` takes a JSON value and its path for error messages, and gives the bytes.
+
+Most layouts are `Fixed`: a format of the `struct` module that gives one Python value, and what then makes the
+JSON value of it. Records put the formats of their fields together and read them in one go.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Protocol
+
+from meshfleet.errors import MalformedHex, MalformedVersion, UndecodableValue, UnencodableValue, shown
+from meshfleet.wire.hextext import to_bytes
+from meshfleet.wire.ids import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from meshfleet.wire.fields import Json
+
+
+class Layout(Protocol):
+    """A value's form in bytes."""
+
+    @abstractmethod
+    def read(self, raw: bytes, at: int) -> tuple[Json, int]:
+        """Turn bytes into a JSON value, or raise `UndecodableValue`."""
+
+    @abstractmethod
+    def write(self, value: Json, field: str) -> bytes:
+        """Turn a JSON value into bytes, or raise `UnencodableValue`."""
+
+
+def too_short(raw: bytes, needed: int) -> UndecodableValue:
+    """Tell that a raw value ends too early."""
+    return UndecodableValue("value", f"has {len(raw)} bytes; {needed} are needed")
+
+
+class Fixed(Layout):
+    """A layout of a fixed size."""
+
+    def __init__(self, code: str, finish: Callable[[Any], Json] | None = None) -> None:
+        """`code` is a format of `struct` for one value; `finish` makes it JSON where it is not already."""
+        self.code = code
+        self.finish = finish
+        self._struct = Struct(f">{code}")
+        self.size = self._struct.size
+
+    def read(self, raw: bytes, at: int) -> tuple[Json, int]:
+        """Read one value."""
+        end = at + self.size
+        if len(raw) < end:
+            raise too_short(raw, end)
+        (value,) = self._struct.unpack_from(raw, at)
+        return (value if self.finish is None else self.finish(value)), end
+
+
+class Void(Layout):
+    """Nothing: an event or command that says all by itself (value-2)."""
+
+    def read(self, raw: bytes, at: int) -> tuple[None, int]:  # noqa: ARG002 # nothing to read
+        """Give null."""
+        return None, at
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Accept null only."""
+        if value is not None:
+            raise UnencodableValue(field, "carries no value; only null fits")
+        return b""
+
+
+class Bool(Fixed):
+    """One byte, 0 or 1 (value-3)."""
+
+    def __init__(self) -> None:
+        super().__init__("B", _bool)
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take a boolean."""
+        if not isinstance(value, bool):
+            raise UnencodableValue(field, f"{shown(value)} is not a boolean")
+        return b"\x01" if value else b"\x00"
+
+
+def _bool(byte: int) -> bool:
+    if byte > 1:
+        raise UndecodableValue("value", f"byte {byte} is neither 0 nor 1")
+    return byte == 1
+
+
+class Bit(Bool):
+    """One byte of flags, of which one is known; the others are cleared when written."""
+
+    def __init__(self, bit: int) -> None:
+        super().__init__()
+        self._mask = mask = 1 << bit
+        self.finish = lambda byte: byte & mask != 0
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take a boolean."""
+        return bytes([super().write(value, field)[0] * self._mask])
+
+
+_CODES = {(1, False): "B", (2, False): "H", (4, False): "I", (1, True): "b", (2, True): "h", (4, True): "i"}
+
+
+class Number(Fixed):
+    """A whole number, perhaps scaled, perhaps limited when written (value-4 to value-6, value-10)."""
+
+    def __init__(
+        self, size: int, *, signed: bool, scale: int = 1, limits: tuple[int, int] | None = None
+    ) -> None:
+        """Raise `ValueError` when the limits are outside of what fits."""
+        code = _CODES.get((size, signed), f"{size}s")
+        super().__init__(code, _number(code, scale))
+        self._signed = signed
+        self._scale = scale
+        span = 1 << 8 * size
+        lowest, highest = (-span // 2, span // 2 - 1) if signed else (0, span - 1)
+        self._low, self._high = limits or (lowest, highest)
+        if not lowest <= self._low <= self._high <= highest:
+            raise ValueError(f"{self._low}..{self._high} does not lie within {lowest}..{highest}")
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take a number; a scaled one is rounded to its resolution."""
+        if not _is_number(value):
+            raise UnencodableValue(field, f"{shown(value)} is not a number")
+        number: int = round(value * self._scale)
+        if self._scale == 1 and number != value:
+            raise UnencodableValue(field, f"{shown(value)} is not a whole number")
+        if not self._low <= number <= self._high:
+            low, high = (
+                limit if self._scale == 1 else limit / self._scale for limit in (self._low, self._high)
+            )
+            raise UnencodableValue(field, f"{shown(value)} is not between {low} and {high}")
+        return number.to_bytes(self.size, "big", signed=self._signed)
+
+
+def _number(code: str, scale: int) -> Callable[[Any], Json] | None:
+    """What makes a number of what `struct` gives; None where it is the number already."""
+    if code.endswith("s"):
+        return lambda chunk: (
+            int.from_bytes(chunk, "big") if scale == 1 else int.from_bytes(chunk, "big") / scale
+        )
+    return None if scale == 1 else lambda number: number / scale
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class Words(Fixed):
+    """A number that stands for a word (value-11)."""
+
+    def __init__(self, number: Number, words: Mapping[str, int]) -> None:
+        super().__init__(number.code, self._word)
+        self._number = number
+        self._numbers = dict(words)
+        self._words = {code: word for word, code in words.items()}
+
+    def _word(self, number: int) -> str:
+        # Like a gateway that cannot decode: the raw value says more than a guess.
+        if number not in self._words:
+            raise UndecodableValue("value", f"{number} stands for no word")
+        return self._words[number]
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take one of the words."""
+        if not isinstance(value, str) or value not in self._numbers:
+            raise UnencodableValue(field, f"{shown(value)} is not one of {', '.join(self._numbers)}")
+        return self._number.write(self._numbers[value], field)
+
+
+class Float(Fixed):
+    """An IEEE 754 number of 4 bytes (value-7)."""
+
+    def __init__(self) -> None:
+        super().__init__("f", _finite)
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take a number within the range of 4 bytes."""
+        if not _is_number(value):
+            raise UnencodableValue(field, f"{shown(value)} is not a number")
+        try:
+            return self._struct.pack(value)
+        except OverflowError as exc:
+            raise UnencodableValue(field, f"{shown(value)} is too large for 4 bytes") from exc
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise UndecodableValue("value", f"{number} has no JSON form")
+    return number
+
+
+class Text(Layout):
+    """The rest of the value as UTF-8 (value-8)."""
+
+    def read(self, raw: bytes, at: int) -> tuple[str, int]:
+        """Give the text."""
+        try:
+            return raw[at:].decode(), len(raw)
+        except UnicodeDecodeError as exc:
+            raise UndecodableValue("value", "is not UTF-8") from exc
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take any text."""
+        try:
+            return _text(value, field).encode()
+        except UnicodeEncodeError as exc:
+            raise UnencodableValue(field, "is not valid Unicode text") from exc
+
+
+class HexBytes(Fixed):
+    """Bytes without a meaning of their own, as hex: a key, or a MAC (value-9)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size}s", bytes.hex)
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take hex in either case, of the right length."""
+        try:
+            raw = to_bytes(_text(value, field), field)
+        except MalformedHex as exc:
+            raise UnencodableValue(field, exc.reason) from exc
+        if len(raw) != self.size:
+            raise UnencodableValue(field, f"has {len(raw)} bytes; {self.size} are needed")
+        return raw
+
+
+class FirmwareVersion(Fixed):
+    """Major, minor, patch and number of the beta, 0 for a release; inside a record (value-13, value-14)."""
+
+    def __init__(self) -> None:
+        super().__init__("4s", _version)
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take `M.m.p` or `M.m.p-beta.b`."""
+        try:
+            version = Version.parse(_text(value, field))
+        except MalformedVersion as exc:
+            raise UnencodableValue(field, exc.reason) from exc
+        if str(version) != value or max(version[:3]) > _BYTE:
+            raise UnencodableValue(
+                field, f"{shown(value)} is not M.m.p or M.m.p-beta.b with parts up to {_BYTE}"
+            )
+        return bytes((*version[:3], version.beta))
+
+
+class LoneFirmwareVersion(FirmwareVersion):
+    """The same as a value of its own, where a release need not say that it is no beta."""
+
+    def read(self, raw: bytes, at: int) -> tuple[Json, int]:
+        """Give the version from 3 or 4 bytes."""
+        end = min(len(raw), at + 4)
+        if end < at + 3:
+            raise too_short(raw, at + 3)
+        return _version(raw[at:end]), end
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take `M.m.p` or `M.m.p-beta.b`."""
+        return super().write(value, field).removesuffix(b"\x00")
+
+
+def _version(chunk: bytes) -> str:
+    text = f"{chunk[0]}.{chunk[1]}.{chunk[2]}"
+    return f"{text}-beta.{chunk[3]}" if chunk[3:] > b"\x00" else text
+
+
+class Dotted(Fixed):
+    """Some bytes as numbers with dots between (value-15)."""
+
+    def __init__(self, parts: int) -> None:
+        super().__init__(f"{parts}s", lambda chunk: ".".join(map(str, chunk)))
+        self._pattern = re.compile(r"\.".join([r"(\d{1,3})"] * parts), re.ASCII)
+
+    def write(self, value: Json, field: str) -> bytes:
+        """Take the dotted text."""
+        found = self._pattern.fullmatch(_text(value, field))
+        if found is None or any(int(part) > _BYTE for part in found.groups()):
+            raise UnencodableValue(
+                field, f"{shown(value)} is not {self.size} numbers up to {_BYTE} with dots between"
+            )
+        return bytes(map(int, found.groups()))
+
+
+_BYTE = 255
+
+
+def _text(value: Json, field: str) -> str:
+    if not isinstance(value, str):
+        raise UnencodableValue(field, f"{shown(value)} is not a text")
+    return value

@@ -1,0 +1,139 @@
+"""The bodies of the REST interface, its paths, and the rules for what people type into it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from meshfleet.errors import MalformedText
+
+if TYPE_CHECKING:
+    from meshfleet.wire.ids import DeviceId
+
+TOKEN_LIFETIME: Final = timedelta(minutes=30)
+
+MIN_RESULTS: Final = 1
+MAX_RESULTS: Final = 1000
+DEFAULT_RESULTS: Final = 100
+"""`MaxResults` on lists (rest-23)."""
+
+LOGIN: Final = "/api/v1/auth/login"
+DEVICES: Final = "/api/v1/devices"
+LABELS: Final = "/api/v1/labels"
+
+
+def friendly_name_path(device: DeviceId) -> str:
+    """Where a device is renamed (rest-43)."""
+    return f"{DEVICES}/{device}/friendly-name"
+
+
+def device_label_path(device: DeviceId, label: str) -> str:
+    """Where a label is taken off a device; any label fits into a path."""
+    return f"{DEVICES}/{device}/labels/{quote(label, safe='')}"
+
+
+class Body(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is answered. Clients ignore fields that they do not know."""
+
+
+class Ask(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What is asked. Unknown fields are refused: a misspelt one must not be taken for absent (rest-5)."""
+
+
+class Connectivity(Body, frozen=True, kw_only=True):
+    """Whether a device is connected, and since when it is or is not."""
+
+    connected: bool
+    timestamp: str
+    """As `times.write_time` spells it."""
+
+
+class Device(Body, frozen=True, kw_only=True):
+    """A device in a list: these fields, in this order (rest-29)."""
+
+    id: str
+    friendly_name: str
+    model_number: str
+    labels: list[str]
+    boot_mode: Literal["dfu"] | None
+    connectivity: Connectivity
+    firmware_version: str
+    hardware_version: str
+    imei: str | None
+    status: int | None
+
+
+class DevicePage(Body, frozen=True, kw_only=True):
+    """Devices, and the token for the next page; None on the last one (rest-16)."""
+
+    items: list[Device]
+    next_token: str | None
+
+
+class Login(Ask, frozen=True, kw_only=True):
+    """Who wants in (auth-1)."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login(username={self.username!r}, password=…)"
+
+
+class LoggedIn(Body, frozen=True, kw_only=True):
+    """The token to come with (auth-2)."""
+
+    status: Literal["SUCCESS"] = "SUCCESS"
+    auth_token: str
+    session_id: None = None
+
+    def __repr__(self) -> str:
+        return "LoggedIn(auth_token=…)"
+
+
+class FriendlyName(Ask, frozen=True, kw_only=True):
+    """The new name of a device."""
+
+    name: str
+
+
+class NewLabel(Ask, frozen=True, kw_only=True):
+    """A label for the list of labels."""
+
+    label: str
+
+
+_BEARER = re.compile(r"bearer ([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE | re.ASCII)
+
+
+def parse_bearer(header: str) -> str | None:
+    """Take the token out of an `Authorization` header; None: there is none (auth-5)."""
+    found = _BEARER.fullmatch(header)
+    return found[1] if found else None
+
+
+def parse_friendly_name(text: str, field: str = "name") -> str:
+    """Read the name of a device: 1 to 128 characters after trimming (rest-44)."""
+    return _line(text, field, most=128)
+
+
+def parse_label(text: str, field: str = "label") -> str:
+    """Read a label: 1 to 64 characters after trimming, none of them a control, in NFC (rest-66, rest-67)."""
+    label = _line(unicodedata.normalize("NFC", text), field, most=64)
+    if label in {".", ".."}:
+        raise MalformedText(field, f"{label!r} means something else in a path")
+    return label
+
+
+def _line(text: str, field: str, *, most: int) -> str:
+    line = text.strip()
+    if not 1 <= len(line) <= most:
+        raise MalformedText(field, f"has {len(line)} characters; 1 to {most} are allowed")
+    if any(unicodedata.category(char) in {"Cc", "Cs"} for char in line):
+        raise MalformedText(field, "has control characters")
+    return line

@@ -1,0 +1,9 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# A shared machine may stall at any moment: a slow example is no failure.
+settings.register_profile("default", deadline=None)
+settings.load_profile("default")
