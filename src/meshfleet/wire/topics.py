@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
 
 from meshfleet.errors import MalformedIdentifier, MalformedMac, MalformedTopic, WireError, shown
 from meshfleet.wire.codes import Kind, Operation
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
 CACHED_TOPICS: Final = 1 << 17
 """Topics that one `Topics` remembers; a gateway repeats its few topics for ever."""
 
+_CACHED_IDENTIFIERS: Final = 1 << 12
+"""There are some dozens of them; this many only if somebody makes them up."""
+
 AnyIdentifier = Identifier | IdentifierName
 
 
-class ReportTopic(NamedTuple):
+class ReportTopic(Struct, frozen=True, gc=False):
     """Where a gateway reports something of a device; of itself with device = gateway."""
 
     gateway: Mac
@@ -49,7 +54,7 @@ class ReportTopic(NamedTuple):
         return f"mt/gateway/{self.gateway}/device/{self.device}/{self.kind}{_tail(self.identifier)}"
 
 
-class RequestTopic(NamedTuple):
+class RequestTopic(Struct, frozen=True, gc=False):
     """Where a client asks one gateway something about a device; about itself with device = gateway."""
 
     gateway: Mac
@@ -59,13 +64,13 @@ class RequestTopic(NamedTuple):
 
     def response(self) -> ResponseTopic:
         """Where the answer is published: the same end (topic-4)."""
-        return ResponseTopic(*self)
+        return ResponseTopic(self.gateway, self.device, self.operation, self.identifier)
 
     def __str__(self) -> str:
         return f"mt/gateway/{self.gateway}/request/{self.device}/{self.operation}{_tail(self.identifier)}"
 
 
-class BroadcastTopic(NamedTuple):
+class BroadcastTopic(Struct, frozen=True, gc=False):
     """Where a client asks all gateways; with device = `EVERY_GATEWAY` each about itself."""
 
     device: Mac
@@ -81,7 +86,7 @@ class BroadcastTopic(NamedTuple):
         return f"mt/gateways/request/{self.device}/{self.operation}{_tail(self.identifier)}"
 
 
-class ResponseTopic(NamedTuple):
+class ResponseTopic(Struct, frozen=True, gc=False):
     """Where a gateway answers."""
 
     gateway: Mac
@@ -105,7 +110,7 @@ class Topics:
             raise MalformedTopic("prefix", f"{shown(prefix)} cannot stand in front of a topic")
         self._front = f"{prefix}/" if prefix else ""
         self._names = names
-        self._shape = re.compile(re.escape(self._front) + _SHAPE)
+        self._shape: re.Pattern[Any] = re.compile(re.escape(self._front) + _SHAPE)
         self.parse: Callable[[str], Topic] = lru_cache(CACHED_TOPICS)(self._parse)
 
     def spell(self, topic: Topic) -> str:
@@ -117,7 +122,7 @@ class Topics:
         found = self._shape.fullmatch(text)
         if found is None:
             raise _misshapen(text, self._front)
-        gateway, way, device, word, identifier = cast("_Found", found.groups())
+        gateway, way, device, word, identifier = found.groups()
         if gateway is None:
             return BroadcastTopic(device, *_operation(word, identifier))
         if way == "device":
@@ -126,9 +131,9 @@ class Topics:
         return kind(gateway, device, *_operation(word, identifier))
 
     def _report(self, gateway: Mac, device: Mac, word: str, identifier: str | None) -> ReportTopic:
-        if word not in _KINDS:
+        if (known := _KINDS.get(word)) is None:
             raise MalformedTopic("kind", f"{shown(word)} is not a kind of report")
-        kind, checked = _KINDS[word]
+        kind, checked = known
         if (
             kind is Kind.MEASUREMENT_ERROR
             and identifier in self._names
@@ -156,9 +161,6 @@ class Topics:
 
 # Levels without wildcards or control characters, none of them empty; `$` in front belongs to the broker.
 _PREFIX = re.compile(r"(?!\$)[^/+#\x00-\x1f\x7f]+(?:/[^/+#\x00-\x1f\x7f]+)*")
-
-_Found = tuple[Mac | None, str | None, Mac, str, str | None]
-"""What the shape finds. The pattern of a MAC is part of it, and a broadcast has neither gateway nor way."""
 
 # One match reads a well-formed topic; what is wrong with any other is found out only then.
 _SHAPE = (
@@ -189,9 +191,9 @@ def _misshapen(text: str, front: str) -> WireError:
 
 
 def _operation(word: str, identifier: str | None) -> tuple[Operation, AnyIdentifier | None]:
-    if word not in _OPERATIONS:
+    if (known := _OPERATIONS.get(word)) is None:
         raise MalformedTopic("operation", f"{shown(word)} is not an operation")
-    operation, checked = _OPERATIONS[word]
+    operation, checked = known
     return operation, checked(identifier)
 
 
@@ -200,10 +202,12 @@ def _no_identifier(text: str | None) -> None:
         raise MalformedIdentifier("identifier", f"{shown(text)} stands where none belongs")
 
 
+@lru_cache(_CACHED_IDENTIFIERS)
 def _raw_identifier(text: str | None) -> Identifier:
     return parse_identifier("" if text is None else text)
 
 
+@lru_cache(_CACHED_IDENTIFIERS)
 def _identifier_name(text: str | None) -> IdentifierName:
     return parse_identifier_name("" if text is None else text)
 

@@ -55,14 +55,14 @@ class Record(Layout):
 
     def read(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
         """Give an object with the fields that are there. Half an optional field is left unread."""
-        run = self._runs[0]
-        if at + run.size > len(raw):
-            run = self._longest_run(raw, at)
+        size, unpack, names, unfinished = self._runs[0]
+        if at + size > len(raw):
+            size, unpack, names, unfinished = self._longest_run(raw, at)
         # Names and format come from the same fields; checking their lengths would cost a third of the call.
-        values: dict[str, Json] = dict(zip(run.names, run.unpack(raw, at)))  # noqa: B905
-        for name, finish in run.unfinished:
+        values: dict[str, Json] = dict(zip(names, unpack(raw, at)))  # noqa: B905
+        for name, finish in unfinished:
             values[name] = finish(values[name])
-        at += run.size
+        at += size
         for field in self._rest:
             if field.optional and at == len(raw):
                 break

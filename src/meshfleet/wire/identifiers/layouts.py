@@ -50,6 +50,7 @@ class Fixed(Layout):
         self.code = code
         self.finish = finish
         self._struct = Struct(f">{code}")
+        self._unpack = self._struct.unpack_from
         self.size = self._struct.size
 
     def read(self, raw: bytes, at: int) -> tuple[Json, int]:
@@ -57,7 +58,7 @@ class Fixed(Layout):
         end = at + self.size
         if len(raw) < end:
             raise too_short(raw, end)
-        (value,) = self._struct.unpack_from(raw, at)
+        (value,) = self._unpack(raw, at)
         return (value if self.finish is None else self.finish(value)), end
 
 

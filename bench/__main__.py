@@ -1,0 +1,50 @@
+"""`make bench`: run the benchmarks, print a JSON object for each, write bench/report.md.
+
+python -m bench [NAME ...] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+NOT_BENCHMARKS = {"__init__", "__main__", "harness"}
+
+
+def main() -> None:
+    """Run what is asked for."""
+    names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_BENCHMARKS)
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; all without")
+    parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.names) - set(names):
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}")
+    report = [f"# Benchmarks\n\nPython {platform.python_version()} on {platform.machine()}\n"]
+    for name in chosen.names or names:
+        result = importlib.import_module(f"bench.{name}").run(quick=chosen.quick)
+        print(json.dumps({"benchmark": name, "quick": chosen.quick, **result}))
+        report.append(_page(name, result))
+    (FOLDER / "report.md").write_text("\n".join(report))
+
+
+def _page(name: str, result: dict[str, Any]) -> str:
+    """One table for each part of a result; the columns are the keys of its rows."""
+    lines = [f"## {name}\n"]
+    for part, rows in result.items():
+        columns = sorted({key for row in rows.values() if isinstance(row, dict) for key in row}) or ["cpu_us"]
+        lines += [f"| {part} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        for row, figures in rows.items():
+            cells = [figures.get(key, "") for key in columns] if isinstance(figures, dict) else [figures]
+            lines.append(f"| {row} | {' | '.join(map(str, cells))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""The wire room: payloads, topics and values, side by side with the same work done with pydantic."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from binascii import unhexlify
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints, TypeAdapter
+
+from bench.harness import Case, cpu_per_operation
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.reports import DECODERS
+from meshfleet.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BARS = {"payload": 0.6, "topic, first sight": 3.0, "topic, cached": 0.2, "raw to decoded": 2.0}
+"""Microseconds that an operation may take."""
+
+PAYLOADS = {
+    Kind.HEARTBEAT: b'{"time":"2026-11-15T10:07:20.585Z","seq":41,"status":0,"lastCount":3}',
+    Kind.RSSI: b'{"time":"2026-11-15T10:07:20.585Z","parent":"d0cf5e000001","rssi":-58,"channel":38,"seq":4}',
+    Kind.MEASUREMENT: b'{"time":"2026-11-15T10:07:20.585Z","seq":41,"value":"1234"}',
+    Kind.MEASUREMENT_DECODED: b'{"time":"2026-11-15T10:07:20.585Z","seq":41,"value":46.6}',
+    Kind.PROPERTY: b'{"time":"2026-11-15T10:07:20.585Z","value":"200000001501","seq":3}',
+    Kind.EVENT_DECODED: b'{"time":"2026-11-15T10:07:20.585Z","seq":1,"value":{"modelNumber":24}}',
+}
+TOPIC = "mt/gateway/d0cf5e000001/device/d0cf5e0000a1/measurement-decoded/temperature"
+VALUES = {
+    "temperature": "1234",
+    "pressure": "3d17c27f",
+    "battery-level": "5f",
+    "firmware-version": "030402",
+    "motion": "200000001501",
+    "normal-mode-advertisement-interval": "00c80a",
+    "firmware-update-state": "023200001803040200",
+}
+
+
+Mac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
+Hex = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-fA-F]{2})*$")]
+Seq = Annotated[int, Field(ge=0, le=255)]
+
+
+class Heartbeat(BaseModel):
+    """A report, as pydantic would have it."""
+
+    time: AwareDatetime
+    seq: Seq
+    status: int
+    last_count: Annotated[int, Field(ge=0)] | None = Field(None, alias="lastCount")
+
+
+class Rssi(BaseModel):
+    """A report, as pydantic would have it."""
+
+    time: AwareDatetime
+    parent: Mac
+    rssi: int
+    channel: Annotated[int, Field(ge=37, le=39)] | None = None
+    seq: Seq | None = None
+    unreachable: bool = False
+
+
+class Raw(BaseModel):
+    """A report, as pydantic would have it."""
+
+    time: AwareDatetime
+    seq: Seq | None = None
+    value: Hex
+
+
+class Decoded(BaseModel):
+    """A report, as pydantic would have it."""
+
+    time: AwareDatetime
+    seq: Seq
+    value: Any = None
+    ext: dict[str, Any] | None = None
+
+
+class Topic(BaseModel):
+    """A topic, as pydantic would have it."""
+
+    gateway: Mac
+    device: Mac
+    kind: Kind
+    identifier: str
+
+
+MODELS: Mapping[Kind, type[BaseModel]] = {
+    Kind.HEARTBEAT: Heartbeat,
+    Kind.RSSI: Rssi,
+    Kind.MEASUREMENT: Raw,
+    Kind.MEASUREMENT_DECODED: Decoded,
+    Kind.PROPERTY: Raw,
+    Kind.EVENT_DECODED: Decoded,
+}
+TEMPERATURE = TypeAdapter(
+    Annotated[
+        float, BeforeValidator(lambda value: int.from_bytes(unhexlify(value), "big", signed=True) / 100)
+    ]
+)
+
+
+def _pydantic_topic() -> Topic:
+    _, _, gateway, _, device, kind, identifier = TOPIC.split("/")
+    return Topic.model_validate(
+        {"gateway": gateway, "device": device, "kind": kind, "identifier": identifier}
+    )
+
+
+NEW_TOPICS = [
+    f"mt/gateway/d0cf5e000001/device/{device:012x}/measurement-decoded/temperature" for device in range(1000)
+]
+
+
+def _first_sights() -> None:
+    parse = Topics(names=BUILTIN.names).parse
+    for topic in NEW_TOPICS:
+        parse(topic)
+
+
+def _raw_to_decoded(name: str, value: str) -> object:
+    return BUILTIN.decode(name, unhexlify(value))
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """Measure all cases; give the figures, with their bars and ratios."""
+    topics = Topics(names=BUILTIN.names)
+    cases = {f"payload, {kind}": Case(partial(DECODERS[kind], data)) for kind, data in PAYLOADS.items()}
+    cases |= {
+        "topic, first sight": Case(_first_sights, operations=len(NEW_TOPICS)),
+        "topic, cached": Case(partial(topics.parse, TOPIC)),
+    }
+    cases |= {
+        f"raw to decoded, {name}": Case(partial(_raw_to_decoded, name, raw)) for name, raw in VALUES.items()
+    }
+    rivals = {
+        f"payload, {kind}": Case(partial(MODELS[kind].model_validate_json, data))
+        for kind, data in PAYLOADS.items()
+    }
+    rivals["topic, first sight"] = Case(_pydantic_topic)
+    rivals["raw to decoded, temperature"] = Case(partial(TEMPERATURE.validate_python, VALUES["temperature"]))
+    anchor = {"json.loads of a heartbeat": Case(partial(json.loads, PAYLOADS[Kind.HEARTBEAT]))}
+    ours = cpu_per_operation(cases, quick=quick)
+    theirs = cpu_per_operation(rivals, quick=quick)
+    return {
+        "anchor": cpu_per_operation(anchor, quick=quick),
+        "cases": {name: _figures(name, cpu, theirs.get(name)) for name, cpu in ours.items()},
+        "means": {
+            group: {"cpu_us": round(_mean(ours, group), 3), "bar_us": bar, "met": _mean(ours, group) < bar}
+            for group, bar in BARS.items()
+        },
+    }
+
+
+def _mean(figures: Mapping[str, float], group: str) -> float:
+    return statistics.fmean(cpu for name, cpu in figures.items() if name.startswith(group))
+
+
+def _figures(name: str, cpu: float, pydantic: float | None) -> dict[str, Any]:
+    bar = next(bar for group, bar in BARS.items() if name.startswith(group))
+    figures = {"cpu_us": cpu, "bar_us": bar, "met": cpu < bar}
+    if pydantic is not None:
+        figures |= {"pydantic_us": pydantic, "times_faster": round(pydantic / cpu, 1)}
+    return figures

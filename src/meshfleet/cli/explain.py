@@ -1,0 +1,164 @@
+"""`meshfleet explain`: messages as they pass on the broker, read by the rules of the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from meshfleet.cli.table import table_option
+from meshfleet.errors import WireError
+from meshfleet.wire import payload, reports, requests, responses
+from meshfleet.wire.codes import Status
+from meshfleet.wire.fields import Json
+from meshfleet.wire.hextext import to_bytes
+from meshfleet.wire.ids import Mac
+from meshfleet.wire.topics import BroadcastTopic, ReportTopic, RequestTopic, ResponseTopic, Topic, Topics
+
+if TYPE_CHECKING:
+    from meshfleet.wire.codes import Kind, Operation
+    from meshfleet.wire.identifiers import Catalogue, Decoded, Entry
+
+
+@click.command()
+@click.argument("messages", type=click.File("rb"), default="-")
+@table_option
+@click.option("--topic-prefix", default="", help="What stands in front of mt/ in every topic.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+def explain(messages: BinaryIO, catalogue: Catalogue, topic_prefix: str, *, as_json: bool) -> None:
+    """Explain messages of gateways and clients: who says what, decoded, or why it is rejected.
+
+    MESSAGES is a file, or standard input, with a topic, a space and a payload on each line, as
+    `mosquitto_sub -v -t 'mt/#'` prints them.
+    """
+    topics = Topics(topic_prefix, names=catalogue.names)
+    for line in messages:
+        topic, _, data = line.rstrip(b"\r\n").partition(b" ")
+        if topic:
+            found = _explanation(topic.decode(errors="replace"), data, topics, catalogue)
+            click.echo(msgspec.json.encode(found) if as_json else _sentence(found))
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a message is none."""
+
+    code: str
+    field: str
+    reason: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a message says."""
+
+    message: str
+    """report, request, response or rejected."""
+    gateway: Mac | None = None
+    device: Mac | None = None
+    word: str = ""
+    """The kind or the operation."""
+    identifier: str | None = None
+    name: str | None = None
+    payload: dict[str, Json] = {}
+    decoded: Json | UnsetType = UNSET
+    ext: dict[str, Json] | None = None
+    unit: str = ""
+    topic: str = ""
+    error: Rejection | None = None
+
+
+def _explanation(topic: str, data: bytes, topics: Topics, catalogue: Catalogue) -> Explanation:
+    try:
+        parsed = topics.parse(topic)
+        body = _payload(parsed, data)
+    except WireError as exc:
+        return Explanation(
+            message="rejected",
+            topic=topic,
+            error=Rejection(code=exc.code, field=exc.field, reason=exc.reason),
+        )
+    entry = catalogue.find(parsed.identifier) if parsed.identifier else None
+    decoded = _decoded(body.get("value"), entry) if not _word(parsed).decoded else None
+    return Explanation(
+        message=_MESSAGES[type(parsed)],
+        gateway=None if isinstance(parsed, BroadcastTopic) else parsed.gateway,
+        device=parsed.device,
+        word=_word(parsed),
+        identifier=parsed.identifier,
+        name=entry.name if entry else None,
+        payload=body,
+        decoded=decoded.value if decoded else UNSET,
+        ext=decoded.ext if decoded else None,
+        unit=entry.unit if entry else "",
+    )
+
+
+_MESSAGES = {
+    ReportTopic: "report",
+    RequestTopic: "request",
+    BroadcastTopic: "request",
+    ResponseTopic: "response",
+}
+
+
+def _word(topic: Topic) -> Kind | Operation:
+    return topic.kind if isinstance(topic, ReportTopic) else topic.operation
+
+
+def _payload(topic: Topic, data: bytes) -> dict[str, Json]:
+    """Read the payload as the topic asks, and give it in our spelling, but no keys."""
+    match topic:
+        case ReportTopic():
+            return payload.spell(reports.decode(topic.kind, data))
+        case ResponseTopic():
+            return payload.spell(responses.decode(topic.operation, data))
+    spelled = payload.spell(requests.decode(topic.operation, data))
+    return {name: "…" if name in _SECRET else value for name, value in spelled.items()}
+
+
+_SECRET = {"key", "publicKey"}
+
+
+def _decoded(value: Json, entry: Entry | None) -> Decoded | None:
+    """Decode a raw value, where there is one and its layout is known."""
+    if entry is None or not isinstance(value, str):
+        return None
+    try:
+        return entry.decode(to_bytes(value))
+    except WireError:
+        return None
+
+
+def _sentence(found: Explanation) -> str:
+    if found.error:
+        return _printable(f"rejected  {found.topic}: {found.error.field}: {found.error.reason}")
+    rest = dict(found.payload)
+    value = rest.pop("value", UNSET)
+    subject = found.name or found.identifier or ""
+    if value is not UNSET:
+        subject += f" = {_json(value if found.decoded is UNSET else found.decoded)} {found.unit}".rstrip()
+    if found.decoded is not UNSET:
+        subject += f" (raw {value})"
+    details = (_detail(name, given) for name, given in {**rest, **(found.ext or {})}.items())
+    line = f"{found.message:<9} {found.device}  {found.word:<19} {subject:<40} {'  '.join(details)}"
+    return _printable(line.rstrip())
+
+
+def _detail(name: str, value: Json) -> str:
+    text = value if isinstance(value, str) else _json(value)
+    if name in {"status", "error"} and value in _STATUSES:
+        text += f" ({_STATUSES[value]})"
+    return f"{name} {text}"
+
+
+_STATUSES = {int(status): status.name.lower().replace("_", "-") for status in Status if status}
+
+
+def _printable(line: str) -> str:
+    """What a message says must not move the cursor or ring the bell."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in line)
+
+
+def _json(value: Json) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,61 @@
+"""`meshfleet identifiers`: what the catalogue knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Column, Table
+
+from meshfleet.cli.table import table_option
+
+if TYPE_CHECKING:
+    from meshfleet.wire.fields import Json
+    from meshfleet.wire.identifiers import Catalogue, Entry
+
+
+@click.command()
+@table_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.argument("words", nargs=-1)
+def identifiers(catalogue: Catalogue, words: tuple[str, ...], *, as_json: bool) -> None:
+    """List the identifiers; with ids or names, tell all about those."""
+    entries = [catalogue[word] for word in words] or list(catalogue)
+    if as_json:
+        for entry in entries:
+            click.echo(msgspec.json.encode(_object(entry)))
+        return
+    if words:
+        click.echo("\n\n".join(map(_details, entries)))
+        return
+    columns = [Column(title, no_wrap=True) for title in ("id", "name", "kind", "access", "unit")]
+    table = Table(*columns, box=None, header_style="bold")
+    for entry in entries:
+        kinds = " ".join(sorted(entry.kinds))
+        table.add_row(entry.id, entry.name, kinds, entry.access, entry.unit)
+    Console().print(table)
+
+
+def _details(entry: Entry) -> str:
+    """Everything about one identifier, a line for each fact."""
+    return "\n".join(
+        f"{name:<11} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in _object(entry).items()
+        if value is not None
+    )
+
+
+def _object(entry: Entry) -> dict[str, Json]:
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "dictionary": entry.dictionary,
+        "kinds": sorted(entry.kinds),
+        "access": entry.access,
+        "type": entry.type,
+        "ext": entry.ext or None,
+        "unit": entry.unit or None,
+        "note": entry.note or None,
+    }

@@ -1,0 +1,53 @@
+"""The real parts that tests use and pip cannot bring: where they are, and which Debian package has them.
+
+python -m tests.parts      prints the packages of the parts that are missing
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Part(NamedTuple):
+    """A program that tests start."""
+
+    package: str
+    commands: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    """Where it may be besides the path; the newest of several comes last."""
+
+    def find(self) -> Path | None:
+        """Where it is on this machine."""
+        for command in self.commands:
+            if found := shutil.which(command):
+                return Path(found)
+            places = [path / command for folder in self.folders for path in sorted(Path("/").glob(folder))]
+            if there := [path for path in places if os.access(path, os.X_OK)]:
+                return there[-1]
+        return None
+
+
+MOSQUITTO = Part("mosquitto", ("mosquitto",), ("usr/sbin", "usr/local/sbin"))
+POSTGRESQL = Part("postgresql", ("postgres",), ("usr/lib/postgresql/*/bin",))
+CHROMIUM = Part("chromium", ("chromium", "chromium-browser", "google-chrome"))
+
+PARTS = (MOSQUITTO, POSTGRESQL, CHROMIUM)
+
+
+def need(part: Part) -> Path:
+    """Find a part; without it the test is skipped, and says so. With CI=true it fails."""
+    if found := part.find():
+        return found
+    reason = f"{part.commands[0]} is not installed: apt-get install {part.package}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+if __name__ == "__main__":
+    print(*(part.package for part in PARTS if part.find() is None))  # noqa: T201 # for scripts/parts

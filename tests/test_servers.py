@@ -1,0 +1,61 @@
+"""The real parts start here, on this machine, before anything relies on them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.parts import CHROMIUM, POSTGRESQL, need
+from tests.servers import Address, mosquitto, postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Address]:
+    with mosquitto(tmp_path) as address:
+        yield address
+
+
+@pytest.fixture
+def database() -> Iterator[Address]:
+    with postgresql() as address:
+        yield address
+
+
+def test_mosquitto_accepts_an_mqtt_connection(broker: Address) -> None:
+    connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01x"
+    with closing(socket.create_connection(broker, timeout=10)) as client:
+        client.sendall(connect)
+        assert client.recv(4) == b"\x20\x02\x00\x00"
+
+
+def test_postgresql_15_or_newer_answers_a_query(database: Address) -> None:
+    psql = str(need(POSTGRESQL).with_name("psql"))
+    where = ["-h", database.host, "-p", str(database.port), "-U", "postgres"]
+    query = [psql, *where, "-Atc", "show server_version_num"]
+    answer = subprocess.run(query, check=True, capture_output=True, text=True)
+    assert int(answer.stdout) >= 150000
+
+
+def test_chromium_draws_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<p id=here></p><script>here.textContent = 6 * 7</script>")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    drawn = subprocess.run(
+        [need(CHROMIUM), *flags, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True
+    )
+    assert '<p id="here">42</p>' in drawn.stdout

@@ -1,0 +1,303 @@
+"""Ids: what is one, what is none, and how each is spelled."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import (
+    MalformedCatalogue,
+    MalformedDeviceId,
+    MalformedIdentifier,
+    MalformedMac,
+    MalformedModelNumber,
+    MalformedVersion,
+    WireError,
+)
+from meshfleet.wire import reports, requests, responses
+from meshfleet.wire.codes import Kind, Operation
+from meshfleet.wire.identifiers import BUILTIN, Catalogue
+from meshfleet.wire.ids import (
+    Mac,
+    Version,
+    device_id,
+    dfu_mac,
+    is_identifier,
+    mac_of,
+    model_number,
+    parse_device_id,
+    parse_identifier,
+    parse_identifier_name,
+    parse_mac,
+    parse_model_number,
+)
+from meshfleet.wire.times import parse_time
+from meshfleet.wire.topics import ReportTopic, Topics
+from tests.wire.strategies import identifier_names, macs, texts, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+G = Mac("0123456789ab")
+TIME = "2020-11-04T10:07:20.585Z"
+
+PARSERS: list[tuple[Callable[[str, str], object], type[WireError]]] = [
+    (parse_mac, MalformedMac),
+    (parse_device_id, MalformedDeviceId),
+    (parse_identifier, MalformedIdentifier),
+    (parse_identifier_name, MalformedIdentifier),
+    (parse_model_number, MalformedModelNumber),
+    (Version.parse, MalformedVersion),
+]
+
+
+@pytest.mark.parametrize(("parse", "error"), PARSERS)
+def test_an_error_has_its_class_and_names_the_field_and_the_text(
+    parse: Callable[[str, str], object], error: type[WireError]
+) -> None:
+    with pytest.raises(error, match=r"^somewhere: 'no/id'") as caught:
+        parse("no/id", "somewhere")
+    assert type(caught.value) is error
+    assert caught.value.field == "somewhere"
+
+
+@pytest.mark.parametrize(("parse", "error"), PARSERS)
+@pytest.mark.parametrize("hostile", ["/" * 100_000, "\x1b[2J\n/" * 100, "/" + "\x00" * 5000])
+def test_long_or_hostile_text_is_not_repeated_in_full(
+    parse: Callable[[str, str], object], error: type[WireError], hostile: str
+) -> None:
+    with pytest.raises(error) as caught:
+        parse(hostile, "field")
+    assert len(str(caught.value)) < 160
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(("parse", "error"), PARSERS)
+@given(text=st.text() | st.text("0123456789abcdefABCDEF.-bmact: \n٣"))
+def test_arbitrary_text_is_an_id_or_rejected_by_our_error(
+    parse: Callable[[str, str], object], error: type[WireError], text: str
+) -> None:
+    with suppress(error):
+        parse(text, "field")
+
+
+@pytest.mark.rule("id-1")
+@given(macs)
+def test_twelve_lowercase_hex_digits_are_a_mac(mac: Mac) -> None:
+    assert parse_mac(mac) == mac
+
+
+@pytest.mark.rule("id-1")
+@pytest.mark.parametrize(
+    "text",
+    ["", "0123456789a", "0123456789abc", "0123456789ag", "01:23:45:67:89:ab", "01-23-45-67-89-ab"]
+    + [" 0123456789ab", "0123456789ab\n", "0123456789AB", "bmac-0123456789ab", "٠١٢٣٤٥٦٧٨٩ab"],
+)
+def test_any_other_text_is_no_mac(text: str) -> None:
+    with pytest.raises(MalformedMac) as caught:
+        parse_mac(text)
+    assert caught.value.field == "mac"
+
+
+@pytest.mark.rule("id-3")
+@pytest.mark.parametrize("kind", [Kind.DFU, Kind.RSSI])
+@pytest.mark.parametrize("written", ["0123456789AB", "0123456789aB", "0123456789ab"])
+def test_a_mac_in_a_payload_is_read_in_either_case_and_kept_in_lower_case(kind: Kind, written: str) -> None:
+    payload = msgspec.json.encode({"time": TIME, "parent": written, "rssi": -58})
+    report = reports.decode(kind, payload)
+    assert isinstance(report, reports.Dfu | reports.Rssi)
+    assert report.parent == "0123456789ab"
+
+
+@pytest.mark.rule("id-5")
+@given(macs)
+def test_a_device_id_is_bmac_and_the_mac(mac: Mac) -> None:
+    assert parse_device_id(f"bmac-{mac}") == device_id(mac) == "bmac-" + mac
+    assert mac_of(device_id(mac)) == mac
+
+
+@pytest.mark.rule("id-5")
+@pytest.mark.parametrize(
+    "text",
+    ["", "bmac-", "0123456789ab", "bmac-0123456789AB", "BMAC-0123456789ab", "bmac-0123456789abc"]
+    + ["bmac0123456789ab", "mac-0123456789ab", "bmac-0123456789ab\n", " bmac-0123456789ab"],
+)
+def test_any_other_text_is_no_device_id(text: str) -> None:
+    with pytest.raises(MalformedDeviceId) as caught:
+        parse_device_id(text)
+    assert caught.value.field == "id"
+
+
+@pytest.mark.rule("id-6")
+def test_a_gateway_has_a_device_id_as_a_device_has_one() -> None:
+    topic = Topics().parse(f"mt/gateway/{G}/device/{G}/heartbeat")
+    assert isinstance(topic, ReportTopic)
+    assert device_id(topic.gateway) == device_id(topic.device) == "bmac-0123456789ab"
+
+
+@pytest.mark.rule("firmware-14")
+@pytest.mark.parametrize(
+    ("mac", "advertised"),
+    [("0123456789ab", "0123456789ac"), ("00000000003f", "000000000040"), ("ffffffffffff", "000000000000")],
+)
+def test_a_device_in_dfu_mode_advertises_its_mac_plus_one(mac: str, advertised: str) -> None:
+    assert dfu_mac(parse_mac(mac)) == advertised
+
+
+@pytest.mark.rule("id-7", "id-8", "id-9")
+@pytest.mark.parametrize("text", ["00", "05", "7e", "7f", "8000", "8800", "ef10", "ee8001", "ffffff7f"])
+def test_the_last_byte_of_an_identifier_is_below_80_and_only_that_one(text: str) -> None:
+    assert is_identifier(text)
+    assert parse_identifier(text) == text
+
+
+@pytest.mark.rule("id-7", "id-8", "id-9", "id-24")
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "80", "ff", "0505", "8080", "800", "80000", "ffffffff7f", "ffffffff", "ee80", "ee800101"]
+    + ["7E", "EF10", "Ef10", "0x05", "05\n", " 05", "gg", "temperature", "٠٥"],
+)
+def test_any_other_text_is_no_identifier(text: str) -> None:
+    assert not is_identifier(text)
+    with pytest.raises(MalformedIdentifier) as caught:
+        parse_identifier(text)
+    assert caught.value.field == "identifier"
+
+
+@pytest.mark.rule("id-7", "id-8", "id-9")
+@given(st.lists(st.sampled_from([0x00, 0x05, 0x7F, 0x80, 0xEF, 0xFF]), max_size=6).map(bytes))
+def test_bytes_are_an_identifier_when_each_but_the_last_announces_another(raw: bytes) -> None:
+    announced = [byte >= 0x80 for byte in raw]
+    assert is_identifier(raw.hex()) == (announced in ([True] * n + [False] for n in range(4)))
+
+
+@pytest.mark.rule("id-10")
+@pytest.mark.parametrize("kind", ["property", "measurement", "event"])
+def test_an_identifier_cannot_mean_one_thing_as_a_property_and_another_as_something_else(kind: str) -> None:
+    table = (
+        "id | name | dictionary | kind | type | unit | access | ext | note\n"
+        f"8800 | one | 1 | property | u8 | | r | | \n8800 | other | 1 | {kind} | u16 | | r | | "
+    )
+    with pytest.raises(MalformedCatalogue, match="8800 is in line 2 already"):
+        Catalogue.parse(table, "two.table")
+
+
+@pytest.mark.rule("id-11", "id-12")
+@given(identifier_names)
+def test_any_text_that_fits_into_a_topic_is_an_identifier_name(name: str) -> None:
+    assert parse_identifier_name(name) == name
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "+", "#", "a+", "#a", "a\x00", "a\nb", "\t", "\x7f", "a" * 129])
+def test_text_that_does_not_fit_into_a_topic_is_no_identifier_name(text: str) -> None:
+    with pytest.raises(MalformedIdentifier) as caught:
+        parse_identifier_name(text)
+    assert caught.value.field == "identifier"
+
+
+@pytest.mark.rule("id-13")
+@given(texts)
+def test_a_request_id_of_any_content_comes_back_unchanged(text: str) -> None:
+    asked = requests.decode(Operation.WRITE, msgspec.json.encode({"id": text}))
+    answer = responses.Response(time=parse_time(TIME), status=0, id=asked.id)
+    assert msgspec.json.decode(requests.encode(asked))["id"] == text
+    assert msgspec.json.decode(responses.encode(Operation.WRITE, answer))["id"] == text
+
+
+@pytest.mark.rule("id-14")
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.4.0", Version(2, 4, 0)),
+        ("10.20.30", Version(10, 20, 30)),
+        ("0.0.0", Version(0, 0, 0)),
+        ("1.2", Version(1, 2, 0)),
+        ("2.0.0-beta.3", Version(2, 0, 0, 3)),
+    ],
+)
+def test_a_version_is_whole_numbers_joined_by_dots_and_a_missing_last_one_is_0(
+    text: str, version: Version
+) -> None:
+    assert Version.parse(text) == version
+
+
+@pytest.mark.rule("id-14", "id-16")
+@pytest.mark.parametrize(
+    "text",
+    ["", "2", "2.", ".2", "2..0", "2.4.", "2.4.0.0", "v2.4.0", "2.4.x", "-2.4.0", "2,4,0", "2.4.0 ", "2.4.0\n"]
+    + ["2.4.0-rc.1", "2.4.0-beta", "2.4.0-beta.", "2.4.0-beta.-1", "2.4.0beta.1", "2.4-beta.1", "٢.4.0"],
+)
+def test_any_other_text_is_no_version(text: str) -> None:
+    with pytest.raises(MalformedVersion) as caught:
+        Version.parse(text)
+    assert caught.value.field == "version"
+
+
+@pytest.mark.rule("id-14", "id-16")
+@given(versions)
+def test_a_version_reads_as_it_is_written(version: Version) -> None:
+    assert Version.parse(str(version)) == version
+    assert repr(version) == f"Version('{version}')"
+
+
+@pytest.mark.rule("id-16")
+def test_a_beta_has_a_number_from_1_to_255() -> None:
+    for beta in range(1, 256):
+        assert Version.parse(f"2.4.0-beta.{beta}").beta == beta
+
+
+@pytest.mark.rule("id-16")
+@pytest.mark.parametrize("beta", ["0", "000", "256", "999", "1000"])
+def test_a_beta_has_no_number_outside_1_to_255(beta: str) -> None:
+    with pytest.raises(MalformedVersion):
+        Version.parse(f"2.4.0-beta.{beta}")
+
+
+@pytest.mark.rule("id-15", "id-17")
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [("2.9.0", "2.10.0"), ("2.4.9", "2.4.10"), ("9.9.9", "10.0.0"), ("1.99999.99999", "2.0.0")]
+    + [("2.4.0-beta.255", "2.4.0"), ("2.4.0-beta.9", "2.4.0-beta.10"), ("2.3.9", "2.4.0-beta.1")],
+)
+def test_the_older_version_sorts_first(older: str, newer: str) -> None:
+    assert Version.parse(older) < Version.parse(newer)
+
+
+def _naive_key(text: str) -> tuple[list[int], float]:
+    release, _, beta = text.partition("-beta.")
+    return [int(part) for part in release.split(".")], float(beta) if beta else float("inf")
+
+
+@pytest.mark.rule("id-15", "id-17")
+@given(st.lists(st.builds(Version, *[st.integers(0, 11)] * 3, st.integers(0, 255)).map(str), max_size=8))
+def test_versions_sort_part_by_part_as_numbers_and_betas_before_their_release(written: list[str]) -> None:
+    assert sorted(written, key=Version.parse) == sorted(written, key=_naive_key)
+
+
+@pytest.mark.rule("id-29")
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("2011", 0x2011), ("000F", 0x0F), ("0040", 0x40), ("0000", 0), ("FFFF", 0xFFFF)],
+)
+def test_a_model_number_is_four_uppercase_hex_digits(text: str, number: int) -> None:
+    assert model_number(number) == parse_model_number(text) == parse_model_number(text.lower()) == text
+
+
+@pytest.mark.rule("id-29")
+@pytest.mark.parametrize("text", ["", "15", "00F", "0000F", "0x0F", "00 F", "000G", "000F\n", "٠٠١٥", "00ﬀ"])
+def test_any_other_text_is_no_model_number(text: str) -> None:
+    with pytest.raises(MalformedModelNumber) as caught:
+        parse_model_number(text)
+    assert caught.value.field == "modelNumber"
+
+
+@pytest.mark.rule("id-31")
+@pytest.mark.parametrize(("raw", "text"), [("0102", "1.2"), ("0a00", "10.0"), ("0000", "0.0")])
+def test_a_hardware_version_has_two_parts_on_the_messaging_side(raw: str, text: str) -> None:
+    assert BUILTIN.decode("8002", bytes.fromhex(raw)).value == text
+    assert BUILTIN["hardware-version"].note == "0.0: unknown"
