@@ -21,14 +21,29 @@ ERRORS = _tree(FleetError)
 
 def test_there_are_eleven_kinds() -> None:
     assert [str(kind) for kind in Kind] == [
-        *["heartbeat", "dfu", "rssi", "property", "property-decoded", "measurement", "measurement-decoded"],
-        *["measurement-error", "measurement-error-decoded", "event", "event-decoded"],
+        "heartbeat",
+        "dfu",
+        "rssi",
+        "property",
+        "property-decoded",
+        "measurement",
+        "measurement-decoded",
+        "measurement-error",
+        "measurement-error-decoded",
+        "event",
+        "event-decoded",
     ]
 
 
 def test_there_are_seven_operations() -> None:
     assert [str(operation) for operation in Operation] == [
-        *["apiversion", "read", "read-decoded", "write", "write-decoded", "ack", "ack-decoded"]
+        "apiversion",
+        "read",
+        "read-decoded",
+        "write",
+        "write-decoded",
+        "ack",
+        "ack-decoded",
     ]
 
 
@@ -74,13 +89,20 @@ def test_a_word_finds_what_is_stored_under_its_text(word: Kind | Operation) -> N
 
 def test_priorities_count_from_lowest_to_highest() -> None:
     assert {priority.value: priority.name for priority in Priority} == {
-        **{4: "HIGHEST", 3: "HIGH", 2: "MEDIUM", 1: "LOW", 0: "LOWEST"}
+        4: "HIGHEST",
+        3: "HIGH",
+        2: "MEDIUM",
+        1: "LOW",
+        0: "LOWEST",
     }
 
 
 def test_an_answer_has_one_of_four_origins() -> None:
     assert {origin.name: origin.value for origin in Origin} == {
-        **{"CONNECTED": 0, "UNCONNECTED": 1, "EXTENDER": 16, "GATEWAY": 32}
+        "CONNECTED": 0,
+        "UNCONNECTED": 1,
+        "EXTENDER": 16,
+        "GATEWAY": 32,
     }
 
 

@@ -20,16 +20,13 @@ TIME = "2020-11-04T10:07:20.585Z"
 EXTENDER = Mac("0123456789ab")
 KEY = "00112233445566778899AABBCCDDEEFF"
 
-NOT_HEX = ["0", "abc", "0g", "0x12", "12 34", " 12", "12\n", "12:34", "-1", "٠١", "é0", "\ud800", "\x00\x00"]
+NOT_HEX = ["0", "abc", "0g", "0x12", "12 34", " 12", "12\n", "12:34", "-1", "0\u0661", "é0", "\ud800", "\x00\x00"]
 
 
 @pytest.mark.rule("id-25")
-@given(st.binary(max_size=40), st.randoms(use_true_random=False))
-def test_hex_is_read_in_upper_lower_and_mixed_case(raw: bytes, random: st.DataObject) -> None:
-    del random
-    written = raw.hex()
-    mixed = "".join(char.upper() if at % 3 else char for at, char in enumerate(written))
-    assert to_bytes(written) == to_bytes(written.upper()) == to_bytes(mixed) == raw
+@given(st.lists(st.text("0123456789abcdefABCDEF", min_size=2, max_size=2)))
+def test_hex_is_read_in_upper_lower_and_mixed_case(pairs: list[str]) -> None:
+    assert to_bytes("".join(pairs)) == bytes(int(pair, 16) for pair in pairs)
 
 
 @pytest.mark.rule("id-24")
@@ -51,7 +48,7 @@ def test_hex_digits_are_hex_when_their_number_is_even(text: str) -> None:
         assert len(read) * 2 == len(text)
 
 
-@given(st.text() | st.text("0123456789abcdefABCDEF \n٣"))
+@given(st.text() | st.text("0123456789abcdefABCDEF \n\u0663"))
 def test_arbitrary_text_is_hex_or_rejected_by_our_error(text: str) -> None:
     with suppress(WireError):
         assert to_hex(to_bytes(text)) == text.lower()

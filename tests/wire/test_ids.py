@@ -78,7 +78,7 @@ def test_long_or_hostile_text_is_not_repeated_in_full(
 
 
 @pytest.mark.parametrize(("parse", "error"), PARSERS)
-@given(text=st.text() | st.text("0123456789abcdefABCDEF.-bmact: \n٣"))
+@given(text=st.text() | st.text("0123456789abcdefABCDEF.-bmact: \n\u0663"))
 def test_arbitrary_text_is_an_id_or_rejected_by_our_error(
     parse: Callable[[str, str], object], error: type[WireError], text: str
 ) -> None:
@@ -95,8 +95,10 @@ def test_twelve_lowercase_hex_digits_are_a_mac(mac: Mac) -> None:
 @pytest.mark.rule("id-1")
 @pytest.mark.parametrize(
     "text",
-    ["", "0123456789a", "0123456789abc", "0123456789ag", "01:23:45:67:89:ab", "01-23-45-67-89-ab"]
-    + [" 0123456789ab", "0123456789ab\n", "0123456789AB", "bmac-0123456789ab", "٠١٢٣٤٥٦٧٨٩ab"],
+    [
+        *["", "0123456789a", "0123456789abc", "0123456789ag", "01:23:45:67:89:ab", "01-23-45-67-89-ab"],
+        *[" 0123456789ab", "0123456789ab\n", "0123456789AB", "bmac-0123456789ab", "0123456789a\u0665"],
+    ],
 )
 def test_any_other_text_is_no_mac(text: str) -> None:
     with pytest.raises(MalformedMac) as caught:
@@ -124,8 +126,10 @@ def test_a_device_id_is_bmac_and_the_mac(mac: Mac) -> None:
 @pytest.mark.rule("id-5")
 @pytest.mark.parametrize(
     "text",
-    ["", "bmac-", "0123456789ab", "bmac-0123456789AB", "BMAC-0123456789ab", "bmac-0123456789abc"]
-    + ["bmac0123456789ab", "mac-0123456789ab", "bmac-0123456789ab\n", " bmac-0123456789ab"],
+    [
+        *["", "bmac-", "0123456789ab", "bmac-0123456789AB", "BMAC-0123456789ab", "bmac-0123456789abc"],
+        *["bmac0123456789ab", "mac-0123456789ab", "bmac-0123456789ab\n", " bmac-0123456789ab"],
+    ],
 )
 def test_any_other_text_is_no_device_id(text: str) -> None:
     with pytest.raises(MalformedDeviceId) as caught:
@@ -159,8 +163,10 @@ def test_the_last_byte_of_an_identifier_is_below_80_and_only_that_one(text: str)
 @pytest.mark.rule("id-7", "id-8", "id-9", "id-24")
 @pytest.mark.parametrize(
     "text",
-    ["", "5", "80", "ff", "0505", "8080", "800", "80000", "ffffffff7f", "ffffffff", "ee80", "ee800101"]
-    + ["7E", "EF10", "Ef10", "0x05", "05\n", " 05", "gg", "temperature", "٠٥"],
+    [
+        *["", "5", "80", "ff", "0505", "8080", "800", "80000", "ffffffff7f", "ffffffff", "ee80", "ee800101"],
+        *["7E", "EF10", "Ef10", "0x05", "05\n", " 05", "gg", "temperature", "0\u0665"],
+    ],
 )
 def test_any_other_text_is_no_identifier(text: str) -> None:
     assert not is_identifier(text)
@@ -229,8 +235,22 @@ def test_a_version_is_whole_numbers_joined_by_dots_and_a_missing_last_one_is_0(
 @pytest.mark.rule("id-14", "id-16")
 @pytest.mark.parametrize(
     "text",
-    ["", "2", "2.", ".2", "2..0", "2.4.", "2.4.0.0", "v2.4.0", "2.4.x", "-2.4.0", "2,4,0", "2.4.0 ", "2.4.0\n"]
-    + ["2.4.0-rc.1", "2.4.0-beta", "2.4.0-beta.", "2.4.0-beta.-1", "2.4.0beta.1", "2.4-beta.1", "٢.4.0"],
+    [
+        "",
+        "2",
+        "2.",
+        ".2",
+        "2..0",
+        "2.4.",
+        "2.4.0.0",
+        "v2.4.0",
+        "2.4.x",
+        "-2.4.0",
+        "2,4,0",
+        "2.4.0 ",
+        "2.4.0\n",
+    ]
+    + ["2.4.0-rc.1", "2.4.0-beta", "2.4.0-beta.", "2.4.0-beta.-1", "2.4.0beta.1", "2.4-beta.1", "\u0662.4.0"],
 )
 def test_any_other_text_is_no_version(text: str) -> None:
     with pytest.raises(MalformedVersion) as caught:
@@ -289,7 +309,7 @@ def test_a_model_number_is_four_uppercase_hex_digits(text: str, number: int) -> 
 
 
 @pytest.mark.rule("id-29")
-@pytest.mark.parametrize("text", ["", "15", "00F", "0000F", "0x0F", "00 F", "000G", "000F\n", "٠٠١٥", "00ﬀ"])
+@pytest.mark.parametrize("text", ["", "15", "00F", "0000F", "0x0F", "00 F", "000G", "000F\n", "001\u0665", "00\ufb00"])
 def test_any_other_text_is_no_model_number(text: str) -> None:
     with pytest.raises(MalformedModelNumber) as caught:
         parse_model_number(text)

@@ -110,7 +110,7 @@ class Topics:
             raise MalformedTopic("prefix", f"{shown(prefix)} cannot stand in front of a topic")
         self._front = f"{prefix}/" if prefix else ""
         self._names = names
-        self._shape: re.Pattern[Any] = re.compile(re.escape(self._front) + _SHAPE)
+        self._shape = re.compile(re.escape(self._front) + _SHAPE)
         self.parse: Callable[[str], Topic] = lru_cache(CACHED_TOPICS)(self._parse)
 
     def spell(self, topic: Topic) -> str:
@@ -122,7 +122,8 @@ class Topics:
         found = self._shape.fullmatch(text)
         if found is None:
             raise _misshapen(text, self._front)
-        gateway, way, device, word, identifier = found.groups()
+        groups: tuple[Any, ...] = found.groups()  # the shape has made sure of the MACs
+        gateway, way, device, word, identifier = groups
         if gateway is None:
             return BroadcastTopic(device, *_operation(word, identifier))
         if way == "device":

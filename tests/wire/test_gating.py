@@ -1,0 +1,272 @@
+"""Versions of the messaging: what came with which, row by row, and what is refused to an older gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import GatewayTooOld, MalformedVersion, WireError
+from meshfleet.wire import reports, requests, responses, rest
+from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin
+from meshfleet.wire.gating import (
+    ASSUMED,
+    FEATURES,
+    NEWEST,
+    Part,
+    check_supported,
+    exists,
+    newer_fields,
+    since,
+)
+from meshfleet.wire.hextext import Secret
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.ids import DeviceId, Mac, Version
+from meshfleet.wire.times import parse_time
+from meshfleet.wire.topics import Topics
+from tests.wire.strategies import versions
+
+TIME = "2020-11-04T10:07:20.585Z"
+NOW = parse_time(TIME)
+EXTENDER = Mac("0123456789ab")
+ANSWERED = [operation for operation in Operation if operation.is_answered]
+REACHING = [Operation.READ, Operation.READ_DECODED, Operation.WRITE, Operation.WRITE_DECODED]
+Row = tuple[str, str, Part, Kind | Operation | None, str | None]
+
+# Version, the newest one before it, and what it brought. Betas of a version come before it.
+BEFORE = {
+    **{"1.1.1": "1.1.1-beta.255", "1.2.0": "1.1.99999", "1.3.0": "1.2.99999", "2.0.0": "1.99999.99999"},
+    **{"2.0.1": "2.0.0", "2.1.0": "2.0.99999", "2.2.0": "2.1.99999", "2.4.0": "2.4.0-beta.255"},
+}
+TABLE: list[tuple[str, str, Part, list[Any], list[str | None]]] = [
+    ("version-1", "1.1.1", "configuration", [None], ["mode"]),
+    ("version-2", "1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),
+    ("version-3", "1.3.0", "report", [Kind.HEARTBEAT], ["lastCount"]),
+    ("version-4", "2.0.0", "response", REACHING, ["responseTime", "origin", "route"]),
+    ("version-4", "2.0.0", "response", ANSWERED, ["extenderId", "extenderRoute"]),
+    ("version-4", "2.0.0", "request", [Operation.WRITE_DECODED], ["ext"]),
+    ("version-5", "2.0.1", "response", [Operation.APIVERSION], ["responseTime", "origin", "route"]),
+    ("version-6", "2.1.0", "request", REACHING, ["extenderId"]),
+    ("version-7", "2.2.0", "request", REACHING, ["accessType", "publicKey", "key"]),
+    ("version-8", "2.4.0", "request", [Operation.ACK, Operation.ACK_DECODED], [None]),
+]
+
+
+@pytest.mark.parametrize(
+    ("version", "part", "of", "field"),
+    [
+        pytest.param(version, part, of, field, marks=pytest.mark.rule(rule))
+        for rule, version, part, words, fields in TABLE
+        for of in words
+        for field in fields
+    ],
+)
+def test_a_feature_exists_from_its_version_on_and_not_just_below(
+    version: str, part: Part, of: Kind | Operation | None, field: str | None
+) -> None:
+    at, below = Version.parse(version), Version.parse(BEFORE[version])
+    assert since(part, of, field) == at
+    assert exists(part, of, field, at)
+    assert exists(part, of, field, NEWEST)
+    assert not exists(part, of, field, below)
+
+
+def test_the_table_holds_nothing_else() -> None:
+    told = {(part, field) for _, _, part, _, fields in TABLE for field in fields}
+    assert {(feature.part, feature.field) for feature in FEATURES} == told
+    assert max(feature.since for feature in FEATURES) == NEWEST
+
+
+@pytest.mark.parametrize(
+    ("part", "of", "field"),
+    [
+        ("report", Kind.HEARTBEAT, "seq"),
+        ("report", Kind.RSSI, "lastCount"),
+        ("response", Operation.READ, "status"),
+        ("response", Operation.READ_DECODED, "ext"),
+        ("request", Operation.READ, None),
+        ("request", Operation.WRITE, "value"),
+        ("request", Operation.APIVERSION, "priority"),
+    ],
+)
+def test_what_has_no_row_has_always_been_there(part: Part, of: Kind | Operation, field: str | None) -> None:
+    assert since(part, of, field) is None
+    assert exists(part, of, field, Version(0, 0, 0))
+
+
+@pytest.mark.rule("version-4", "version-5")
+@pytest.mark.parametrize(
+    ("version", "operation", "missing"),
+    [
+        ("1.3.0", "apiversion", {"responseTime", "origin", "route", "extenderId", "extenderRoute"}),
+        ("1.3.0", "read", {"responseTime", "origin", "route", "extenderId", "extenderRoute"}),
+        ("2.0.0", "apiversion", {"responseTime", "origin", "route"}),
+        ("2.0.0", "read", set()),
+        ("2.0.1", "apiversion", set()),
+    ],
+)
+def test_a_response_lacks_the_fields_that_are_newer(version: str, operation: str, missing: set[str]) -> None:
+    answer = responses.ApiVersionResponse(
+        time=NOW,
+        status=0,
+        response_time=12,
+        origin=Origin.CONNECTED,
+        route="a-b",
+        extender_id=EXTENDER,
+        extender_route="c",
+    )
+    given_version = Version.parse(version)
+    written = responses.encode(Operation(operation), answer, version=given_version)
+    gated = {"responseTime", "origin", "route", "extenderId", "extenderRoute"}
+    assert newer_fields("response", Operation(operation), given_version) == missing
+    assert set(msgspec.json.decode(written)) == {"time", "status"} | gated - missing
+
+
+@pytest.mark.rule("version-3")
+@pytest.mark.parametrize(("version", "there"), [("1.2.99999", False), ("1.3.0", True), ("2.4.0", True)])
+def test_a_heartbeat_tells_its_last_count_from_1_3_0_on(version: str, *, there: bool) -> None:
+    heartbeat = reports.Heartbeat(time=NOW, seq=1, status=0, last_count=2)
+    written = reports.encode(Kind.HEARTBEAT, heartbeat, version=Version.parse(version))
+    assert ("lastCount" in msgspec.json.decode(written)) == there
+
+
+@pytest.mark.parametrize("part", ["report", "request", "response"])
+def test_without_a_version_nothing_is_newer(part: Part) -> None:
+    for word in (*Kind, *Operation):
+        assert newer_fields(part, word, None) == newer_fields(part, word, NEWEST) == frozenset()
+
+
+@given(versions, versions, st.sampled_from(FEATURES))
+def test_what_a_version_has_every_newer_one_has(
+    one: Version, other: Version, feature: tuple[Any, ...]
+) -> None:
+    older, newer = sorted([one, other])
+    assert exists(*feature[1:], older) <= exists(*feature[1:], newer)
+
+
+PARAMETERS: list[tuple[str, str, dict[str, object]]] = [
+    ("version-6", "2.1.0", {"extenderId": "0123456789AB"}),
+    ("version-7", "2.2.0", {"accessType": "legacy"}),
+    ("version-7", "2.2.0", {"publicKey": "00ff"}),
+    ("version-7", "2.2.0", {"key": "00ff"}),
+]
+GATED = [
+    *((rule, version, operation, given) for rule, version, given in PARAMETERS for operation in REACHING),
+    ("version-4", "2.0.0", Operation.WRITE_DECODED, {"ext": {"a": 1}}),
+]
+
+
+@pytest.mark.parametrize(
+    ("version", "operation", "given_parameter"),
+    [pytest.param(*row, marks=pytest.mark.rule(rule)) for rule, *row in GATED],
+)
+def test_a_newer_parameter_is_refused_to_an_older_gateway_and_not_looked_at_by_it(
+    version: str, operation: Operation, given_parameter: dict[str, object]
+) -> None:
+    at, below = Version.parse(version), Version.parse(BEFORE[version])
+    payload = msgspec.json.encode(given_parameter)
+    asked, bare = requests.decode(operation, payload), requests.decode(operation, b"{}")
+    assert requests.decode(operation, payload, version=at) == asked != bare
+    assert requests.decode(operation, payload, version=below) == bare
+    requests.check_supported(operation, asked, at)
+    requests.check_supported(operation, bare, below)
+    with pytest.raises(GatewayTooOld) as caught:
+        requests.check_supported(operation, asked, below)
+    (name,) = given_parameter
+    assert str(caught.value) == f"{name} in {operation} needs API version {at}; the gateway has {below}"
+    assert (caught.value.feature, caught.value.since, caught.value.version) == (
+        f"{name} in {operation}",
+        at,
+        below,
+    )
+
+
+@pytest.mark.rule("version-8")
+@pytest.mark.parametrize("operation", [Operation.ACK, Operation.ACK_DECODED])
+@pytest.mark.parametrize("below", ["1.2.0", "2.3.99999", "2.4.0-beta.255"])
+def test_an_ack_is_refused_to_a_gateway_before_2_4_0(operation: Operation, below: str) -> None:
+    ack = requests.Ack(time=NOW, type=AckType.ACK)
+    requests.check_supported(operation, ack, Version(2, 4, 0))
+    with pytest.raises(GatewayTooOld) as caught:
+        requests.check_supported(operation, ack, Version.parse(below))
+    assert str(caught.value) == f"{operation} needs API version 2.4.0; the gateway has {below}"
+
+
+@pytest.mark.parametrize("operation", [Operation.APIVERSION, *REACHING])
+def test_an_operation_with_its_oldest_parameters_is_refused_to_nobody(operation: Operation) -> None:
+    check_supported(operation, frozenset({"id", "priority", "value"}), Version(0, 0, 0))
+
+
+def test_the_operation_is_told_before_its_parameters_and_these_in_order() -> None:
+    with pytest.raises(GatewayTooOld, match="^ack needs"):
+        check_supported(Operation.ACK, frozenset({"extenderId"}), ASSUMED)
+    with pytest.raises(GatewayTooOld, match="^accessType in read needs"):
+        check_supported(Operation.READ, frozenset({"publicKey", "key", "accessType"}), ASSUMED)
+
+
+def test_a_refusal_does_not_show_the_key() -> None:
+    asked = requests.Read(key=Secret(b"\xaa" * 16), access_type=AccessType.LEGACY)
+    with pytest.raises(GatewayTooOld) as caught:
+        requests.check_supported(Operation.READ, asked, ASSUMED)
+    assert "aaaa" not in repr(caught.value)
+
+
+@pytest.mark.rule("version-9")
+@pytest.mark.parametrize(
+    ("text", "version"), [("2.4.0", NEWEST), ("1.2.0", ASSUMED), ("2.0", Version(2, 0, 0))]
+)
+def test_a_gateway_tells_its_version_as_a_dotted_text(text: str, version: Version) -> None:
+    payload = msgspec.json.encode({"time": TIME, "status": 0, "version": text})
+    answer = responses.decode(Operation.APIVERSION, payload)
+    assert isinstance(answer, responses.ApiVersionResponse)
+    assert answer.version == version
+    written = msgspec.json.decode(responses.encode(Operation.APIVERSION, answer))
+    assert written["version"] == str(version)
+
+
+@pytest.mark.rule("version-9")
+@pytest.mark.parametrize("version", ["", "two", "2", "2.4.0.0.0"])
+def test_a_version_that_is_no_dotted_text_is_rejected(version: str) -> None:
+    with pytest.raises(MalformedVersion) as caught:
+        responses.decode(
+            Operation.APIVERSION, msgspec.json.encode({"time": TIME, "status": 0, "version": version})
+        )
+    assert caught.value.field == "version"
+
+
+@pytest.mark.rule("version-19")
+def test_a_value_grown_at_its_end_is_read_as_before_with_the_rest_behind() -> None:
+    assert BUILTIN.decode("8800", bytes.fromhex("1234")).value == 46.60
+    grown = BUILTIN.decode("8800", bytes.fromhex("1234c0ffee"))
+    assert (grown.value, grown.ext) == (46.60, {"rest": "c0ffee"})
+
+
+@pytest.mark.rule("version-19")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mt/gateways/news/0123456789ab",
+        "mt/gateway/0123456789ab/device/0123456789ab/weather/8800",
+        "mt/gateway/0123456789ab/request/0123456789ab/erase/8800",
+        "mt/gateway/0123456789ab/log",
+    ],
+)
+def test_a_topic_of_a_newer_version_is_our_error_and_nothing_worse(text: str) -> None:
+    with pytest.raises(WireError):
+        Topics().parse(text)
+
+
+@pytest.mark.rule("version-20")
+@pytest.mark.parametrize(
+    "path",
+    [
+        *[rest.LOGIN, rest.DEVICES, rest.LABELS],
+        rest.friendly_name_path(DeviceId("bmac-0123456789ab")),
+        rest.device_label_path(DeviceId("bmac-0123456789ab"), "roof"),
+    ],
+)
+def test_a_path_of_the_rest_interface_starts_with_the_version_v1(path: str) -> None:
+    assert path.startswith("/api/v1/")
