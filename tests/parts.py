@@ -6,6 +6,7 @@ python -m tests.parts      prints the packages of the parts that are missing
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -19,16 +20,16 @@ class Part(NamedTuple):
     package: str
     commands: tuple[str, ...]
     folders: tuple[str, ...] = ()
-    """Where it may be besides the path; the newest of several comes last."""
+    """Where else it may be, as patterns below the root; of several versions the newest is taken."""
 
     def find(self) -> Path | None:
         """Where it is on this machine."""
         for command in self.commands:
             if found := shutil.which(command):
                 return Path(found)
-            places = [path / command for folder in self.folders for path in sorted(Path("/").glob(folder))]
+            places = (path for folder in self.folders for path in Path("/").glob(f"{folder}/{command}"))
             if there := [path for path in places if os.access(path, os.X_OK)]:
-                return there[-1]
+                return max(there, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
         return None
 
 
