@@ -35,10 +35,25 @@ _SHOWN = 60
 """Characters of foreign input that an error repeats: enough to recognise it, too few to flood a log."""
 
 
-def shown(text: object) -> str:
+_LARGE = 10**_SHOWN
+"""Python refuses to write out numbers of some thousand digits."""
+
+
+def shown(value: object) -> str:
     """Foreign input as an error may show it: quoted, escaped, and cut when long."""
-    quoted = repr(text[: _SHOWN + 1] if isinstance(text, str | bytes) else text)
-    return quoted if len(quoted) <= _SHOWN else quoted[:_SHOWN] + "…"
+    match value:
+        case str() | bytes():
+            quoted = repr(value[: _SHOWN + 1])
+            return quoted if len(quoted) <= _SHOWN else quoted[:_SHOWN] + "…"
+        case bool() | float() | None:
+            return repr(value)
+        case int():
+            return repr(value) if abs(value) < _LARGE else "a very large number"
+        case dict():
+            return "an object"
+        case list():
+            return "an array"
+    return f"a {type(value).__name__}"
 
 
 class FleetError(Exception):

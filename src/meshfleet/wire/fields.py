@@ -102,8 +102,8 @@ MacField = Annotated[Mac, Spelling(_read_mac)]
 ExtenderId = Annotated[Mac, Spelling(_read_mac, str.upper)]
 """The MAC of an extender: written in upper case (id-27)."""
 
-HexField = Annotated[Hex, Spelling(_read_hex)]
-HexOrNull = Annotated[Hex | None, Spelling(_read_hex_or_null)]
+HexField = Annotated[Hex, Spelling(_read_hex, str.lower)]
+HexOrNull = Annotated[Hex | None, Spelling(_read_hex_or_null, str.lower)]
 """A value to write; empty text is NULL (request-15)."""
 
 SecretField = Annotated[Secret, Spelling(_read_secret, Secret.reveal)]

@@ -43,7 +43,7 @@ _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
 # A byte from 80 on is followed by another one, a byte below 80 is the last.
 _IDENTIFIER = re.compile(r"(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]")
-_MODEL_NUMBER = re.compile(r"[0-9A-F]{4}")
+_MODEL_NUMBER = re.compile(r"[0-9A-Fa-f]{4}")
 # A level of a topic without MQTT's wildcards and control characters.
 _NAME = re.compile(r"[^/+#\x00-\x1f\x7f]{1,128}")
 _VERSION = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5})(?:-beta\.([0-9]{1,3}))?)?")
@@ -94,7 +94,7 @@ def parse_identifier_name(text: str, field: str = "identifier") -> IdentifierNam
 
 def parse_model_number(text: str, field: str = "modelNumber") -> ModelNumber:
     """Read a model number in either case; leading zeros count (id-29)."""
-    if not _MODEL_NUMBER.fullmatch(text.upper()):
+    if not _MODEL_NUMBER.fullmatch(text):
         raise MalformedModelNumber(field, f"{shown(text)} is not 4 hex digits")
     return ModelNumber(text.upper())
 
@@ -126,7 +126,7 @@ class Version(tuple[int, int, int, int]):
     def parse(cls, text: str, field: str = "version") -> Self:
         """Read `M.m.p`, `M.m.p-beta.b` or `M.m`."""
         found = _VERSION.fullmatch(text)
-        if found is None or int(found[4] or 0) >= cls._RELEASE:
+        if found is None or not 0 < int(found[4] or 1) < cls._RELEASE:
             raise MalformedVersion(field, f"{shown(text)} is not a version such as 2.4.0 or 2.4.0-beta.1")
         major, minor, patch, beta = (int(part or 0) for part in found.groups())
         return cls(major, minor, patch, beta)

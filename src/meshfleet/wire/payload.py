@@ -7,6 +7,7 @@ It is the careful way; reports have a fast way in front of it.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -53,25 +54,31 @@ def convert(kind: type[PayloadT], given: dict[str, Any], *, without: Collection[
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as exc:
-        raise _rejection(exc) from exc
+        raise _rejection(str(exc)) from None
 
 
 def read_object(payload: bytes) -> dict[str, Any]:
     """Read a payload as far as every payload is alike: a JSON object in UTF-8, and not too long."""
     if len(payload) > MAX_PAYLOAD:
         raise PayloadTooLarge("payload", f"has {len(payload)} bytes; {MAX_PAYLOAD} are allowed")
+    # msgspec does not look at the bytes of fields it skips, so UTF-8 is checked for the whole text.
+    text = _text(payload)
     try:
-        # msgspec does not look at the bytes of fields it skips, so UTF-8 is checked for the whole text.
-        given = msgspec.json.decode(payload.decode())
-    except UnicodeDecodeError as exc:
-        raise MalformedPayload("payload", "is not UTF-8") from exc
+        given = msgspec.json.decode(text)
     except msgspec.DecodeError as exc:
         raise MalformedPayload("payload", f"is not JSON: {exc}") from exc
-    except RecursionError as exc:
-        raise MalformedPayload("payload", "is nested too deeply") from exc
+    except RecursionError:
+        raise MalformedPayload("payload", "is nested too deeply") from None
     if not isinstance(given, dict):
         raise MalformedPayload("payload", "is not a JSON object")
     return given
+
+
+def _text(payload: bytes) -> str:
+    # Python's own error holds the whole payload, and there may be a key in it: it must not be the cause of ours.
+    with suppress(UnicodeDecodeError):
+        return payload.decode()
+    raise MalformedPayload("payload", "is not UTF-8")
 
 
 def write(body: Payload, *, without: Collection[str] = ()) -> bytes:
@@ -110,11 +117,12 @@ _AT = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 
 
-def _rejection(exc: msgspec.ValidationError) -> MalformedPayload:
+def _rejection(text: str) -> MalformedPayload:
     """Turn msgspec's sentence into our error: it carries the field only as text."""
-    text = str(exc)
     if missing := _MISSING.match(text):
         return MalformedPayload(missing["field"], "is missing")
     if at := _AT.fullmatch(text):
-        return MalformedPayload(at["field"], at["reason"])
+        # That sentence repeats what was sent, however long it is.
+        reason = "is none of its values" if at["reason"].startswith("Invalid enum value") else at["reason"]
+        return MalformedPayload(at["field"], reason)
     return MalformedPayload("payload", text)

@@ -142,12 +142,18 @@ def encode(kind: Kind, report: Report, *, version: Version | None = None) -> byt
     return payload.write(report, without=gating.newer_fields("report", kind, version))
 
 
-_ReportT = TypeVar("_ReportT", Heartbeat, PropertyDecoded, MeasurementDecoded, MeasurementError, EventDecoded)
+_ReportT = TypeVar("_ReportT", Heartbeat, MeasurementError)
+_JsonT = TypeVar("_JsonT", PropertyDecoded, MeasurementDecoded, EventDecoded)
 _RawT = TypeVar("_RawT", Property, Measurement, Event)
 _HeardT = TypeVar("_HeardT", Dfu, Rssi)
 
+# A plain time is one that msgspec reads as we would. It keeps offsets, and rounds what is finer than
+# microseconds, where we want UTC cut to milliseconds. In compact JSON with `time` in front, a `Z` at its
+# place leaves room for just three digits and proves that the time is plain; else the digits are looked for.
 _Z: Final = ord("Z")
 _Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
+_T: Final = ord("t")
+_T_AT: Final = len('{"')
 _FINER = re.compile(rb"\.\d{4}")
 
 # What the fast way may raise: either a tolerated spelling or an error, which the careful way will tell apart.
@@ -156,16 +162,15 @@ _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError, TypeE
 
 
 def _is_plain(data: bytes, time: datetime) -> bool:
-    """Tell whether msgspec read the time as we would: it keeps offsets, and rounds beyond microseconds."""
-    return time.tzinfo is UTC and not _FINER.search(data)
+    # An escape may hide digits.
+    return time.tzinfo is UTC and not _FINER.search(data) and b"\\" not in data
 
 
-# The three decoders below differ in one line. They are written out because a call more would cost a tenth of
-# the whole. A `Z` where compact JSON with `time` in front has it leaves room for just three digits: such a
-# time is plain; otherwise the digits are looked for.
+# The decoders below differ in a line. They are written out: a call more would cost a tenth of the whole.
 
 
 def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
+    """For numbers only: no text but the time can hold a `Z`."""
     fast = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ReportT:
@@ -180,7 +185,26 @@ def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
     return decode
 
 
+def _json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
+    """For any JSON value, which may hold a `Z`: it counts only where `time` comes first."""
+    fast = msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> _JsonT:
+        try:
+            report = fast(data)
+            if ((data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time)) and len(
+                data
+            ) <= MAX_PAYLOAD:
+                return report
+        except _NOT_PLAIN:
+            pass
+        return payload.read(kind, data)
+
+    return decode
+
+
 def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
+    """For a raw value, which must be hex and so holds no `Z`."""
     fast = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _RawT:
@@ -197,16 +221,14 @@ def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
 
 
 def _heard_decoder(kind: type[_HeardT]) -> Callable[[bytes], _HeardT]:
+    """For a parent, which must be a MAC."""
     fast = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _HeardT:
         try:
             report = fast(data)
-            if (
-                report.parent in _PARENTS
-                and (data[_Z_AT] == _Z or _is_plain(data, report.time))
-                and len(data) <= MAX_PAYLOAD
-            ):
+            plain = data[_Z_AT] == _Z or _is_plain(data, report.time)
+            if plain and report.parent in _PARENTS and len(data) <= MAX_PAYLOAD:
                 return report
         except _NOT_PLAIN:
             pass
@@ -234,12 +256,12 @@ DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
     Kind.DFU: _heard_decoder(Dfu),
     Kind.RSSI: _heard_decoder(Rssi),
     Kind.PROPERTY: _raw_decoder(Property),
-    Kind.PROPERTY_DECODED: _decoder(PropertyDecoded),
+    Kind.PROPERTY_DECODED: _json_decoder(PropertyDecoded),
     Kind.MEASUREMENT: _raw_decoder(Measurement),
-    Kind.MEASUREMENT_DECODED: _decoder(MeasurementDecoded),
+    Kind.MEASUREMENT_DECODED: _json_decoder(MeasurementDecoded),
     Kind.MEASUREMENT_ERROR: _decoder(MeasurementError),
     Kind.MEASUREMENT_ERROR_DECODED: _decoder(MeasurementError),
     Kind.EVENT: _raw_decoder(Event),
-    Kind.EVENT_DECODED: _decoder(EventDecoded),
+    Kind.EVENT_DECODED: _json_decoder(EventDecoded),
 }
 """One decoder per kind. A hot loop takes the decoder of a topic's kind from here."""

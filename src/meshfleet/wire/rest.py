@@ -84,6 +84,9 @@ class Login(Ask, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Login(username={self.username!r}, password=…)"
 
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("username", self.username)]
+
 
 class LoggedIn(Body, frozen=True, kw_only=True):
     """The token to come with (auth-2)."""
@@ -94,6 +97,9 @@ class LoggedIn(Body, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return "LoggedIn(auth_token=…)"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return []
 
 
 class FriendlyName(Ask, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ one sample, one written with three digits and one with seven, are the same sampl
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from meshfleet.errors import MalformedTime, shown
 
@@ -28,11 +28,13 @@ _END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
 _PATTERNS = tuple(re.compile(form + _END, re.ASCII) for form in (_EXTENDED, _BASIC))
 
 # More digits than any fraction of an hour needs to tell its milliseconds; a hostile one may have thousands.
-_FRACTION_DIGITS = 12
+_FRACTION_DIGITS = 100
 
 
 def write_time(time: datetime) -> str:
     """Spell a time as we always do: UTC, exactly three fractional digits, `Z`."""
+    if time.tzinfo is None:
+        raise MalformedTime("time", "has no offset; Python would take it for the time of this machine")
     return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
@@ -62,7 +64,9 @@ def _date(found: re.Match[str]) -> datetime:
     if found["week"]:
         day = datetime.fromisocalendar(year, int(found["week"]), int(found["weekday"]))
     elif found["ordinal"]:
-        day = datetime.strptime(f"{year:04} {found['ordinal']}", "%Y %j")  # noqa: DTZ007 # UTC follows
+        day = datetime.fromordinal(date(year, 1, 1).toordinal() + int(found["ordinal"]) - 1)
+        if day.year != year or found["ordinal"] == "000":
+            raise ValueError
     else:
         day = datetime(year, int(found["month"]), int(found["day"]))  # noqa: DTZ001 # UTC follows
     return day.replace(tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import UndecodableValue, UnencodableValue, shown
-from meshfleet.wire.identifiers.layouts import Bool, Layout, Number, too_short
+from meshfleet.wire.identifiers.layouts import Bool, Layout, Number, is_number, too_short
 
 if TYPE_CHECKING:
     from meshfleet.wire.fields import Json
@@ -117,7 +117,10 @@ class _Given:
         return Bool().write(self._values[name], f"{self._field}.{name}")[0]
 
     def steps(self, name: str, step: int, number: Number) -> bytes:
-        value = self._values[name]
-        if step > 1 and isinstance(value, int | float) and not isinstance(value, bool):
-            value = value / step if abs(value) == float("inf") else round(value / step)
-        return number.write(value, f"{self._field}.{name}")
+        value, field = self._values[name], f"{self._field}.{name}"
+        if step == 1:
+            return number.write(value, field)
+        most = 127 * step if number is _SEVEN_BITS else 255 * step
+        if not is_number(value) or not 0 <= value <= most:
+            raise UnencodableValue(field, f"{shown(value)} is not a number between 0 and {most}")
+        return bytes([round(value / step)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import MalformedCatalogue, Mistake, UnknownIdentifier, shown
+from meshfleet.errors import UnknownIdentifier, shown
 from meshfleet.wire.identifiers.table import parse_table
 
 if TYPE_CHECKING:
@@ -31,16 +31,7 @@ class Catalogue:
 
     def extended(self, text: str, source: str) -> Catalogue:
         """Add a table of the user's. An identifier that is there already is described anew by it."""
-        added = parse_table(text, source)
-        ours = {entry.name: entry for entry in self if entry.id not in {new.id for new in added.values()}}
-        mistakes = [
-            Mistake(line, f"name: {entry.name} is the name of {ours[entry.name].id} already")
-            for line, entry in added.items()
-            if entry.name in ours
-        ]
-        if mistakes:
-            raise MalformedCatalogue(source, mistakes)
-        return Catalogue([*self, *added.values()])
+        return Catalogue([*self, *parse_table(text, source, beside=self).values()])
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._by_id.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +28,7 @@ class Field(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Fields of fixed size at the start of a record, read in one go."""
+    """Fields of fixed size, read in one go."""
 
     size: int
     unpack: Callable[[bytes, int], tuple[Any, ...]]
@@ -38,20 +37,28 @@ class _Run(NamedTuple):
 
 
 class Record(Layout):
-    """Fields one after the other, an object in JSON (value-16)."""
+    """Fields one after the other, an object in JSON (value-16).
+
+    First come fields of fixed size; then either optional ones, or one field that reaches to the end.
+    """
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = tuple(fields)
-        self._names = frozenset(field.name for field in fields)
-        fixed = list(takewhile(lambda field: isinstance(field.layout, Fixed), fields))
-        self._rest = self._fields[len(fixed) :]
+        self.names = frozenset(field.name for field in fields)
+        fixed = [field for field in fields if isinstance(field.layout, Fixed)]
+        self._last = fields[-1] if len(fixed) < len(fields) else None
         required = sum(not field.optional for field in fixed)
         # A value may end before each optional field: the longest run that fits is read.
         self._runs = [_run(fixed[:end]) for end in range(len(fixed), required - 1, -1)]
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every field has a fixed size."""
+        return self._last is None
+
     def tail(self) -> Record:
         """Give the same record for the end of a value, where any field may be missing."""
-        return Record([field._replace(optional=True) for field in self._fields])
+        return Record([field._replace(optional=True, default=None) for field in self._fields])
 
     def read(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
         """Give an object with the fields that are there. Half an optional field is left unread."""
@@ -63,10 +70,8 @@ class Record(Layout):
         for name, finish in unfinished:
             values[name] = finish(values[name])
         at += size
-        for field in self._rest:
-            if field.optional and at == len(raw):
-                break
-            values[field.name], at = field.layout.read(raw, at)
+        if self._last is not None:
+            values[self._last.name], at = self._last.layout.read(raw, at)
         return values, at
 
     def _longest_run(self, raw: bytes, at: int) -> _Run:
@@ -79,7 +84,7 @@ class Record(Layout):
         """Take an object with no other fields."""
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{shown(value)} is not an object")
-        if unknown := value.keys() - self._names:
+        if unknown := value.keys() - self.names:
             raise UnencodableValue(f"{field}.{min(unknown)}", "is not a field of this value")
         parts = []
         left_out: str | None = None
@@ -111,18 +116,17 @@ def _run(fields: Sequence[Field]) -> _Run:
 class CountedList(Layout):
     """A count, then that many elements; an array in JSON (value-18)."""
 
-    def __init__(self, count: Number, element: Layout) -> None:
+    def __init__(self, count: Number, element: Fixed) -> None:
         self._count = count
         self._element = element
 
     def read(self, raw: bytes, at: int) -> tuple[list[Json], int]:
         """Give the elements."""
-        count, at = self._count.read(raw, at)
-        elements = []
-        for _ in range(int(count)):
-            element, at = self._element.read(raw, at)
-            elements.append(element)
-        return elements, at
+        count, start = self._count.read(raw, at)
+        end = start + count * self._element.size
+        if end > len(raw):
+            raise too_short(raw, end)
+        return [self._element.read(raw, place)[0] for place in range(start, end, self._element.size)], end
 
     def write(self, value: Json, field: str) -> bytes:
         """Take an array no longer than the count can tell."""
@@ -147,10 +151,10 @@ class Dictionary(Layout):
         values: dict[str, Json] = {}
         last = -1
         while at < len(raw):
-            key, length = raw[at], raw[at + 1] if at + 1 < len(raw) else 0
+            key = raw[at]
             if key <= last:
                 raise UndecodableValue("value", f"key {key} follows key {last}")
-            end = at + 2 + length
+            end = at + 2 + sum(raw[at + 1 : at + 2])
             if end > len(raw):
                 raise too_short(raw, end)
             name, value = self._entry(key, raw[at + 2 : end])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet.errors import MalformedHex, UnencodableValue, UnknownIdentifier
+from meshfleet.errors import MalformedHex, UndecodableValue, UnencodableValue, UnknownIdentifier
 from meshfleet.wire.fields import Json
 from meshfleet.wire.hextext import to_bytes
 
@@ -85,19 +85,24 @@ class Entry:
         if self.layout is None:
             raise UnknownIdentifier("identifier", f"{self.name} ({self.id}) is known as raw only")
         raw = self.layout.write(value, "value")
-        if not ext:
-            return raw
-        raw += self._written_extension(dict(ext))
-        if self.decode(raw).ext != ext:
-            raise UnencodableValue("ext", "does not fit behind this value")
-        return raw
+        return raw + self._tail(raw, ext) if ext else raw
 
-    def _written_extension(self, ext: dict[str, Json]) -> bytes:
-        rest = ext.pop(REST, "")
-        if ext and self.extension is None:
-            raise UnencodableValue(f"ext.{min(ext)}", f"{self.name} has no extensions")
-        raw = self.extension.write(ext, "ext") if self.extension is not None and ext else b""
+    def _tail(self, raw: bytes, ext: dict[str, Json]) -> bytes:
+        """Write an extension behind a value, if it can be told from the value again."""
+        known = {name: part for name, part in ext.items() if name != REST}
+        rest = ext.get(REST, "")
+        if not isinstance(rest, str):
+            raise UnencodableValue(f"ext.{REST}", "is not hex")
+        if known and self.extension is None:
+            raise UnencodableValue(f"ext.{min(known)}", f"{self.name} has no such extension")
         try:
-            return raw + to_bytes(rest, f"ext.{REST}")
-        except (MalformedHex, TypeError) as exc:
-            raise UnencodableValue(f"ext.{REST}", "is not an even number of hex digits") from exc
+            tail = self.extension.write(known, "ext") if self.extension is not None and known else b""
+            tail += to_bytes(rest, f"ext.{REST}")
+            again = self.decode(raw + tail).ext or {}
+        except (MalformedHex, UndecodableValue) as exc:
+            raise UnencodableValue(
+                "ext" if isinstance(exc, UndecodableValue) else exc.field, exc.reason
+            ) from exc
+        if again.keys() != ext.keys() or again.get(REST, "") != rest.lower():
+            raise UnencodableValue("ext", "would be read as something else behind this value")
+        return tail

@@ -13,6 +13,7 @@ import math
 import re
 from abc import abstractmethod
 from struct import Struct
+from struct import error as StructError  # noqa: N812 # the module names it like a variable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from meshfleet.errors import MalformedHex, MalformedVersion, UndecodableValue, UnencodableValue, shown
@@ -128,18 +129,22 @@ class Number(Fixed):
         if not lowest <= self._low <= self._high <= highest:
             raise ValueError(f"{self._low}..{self._high} does not lie within {lowest}..{highest}")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is unsigned, without scale or limits."""
+        return (self._scale, self._low, self._high) == (1, 0, (1 << 8 * self.size) - 1)
+
     def write(self, value: Json, field: str) -> bytes:
         """Take a number; a scaled one is rounded to its resolution."""
-        if not _is_number(value):
+        if not is_number(value):
             raise UnencodableValue(field, f"{shown(value)} is not a number")
-        number: int = round(value * self._scale)
+        low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self._low, self._high))
+        # What is outside by more than rounding could mend is not even multiplied: it might overflow.
+        number: int = round(value * self._scale) if low - 1 <= value <= high + 1 else self._high + 1
+        if not self._low <= number <= self._high:
+            raise UnencodableValue(field, f"{shown(value)} is not between {low} and {high}")
         if self._scale == 1 and number != value:
             raise UnencodableValue(field, f"{shown(value)} is not a whole number")
-        if not self._low <= number <= self._high:
-            low, high = (
-                limit if self._scale == 1 else limit / self._scale for limit in (self._low, self._high)
-            )
-            raise UnencodableValue(field, f"{shown(value)} is not between {low} and {high}")
         return number.to_bytes(self.size, "big", signed=self._signed)
 
 
@@ -152,30 +157,33 @@ def _number(code: str, scale: int) -> Callable[[Any], Json] | None:
     return None if scale == 1 else lambda number: number / scale
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Json) -> bool:
+    """Tell a number from booleans and from what is infinite or none."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class Words(Fixed):
     """A number that stands for a word (value-11)."""
 
     def __init__(self, number: Number, words: Mapping[str, int]) -> None:
-        super().__init__(number.code, self._word)
-        self._number = number
-        self._numbers = dict(words)
-        self._words = {code: word for word, code in words.items()}
+        """Raise `UnencodableValue` when a word's number does not fit."""
+        self._numbers = {word: number.write(code, word) for word, code in words.items()}
+        self._words = {raw: word for word, raw in self._numbers.items()}
+        super().__init__(f"{number.size}s", self._word)
 
-    def _word(self, number: int) -> str:
+    def _word(self, raw: bytes) -> str:
         # Like a gateway that cannot decode: the raw value says more than a guess.
-        if number not in self._words:
-            raise UndecodableValue("value", f"{number} stands for no word")
-        return self._words[number]
+        if raw not in self._words:
+            raise UndecodableValue("value", f"{raw.hex()} stands for no word")
+        return self._words[raw]
 
     def write(self, value: Json, field: str) -> bytes:
         """Take one of the words."""
         if not isinstance(value, str) or value not in self._numbers:
             raise UnencodableValue(field, f"{shown(value)} is not one of {', '.join(self._numbers)}")
-        return self._number.write(self._numbers[value], field)
+        return self._numbers[value]
 
 
 class Float(Fixed):
@@ -186,11 +194,11 @@ class Float(Fixed):
 
     def write(self, value: Json, field: str) -> bytes:
         """Take a number within the range of 4 bytes."""
-        if not _is_number(value):
+        if not is_number(value):
             raise UnencodableValue(field, f"{shown(value)} is not a number")
         try:
             return self._struct.pack(value)
-        except OverflowError as exc:
+        except (OverflowError, StructError) as exc:
             raise UnencodableValue(field, f"{shown(value)} is too large for 4 bytes") from exc
 
 
@@ -254,10 +262,10 @@ class FirmwareVersion(Fixed):
         return bytes((*version[:3], version.beta))
 
 
-class LoneFirmwareVersion(FirmwareVersion):
-    """The same as a value of its own, where a release need not say that it is no beta."""
+class LoneFirmwareVersion(Layout):
+    """The same at the end of a value, where a release need not say that it is no beta."""
 
-    def read(self, raw: bytes, at: int) -> tuple[Json, int]:
+    def read(self, raw: bytes, at: int) -> tuple[str, int]:
         """Give the version from 3 or 4 bytes."""
         end = min(len(raw), at + 4)
         if end < at + 3:
@@ -266,7 +274,7 @@ class LoneFirmwareVersion(FirmwareVersion):
 
     def write(self, value: Json, field: str) -> bytes:
         """Take `M.m.p` or `M.m.p-beta.b`."""
-        return super().write(value, field).removesuffix(b"\x00")
+        return FirmwareVersion().write(value, field).removesuffix(b"\x00")
 
 
 def _version(chunk: bytes) -> str:

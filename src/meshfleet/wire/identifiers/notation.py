@@ -17,8 +17,9 @@ dictionary(0 mac: mac, 1 variant: u8)
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from meshfleet.errors import UnencodableValue, shown
 from meshfleet.wire.identifiers.accelerometer import AccelerometerConfiguration
 from meshfleet.wire.identifiers.composites import CountedList, Dictionary, Field, Record
 from meshfleet.wire.identifiers.layouts import (
@@ -26,6 +27,7 @@ from meshfleet.wire.identifiers.layouts import (
     Bool,
     Dotted,
     FirmwareVersion,
+    Fixed,
     Float,
     HexBytes,
     Layout,
@@ -58,13 +60,15 @@ _PLAIN: Final[Mapping[str, Callable[[], Layout]]] = {
     "version4": FirmwareVersion,
     "accelerometer": AccelerometerConfiguration,
 }
-_SIZED: Final[Mapping[str, Callable[[int], Layout]]] = {"hex": HexBytes, "dotted": Dotted, "bit": Bit}
-_MOST: Final = {"hex": 255, "dotted": 8, "bit": 7}
+_SIZED: Final[Mapping[str, tuple[Callable[[int], Layout], int, int]]] = {
+    "hex": (HexBytes, 1, 255),
+    "dotted": (Dotted, 1, 8),
+    "bit": (Bit, 0, 7),
+}
+"""What takes a number in brackets, and between which."""
 
-_OPEN_ENDED = (Text, Dictionary, LoneFirmwareVersion)
-"""Layouts that take bytes to the end, so that nothing can follow."""
 
-_TOKEN = re.compile(r"\s*(?:(-?\d+|[A-Za-z][A-Za-z0-9]*)|(\.\.|[{}()\[\],:=?/]))")
+_TOKEN = re.compile(r"\s*(?:(-?[0-9]{1,15}|[A-Za-z][A-Za-z0-9]*)|(\.\.|[{}()\[\],:=?/]))")
 
 
 class NotationError(ValueError):
@@ -92,7 +96,7 @@ class _Reader:
 
     def _take(self) -> str:
         token = self._token
-        self._next += 1
+        self._next += bool(token)
         return token
 
     def _took(self, token: str) -> bool:
@@ -104,25 +108,31 @@ class _Reader:
         """Step over a token that must come now; the empty one is the end."""
         if self._token != token:
             raise NotationError(f"{_named(token)} expected, {_named(self._token)} found")
-        self._next += 1
+        self._take()
 
     def layout(self) -> Layout:
-        """Read one layout."""
+        """Read the layout of a whole value."""
+        if self._took("{"):
+            return Record(self._fields())
+        if self._took("dictionary"):
+            return Dictionary(self._entries())
+        return self._part()
+
+    def _part(self) -> Layout:
+        """Read what may be part of a record."""
+        if self._took("["):
+            return self._list()
+        return self._scalar()
+
+    def _scalar(self) -> Layout:
         word = self._take()
-        match word:
-            case "{":
-                return self._record()
-            case "[":
-                return self._list()
-            case "dictionary":
-                return self._dictionary()
         if word in _NUMBERS:
             return self._number(word)
         if word in _PLAIN:
             return _PLAIN[word]()
         if word in _SIZED:
             return self._sized(word)
-        raise NotationError(f"{_named(word)} is not a type")
+        raise NotationError(f"{_named(word)} is not a type here")
 
     def _int(self) -> int:
         token = self._take()
@@ -141,9 +151,10 @@ class _Reader:
         self.expect("(")
         size = self._int()
         self.expect(")")
-        if not (0 if word == "bit" else 1) <= size <= _MOST[word]:
-            raise NotationError(f"{word}({size}) is out of range")
-        return _SIZED[word](size)
+        make, least, most = _SIZED[word]
+        if not least <= size <= most:
+            raise NotationError(f"{word}({size}) is not between {word}({least}) and {word}({most})")
+        return make(size)
 
     def _number(self, word: str) -> Number | Words:
         size, signed = _NUMBERS[word]
@@ -155,13 +166,16 @@ class _Reader:
             number = Number(size, signed=signed, scale=scale, limits=limits)
         except ValueError as exc:
             raise NotationError(f"{word}: {exc}") from exc
-        return self._words(number) if self._took("(") else number
+        if not self._took("("):
+            return number
+        if scale != 1:
+            raise NotationError("a scaled number stands for no word")
+        return self._words(number)
 
     def _limits(self) -> tuple[int, int]:
         low = self._int()
         self.expect("..")
-        high = self._int()
-        return low, high
+        return low, self._int()
 
     def _words(self, number: Number) -> Words:
         words: dict[str, int] = {}
@@ -170,62 +184,89 @@ class _Reader:
             self.expect("=")
             code = self._int()
             if word in words or code in words.values():
-                raise NotationError(f"{word}={code} is there twice")
+                raise NotationError(f"{_named(word)} or {code} is there twice")
             words[word] = code
             if not self._took(","):
                 self.expect(")")
-                return Words(number, words)
+                return _fitting(lambda: Words(number, words))
 
     def _list(self) -> CountedList:
-        count = self.layout()
-        if not isinstance(count, Number):
-            raise NotationError("the count of a list is a plain number")
-        element = self.layout()
-        if isinstance(element, (*_OPEN_ENDED, Void)):
-            raise NotationError("the elements of a list need a size")
+        count, element = self._scalar(), self._scalar()
+        if not isinstance(count, Number) or count.size > _LARGEST_COUNT or not count.is_plain:
+            raise NotationError("the count of a list is u8 or u16")
+        if not isinstance(element, Fixed):
+            raise NotationError("the elements of a list need a fixed size")
         self.expect("]")
         return CountedList(count, element)
 
-    def _record(self) -> Record:
+    def _fields(self) -> list[Field]:
         fields: list[Field] = []
         while True:
             field = self._field()
-            if fields and isinstance(fields[-1].layout, _OPEN_ENDED):
-                raise NotationError(f"nothing can follow {fields[-1].name}, which takes all bytes")
-            if fields and fields[-1].optional and not field.optional:
-                raise NotationError(f"{field.name} follows an optional field, so it is optional too")
             if any(field.name == other.name for other in fields):
-                raise NotationError(f"{field.name} is there twice")
+                raise NotationError(f"{_named(field.name)} is there twice")
+            if fields:
+                _check_order(fields[-1], field)
             fields.append(field)
             if not self._took(","):
                 self.expect("}")
-                return Record(fields)
+                return fields
 
     def _field(self) -> Field:
         name = self._name()
         optional = self._took("?")
         self.expect(":")
-        layout = self.layout()
+        layout = self._part()
+        if isinstance(layout, Void):
+            raise NotationError(f"{_named(name)}: void is no part of a record")
+        if optional and not isinstance(layout, Fixed):
+            raise NotationError(f"{_named(name)}: only a field of fixed size is optional")
         default = self._int() if self._took("=") else None
-        if default is not None and (optional or not isinstance(layout, Number)):
-            raise NotationError(f"{name}: only a number that is always there has a default")
+        if default is not None:
+            if optional or not isinstance(layout, Number):
+                raise NotationError(f"{_named(name)}: only a number that is always there has a default")
+            _fitting(lambda: layout.write(default, name))
         return Field(name, layout, optional, default)
 
-    def _dictionary(self) -> Dictionary:
+    def _entries(self) -> dict[int, tuple[str, Layout]]:
         self.expect("(")
         entries: dict[int, tuple[str, Layout]] = {}
         while True:
             key = self._int()
             name = self._name()
             self.expect(":")
-            if key in entries or not 0 <= key <= 255:  # noqa: PLR2004 # one byte
-                raise NotationError(f"key {key} is there twice, or not a byte")
-            if any(name == other for other, _ in entries.values()):
-                raise NotationError(f"{name} is there twice")
-            entries[key] = (name, self.layout())
+            if key in entries or any(name == other for other, _ in entries.values()):
+                raise NotationError(f"{_named(name)} or key {key} is there twice")
+            if not 0 <= key <= _LARGEST_KEY:
+                raise NotationError(f"key {key} is not a byte")
+            entries[key] = (name, self._scalar())
             if not self._took(","):
                 self.expect(")")
-                return Dictionary(entries)
+                return entries
+
+
+_LARGEST_COUNT: Final = 2
+"""Bytes: a longer count could not be believed anyway."""
+
+_LARGEST_KEY: Final = 255
+
+
+def _check_order(last: Field, field: Field) -> None:
+    if not isinstance(last.layout, Fixed):
+        raise NotationError(f"nothing can follow {_named(last.name)}, which has no fixed size")
+    if last.optional and not field.optional:
+        raise NotationError(f"{_named(field.name)} follows an optional field, so it is optional too")
+
+
+_Made = TypeVar("_Made")
+
+
+def _fitting(make: Callable[[], _Made]) -> _Made:
+    """Make something of the notation's numbers; one that does not fit is a mistake in the notation."""
+    try:
+        return make()
+    except UnencodableValue as exc:
+        raise NotationError(str(exc)) from exc
 
 
 def _tokens(text: str) -> list[str]:
@@ -234,11 +275,14 @@ def _tokens(text: str) -> list[str]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise NotationError(f"{text[at:].strip()[:20]!r} is not understood")
+            raise NotationError(f"{shown(text[at : at + _SHOWN].strip())} is not understood")
         tokens.append(found[1] or found[2])
         at = found.end()
     return [*tokens, ""]
 
 
+_SHOWN: Final = 20
+
+
 def _named(token: str) -> str:
-    return repr(token) if token else "the end"
+    return shown(token[:_SHOWN]) if token else "the end"

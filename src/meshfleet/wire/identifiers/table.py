@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import MalformedCatalogue, Mistake, WireError, shown
 from meshfleet.wire.identifiers.composites import Record
-from meshfleet.wire.identifiers.entry import Access, Entry, IdentifierKind
+from meshfleet.wire.identifiers.entry import REST, Access, Entry, IdentifierKind
 from meshfleet.wire.identifiers.notation import NotationError, parse_layout
 from meshfleet.wire.ids import is_identifier, parse_identifier, parse_identifier_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from meshfleet.wire.identifiers.layouts import Layout
+    from meshfleet.wire.ids import IdentifierName
 
 COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "access", "ext", "note")
 
-_RAW: Final = "raw"
 
-_WordT = TypeVar("_WordT", bound=StrEnum)
+def parse_table(text: str, source: str, *, beside: Iterable[Entry] = ()) -> dict[int, Entry]:
+    """Read a table into its entries by line. All mistakes are told at once, in one `MalformedCatalogue`.
 
-
-def parse_table(text: str, source: str) -> dict[int, Entry]:
-    """Read a table into its entries by line. All mistakes are told at once, in one `MalformedCatalogue`."""
+    Where it adds to the entries `beside` it, no name may come to stand for two identifiers.
+    """
     entries: dict[int, Entry] = {}
     mistakes: list[Mistake] = []
     lines = _lines(text)
     line, header = next(lines, (1, []))
     if header != list(COLUMNS):
         mistakes.append(Mistake(line, f"the first line is not the header: {' | '.join(COLUMNS)}"))
-    seen: dict[str, int] = {}
     for line, cells in lines:
-        try:
-            entries[line] = entry = _entry(cells)
-        except (_CellError, WireError) as exc:
-            mistakes.append(Mistake(line, str(exc)))
-            continue
-        mistakes += [
-            Mistake(line, f"{word} is in line {seen[word]} already")
-            for word in (entry.id, entry.name)
-            if seen.setdefault(word, line) != line
-        ]
+        found = _entry(cells)
+        if isinstance(found, Entry):
+            entries[line] = found
+        else:
+            mistakes += [Mistake(line, reason) for reason in found]
+    mistakes += _clashes(entries, beside)
     if mistakes:
-        raise MalformedCatalogue(source, mistakes)
+        raise MalformedCatalogue(source, sorted(mistakes))
     return entries
-
-
-class _CellError(ValueError):
-    """A row that is not as it should be."""
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -59,58 +49,97 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
             yield number, [cell.strip() for cell in line.split("|")]
 
 
-def _entry(cells: list[str]) -> Entry:
+def _clashes(entries: Mapping[int, Entry], beside: Iterable[Entry]) -> Iterator[Mistake]:
+    seen: dict[str, int] = {}
+    for line, entry in entries.items():
+        for word in (entry.id, entry.name):
+            if seen.setdefault(word, line) != line:
+                yield Mistake(line, f"{word} is in line {seen[word]} already")
+    ours = {entry.name: entry.id for entry in beside if entry.id not in seen}
+    for line, entry in entries.items():
+        if entry.name in ours:
+            yield Mistake(line, f"name: {entry.name} is the name of {ours[entry.name]} already")
+
+
+def _entry(cells: list[str]) -> Entry | list[str]:
+    """Make an entry of a row, or give all that is wrong with it."""
     if len(cells) != len(COLUMNS):
-        raise _CellError(f"{len(cells)} columns; {len(COLUMNS)} are needed")
+        return [f"{len(cells)} columns; {len(COLUMNS)} are needed"]
     row = dict(zip(COLUMNS, cells, strict=True))
-    name = parse_identifier_name(row["name"], "name")
-    if is_identifier(name):
-        raise _CellError(f"name: {name} would be taken for an id")
-    kinds = frozenset(_word(IdentifierKind, kind, "kind") for kind in row["kind"].split())
-    if not kinds:
-        raise _CellError("kind: is missing")
+    found: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for column, read in _CELLS.items():
+        try:
+            found[column] = read(row[column])
+        except (WireError, ValueError) as exc:
+            reason = exc.reason if isinstance(exc, WireError) else exc
+            mistakes.append(f"{column}: {reason}")
+    if mistakes:
+        return mistakes
     return Entry(
-        id=parse_identifier(row["id"], "id"),
-        name=name,
-        dictionary=_dictionary(row["dictionary"]),
-        kinds=kinds,
+        id=found["id"],
+        name=found["name"],
+        dictionary=found["dictionary"],
+        kinds=found["kind"],
         type=row["type"],
         unit=row["unit"],
-        access=_word(Access, row["access"], "access"),
+        access=found["access"],
         ext=row["ext"],
         note=row["note"],
-        layout=None if row["type"] == _RAW else _layout(row["type"], "type"),
-        extension=_extension(row["ext"]),
+        layout=found["type"],
+        extension=found["ext"],
     )
 
 
-def _word(words: type[_WordT], text: str, column: str) -> _WordT:
-    try:
-        return words(text)
-    except ValueError:
-        raise _CellError(f"{column}: {shown(text)} is not one of {', '.join(words)}") from None
+def _name(text: str) -> IdentifierName:
+    if is_identifier(text):
+        raise ValueError(f"{text} would be taken for an id")
+    return parse_identifier_name(text)
 
 
 def _dictionary(text: str) -> int | None:
     if text == "-":
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 6):  # noqa: PLR2004 # more than there will ever be
-        raise _CellError(f"dictionary: {shown(text)} is neither a number nor -")
+        raise ValueError(f"{shown(text)} is neither a number nor -")
     return int(text)
 
 
-def _layout(text: str, column: str) -> Layout:
-    try:
-        return parse_layout(text)
-    except NotationError as exc:
-        raise _CellError(f"{column}: {exc}") from exc
+def _kinds(text: str) -> frozenset[IdentifierKind]:
+    words = text.split()
+    if not words or not set(words) <= set(IdentifierKind):
+        raise ValueError(f"{shown(text)} is not made of {', '.join(IdentifierKind)}")
+    return frozenset(map(IdentifierKind, words))
+
+
+def _access(text: str) -> Access:
+    if text not in set(Access):
+        raise ValueError(f"{shown(text)} is not one of {', '.join(Access)}")
+    return Access(text)
+
+
+def _layout(text: str) -> Layout | None:
+    return None if text == "raw" else parse_layout(text)
 
 
 def _extension(text: str) -> Record | None:
     """Any of an extension's fields may be missing: older devices send fewer."""
     if not text:
         return None
-    layout = _layout(text, "ext")
-    if not isinstance(layout, Record):
-        raise _CellError("ext: is not a record in braces")
+    layout = parse_layout(text)
+    if not isinstance(layout, Record) or not layout.is_fixed:
+        raise NotationError("an extension is a record of fields with fixed sizes")
+    if REST in layout.names:
+        raise NotationError(f"{REST} is the name of what follows the extension")
     return layout.tail()
+
+
+_CELLS: Final[Mapping[str, Callable[[str], object]]] = {
+    "id": parse_identifier,
+    "name": _name,
+    "dictionary": _dictionary,
+    "kind": _kinds,
+    "type": _layout,
+    "access": _access,
+    "ext": _extension,
+}
