@@ -35,7 +35,7 @@ times = st.integers(0, 4 * 10**12).map(
 hexes = st.binary(max_size=40).map(lambda raw: Hex(raw.hex()))
 seqs = st.integers(0, 255)
 wholes = st.integers(-(2**53), 2**53)
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 versions = st.builds(
     Version, st.integers(0, 99999), st.integers(0, 99999), st.integers(0, 99999), st.integers(0, 255)
 )
@@ -108,22 +108,19 @@ def any_topics(draw: st.DrawFn) -> Topic:
     operation = draw(st.sampled_from(Operation))
     identifier = _drawn_identifier(draw, operation)
     gateway, device = draw(macs), draw(macs)
-    return draw(
-        report_topics()
-        | st.sampled_from(
-            [
-                RequestTopic(gateway, device, operation, identifier),
-                ResponseTopic(gateway, device, operation, identifier),
-                BroadcastTopic(device, operation, identifier),
-            ]
-        )
-    )
+    topics: list[Topic] = [
+        draw(report_topics()),
+        RequestTopic(gateway, device, operation, identifier),
+        ResponseTopic(gateway, device, operation, identifier),
+        BroadcastTopic(device, operation, identifier),
+    ]
+    return draw(st.sampled_from(topics))
 
 
 def _drawn_identifier(draw: st.DrawFn, word: Kind | Operation) -> Identifier | IdentifierName | None:
     if not word.has_identifier:
         return None
-    return draw(identifier_names if word.decoded else identifiers)
+    return draw(identifier_names) if word.decoded else draw(identifiers)
 
 
 _common: dict[str, st.SearchStrategy[Any]] = {

@@ -170,7 +170,7 @@ def test_foreign_input_is_shown_printable_and_cut(given_input: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "quoted"),
+    ("value", "quoted"),
     [
         ("0123", "'0123'"),
         ("", "''"),
@@ -180,16 +180,25 @@ def test_foreign_input_is_shown_printable_and_cut(given_input: object) -> None:
         ("a" * 10**6, "'" + "a" * 59 + "…"),
         (b"\xff" * 10**6, "b'" + r"\xff" * 14 + r"\x" + "…"),
         (None, "None"),
+        (True, "True"),
+        (2.5, "2.5"),
+        (-(10**59), "-1" + "0" * 59),
+        ({"key": "secret"}, "an object"),
+        (["secret"], "an array"),
     ],
 )
-def test_short_input_is_shown_in_full_and_long_input_by_its_beginning(text: object, quoted: str) -> None:
-    assert shown(text) == quoted
+def test_input_is_shown_in_full_when_short_and_by_its_beginning_or_sort_when_not(
+    value: object, quoted: str
+) -> None:
+    assert shown(value) == quoted
 
 
-@pytest.mark.parametrize("word", ["a" * 50_000, "\x1b[2J\n" * 20])
-def test_a_word_outside_its_set_is_not_repeated_in_full(word: str) -> None:
+def test_a_number_that_python_refuses_to_write_is_shown_by_its_sort() -> None:
+    assert shown(10**5000) == shown(-(10**60)) == "a very large number"
+
+
+def test_a_word_outside_its_set_is_not_repeated_in_full() -> None:
     with pytest.raises(MalformedPayload) as caught:
-        requests.decode(Operation.READ, msgspec.json.encode({"accessType": word}))
+        requests.decode(Operation.READ, msgspec.json.encode({"accessType": "a" * 50_000}))
     assert caught.value.field == "accessType"
     assert len(str(caught.value)) < 160
-    assert str(caught.value).isprintable()

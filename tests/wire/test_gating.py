@@ -16,6 +16,7 @@ from meshfleet.wire.gating import (
     ASSUMED,
     FEATURES,
     NEWEST,
+    Feature,
     Part,
     check_supported,
     exists,
@@ -34,31 +35,43 @@ NOW = parse_time(TIME)
 EXTENDER = Mac("0123456789ab")
 ANSWERED = [operation for operation in Operation if operation.is_answered]
 REACHING = [Operation.READ, Operation.READ_DECODED, Operation.WRITE, Operation.WRITE_DECODED]
-Row = tuple[str, str, Part, Kind | Operation | None, str | None]
 
-# Version, the newest one before it, and what it brought. Betas of a version come before it.
+# A version, and one just below it. Betas of a version come before it.
 BEFORE = {
-    **{"1.1.1": "1.1.1-beta.255", "1.2.0": "1.1.99999", "1.3.0": "1.2.99999", "2.0.0": "1.99999.99999"},
-    **{"2.0.1": "2.0.0", "2.1.0": "2.0.99999", "2.2.0": "2.1.99999", "2.4.0": "2.4.0-beta.255"},
+    "1.1.1": "1.1.1-beta.255",
+    "1.2.0": "1.1.99999",
+    "1.3.0": "1.2.99999",
+    "2.0.0": "1.99999.99999",
+    "2.0.1": "2.0.0",
+    "2.1.0": "2.0.99999",
+    "2.2.0": "2.1.99999",
+    "2.4.0": "2.4.0-beta.255",
 }
-TABLE: list[tuple[str, str, Part, list[Any], list[str | None]]] = [
-    ("version-1", "1.1.1", "configuration", [None], ["mode"]),
-    ("version-2", "1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),
-    ("version-3", "1.3.0", "report", [Kind.HEARTBEAT], ["lastCount"]),
-    ("version-4", "2.0.0", "response", REACHING, ["responseTime", "origin", "route"]),
-    ("version-4", "2.0.0", "response", ANSWERED, ["extenderId", "extenderRoute"]),
-    ("version-4", "2.0.0", "request", [Operation.WRITE_DECODED], ["ext"]),
-    ("version-5", "2.0.1", "response", [Operation.APIVERSION], ["responseTime", "origin", "route"]),
-    ("version-6", "2.1.0", "request", REACHING, ["extenderId"]),
-    ("version-7", "2.2.0", "request", REACHING, ["accessType", "publicKey", "key"]),
-    ("version-8", "2.4.0", "request", [Operation.ACK, Operation.ACK_DECODED], [None]),
+# The table of interface.md, "Versioning": rule, version, part, kinds or operations, fields.
+TABLE: list[tuple[pytest.MarkDecorator, str, Part, list[Any], list[str | None]]] = [
+    (pytest.mark.rule("version-1"), "1.1.1", "configuration", [None], ["mode"]),
+    (pytest.mark.rule("version-2"), "1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),
+    (pytest.mark.rule("version-3"), "1.3.0", "report", [Kind.HEARTBEAT], ["lastCount"]),
+    (pytest.mark.rule("version-4"), "2.0.0", "response", REACHING, ["responseTime", "origin", "route"]),
+    (pytest.mark.rule("version-4"), "2.0.0", "response", ANSWERED, ["extenderId", "extenderRoute"]),
+    (pytest.mark.rule("version-4"), "2.0.0", "request", [Operation.WRITE_DECODED], ["ext"]),
+    (
+        pytest.mark.rule("version-5"),
+        "2.0.1",
+        "response",
+        [Operation.APIVERSION],
+        ["responseTime", "origin", "route"],
+    ),
+    (pytest.mark.rule("version-6"), "2.1.0", "request", REACHING, ["extenderId"]),
+    (pytest.mark.rule("version-7"), "2.2.0", "request", REACHING, ["accessType", "publicKey", "key"]),
+    (pytest.mark.rule("version-8"), "2.4.0", "request", [Operation.ACK, Operation.ACK_DECODED], [None]),
 ]
 
 
 @pytest.mark.parametrize(
     ("version", "part", "of", "field"),
     [
-        pytest.param(version, part, of, field, marks=pytest.mark.rule(rule))
+        pytest.param(version, part, of, field, marks=rule)
         for rule, version, part, words, fields in TABLE
         for of in words
         for field in fields
@@ -140,28 +153,27 @@ def test_without_a_version_nothing_is_newer(part: Part) -> None:
 
 
 @given(versions, versions, st.sampled_from(FEATURES))
-def test_what_a_version_has_every_newer_one_has(
-    one: Version, other: Version, feature: tuple[Any, ...]
-) -> None:
+def test_what_a_version_has_every_newer_one_has(one: Version, other: Version, feature: Feature) -> None:
+    _, part, of, field = feature
     older, newer = sorted([one, other])
-    assert exists(*feature[1:], older) <= exists(*feature[1:], newer)
+    assert exists(part, of, field, older) <= exists(part, of, field, newer)
 
 
-PARAMETERS: list[tuple[str, str, dict[str, object]]] = [
-    ("version-6", "2.1.0", {"extenderId": "0123456789AB"}),
-    ("version-7", "2.2.0", {"accessType": "legacy"}),
-    ("version-7", "2.2.0", {"publicKey": "00ff"}),
-    ("version-7", "2.2.0", {"key": "00ff"}),
+PARAMETERS: list[tuple[pytest.MarkDecorator, str, dict[str, object]]] = [
+    (pytest.mark.rule("version-6"), "2.1.0", {"extenderId": "0123456789AB"}),
+    (pytest.mark.rule("version-7"), "2.2.0", {"accessType": "legacy"}),
+    (pytest.mark.rule("version-7"), "2.2.0", {"publicKey": "00ff"}),
+    (pytest.mark.rule("version-7"), "2.2.0", {"key": "00ff"}),
 ]
 GATED = [
     *((rule, version, operation, given) for rule, version, given in PARAMETERS for operation in REACHING),
-    ("version-4", "2.0.0", Operation.WRITE_DECODED, {"ext": {"a": 1}}),
+    (pytest.mark.rule("version-4"), "2.0.0", Operation.WRITE_DECODED, {"ext": {"a": 1}}),
 ]
 
 
 @pytest.mark.parametrize(
     ("version", "operation", "given_parameter"),
-    [pytest.param(*row, marks=pytest.mark.rule(rule)) for rule, *row in GATED],
+    [pytest.param(*row, marks=rule) for rule, *row in GATED],
 )
 def test_a_newer_parameter_is_refused_to_an_older_gateway_and_not_looked_at_by_it(
     version: str, operation: Operation, given_parameter: dict[str, object]
@@ -201,9 +213,9 @@ def test_an_operation_with_its_oldest_parameters_is_refused_to_nobody(operation:
 
 
 def test_the_operation_is_told_before_its_parameters_and_these_in_order() -> None:
-    with pytest.raises(GatewayTooOld, match="^ack needs"):
+    with pytest.raises(GatewayTooOld, match=r"^ack needs"):
         check_supported(Operation.ACK, frozenset({"extenderId"}), ASSUMED)
-    with pytest.raises(GatewayTooOld, match="^accessType in read needs"):
+    with pytest.raises(GatewayTooOld, match=r"^accessType in read needs"):
         check_supported(Operation.READ, frozenset({"publicKey", "key", "accessType"}), ASSUMED)
 
 
@@ -263,7 +275,9 @@ def test_a_topic_of_a_newer_version_is_our_error_and_nothing_worse(text: str) ->
 @pytest.mark.parametrize(
     "path",
     [
-        *[rest.LOGIN, rest.DEVICES, rest.LABELS],
+        rest.LOGIN,
+        rest.DEVICES,
+        rest.LABELS,
         rest.friendly_name_path(DeviceId("bmac-0123456789ab")),
         rest.device_label_path(DeviceId("bmac-0123456789ab"), "roof"),
     ],

@@ -118,7 +118,7 @@ def _time_otherwise(draw: st.DrawFn, text: str) -> str:
     finer = draw(st.sampled_from(["", "0", "9", "49", "999", "5000", "9999", "999999", "9" * 40]))
     size = f"{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
     offset = ("-" if minutes < 0 else "+") + draw(st.sampled_from([size, size.replace(":", "")]))
-    zone = offset if minutes else draw(st.sampled_from(["Z", "z", "", "+00", "-00:00"]))
+    zone = offset if minutes else draw(st.sampled_from(["Z", "", "+00", "+00:00"]))
     return there.isoformat(timespec="milliseconds")[:-6] + finer + zone
 
 
@@ -132,7 +132,7 @@ def _otherwise(draw: st.DrawFn, kind: Kind, field: str, value: Any) -> Any:
     if field == "parent" or (field == "value" and not kind.decoded):
         return _cased(draw, value)
     if field == "seq":
-        return draw(st.sampled_from([value, float(value), str(value), f"{value:03}"]))
+        return draw(st.sampled_from([value, float(value), str(value)]))
     return draw(st.sampled_from([value, float(value)])) if field in _WHOLES else value
 
 
@@ -193,13 +193,6 @@ def test_digits_beyond_the_millisecond_are_cut_when_the_time_is_escaped(time: by
 
 
 @pytest.mark.rule("id-23")
-@pytest.mark.parametrize("time", [b"10:07:20.5859999Z", b"12:07:20.585+02:00"])
-def test_a_time_that_comes_twice_is_read_like_any_other(time: bytes) -> None:
-    payload = b'{"time":"2020-11-04T00:00:00.000Z","seq":1,"status":0,"time":"2020-11-04T%b"}' % time
-    assert _read(Kind.HEARTBEAT, payload) == reports.Heartbeat(time=AT, seq=1, status=0)
-
-
-@pytest.mark.rule("id-23")
 @pytest.mark.parametrize("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T12:07:20.585+02:00"])
 @pytest.mark.parametrize("length", [20, 23, 40])
 def test_a_text_in_front_of_the_time_does_not_change_how_it_is_read(length: int, time: str) -> None:
@@ -242,8 +235,6 @@ def _with_field(value: bytes) -> bytes:
         pytest.param(_with_field(b"1,"), id="a comma too many"),
         pytest.param(_with_field(b"01"), id="a leading zero"),
         pytest.param(_with_field(b"NaN"), id="NaN"),
-        pytest.param(_with_field(b"1e999"), id="a number out of range"),
-        pytest.param(_with_field(b"1" * 5000), id="a number of 5000 digits"),
         pytest.param(_with_field(b'"\xff"'), id="a byte that is no UTF-8"),
         pytest.param(_with_field(b'"\xc0\xaf"'), id="an overlong character"),
         pytest.param(_with_field(b'"\xed\xa0\x80"'), id="a surrogate in UTF-8"),
@@ -251,8 +242,6 @@ def _with_field(value: bytes) -> bytes:
         pytest.param(_with_field(b'"\\ud800"'), id="half a surrogate pair"),
         pytest.param(_with_field(b'"\\udc00x"'), id="the other half"),
         pytest.param(_with_field(b'"\n"'), id="a bare line feed"),
-        pytest.param(_with_field(b"[" * 30_000 + b"]" * 30_000), id="a deep array"),
-        pytest.param(_with_field(b'{"x":' * 9_000 + b"1" + b"}" * 9_000), id="a deep object"),
     ],
 )
 def test_what_is_no_json_object_in_utf_8_is_rejected(kind: Kind, payload: bytes) -> None:
@@ -262,10 +251,26 @@ def test_what_is_no_json_object_in_utf_8_is_rejected(kind: Kind, payload: bytes)
 
 
 @pytest.mark.rule("report-20")
-@pytest.mark.parametrize("value", [b'"\xff"', b'"\\ud800"', b"1e999", b"[" * 30_000, b'{"\xff":1}'])
+@pytest.mark.parametrize("value", [b'"\xff"', b'{"\xff":1}', b'"\\ud800"', b"nul", b"[" * 30_000])
 def test_a_decoded_value_that_is_no_json_is_rejected(value: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         reports.decode(Kind.PROPERTY_DECODED, b'{"time":"2020-11-04T10:07:20.585Z","value":' + value + b"}")
+    assert rejected.value.field == "payload"
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b"1e999", id="a number out of range"),
+        pytest.param(b"1" * 5000, id="a number of 5000 digits"),
+        pytest.param(b"[" * 30_000 + b"]" * 30_000, id="a deep array"),
+        pytest.param(b'{"x":' * 9_000 + b"1" + b"}" * 9_000, id="a deep object"),
+    ],
+)
+def test_json_that_is_more_than_we_can_hold_is_rejected(kind: Kind, value: bytes) -> None:
+    with pytest.raises(MalformedPayload) as rejected:
+        reports.decode(kind, EXAMPLES[kind][0][:-1] + b',"x":' + value + b"}")
     assert rejected.value.field == "payload"
 
 

@@ -253,6 +253,13 @@ def test_a_raw_value_longer_than_its_layout_is_read_and_the_rest_is_its_extensio
     assert (decoded.value, decoded.ext) == (-10.45, {"rest": "c0ffee"})
 
 
+@pytest.mark.rule("id-26")
+@pytest.mark.parametrize("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
+def test_a_raw_value_is_written_in_lower_case(kind: Kind) -> None:
+    report = _decode(kind, _fields(kind) | {"value": "C0FFee"})
+    assert json.loads(reports.encode(kind, report))["value"] == "c0ffee"
+
+
 @pytest.mark.rule("report-14")
 @pytest.mark.parametrize(("version", "written"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
 def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, written: bool) -> None:

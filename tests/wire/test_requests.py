@@ -74,10 +74,11 @@ def _decode(operation: Operation, **fields: Any) -> Any:
 
 
 def _told(error: BaseException | None) -> str:
-    """All that an error and its causes tell to whoever prints them."""
+    """All that an error and what led to it tell to whoever prints them."""
     if error is None:
         return ""
-    return f"{error} {error!r} {_told(error.__cause__)} {_told(error.__context__)}"
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{error} {error!r} {_told(before)}"
 
 
 @pytest.mark.rule("request-1", "request-3", "request-5", "request-8", "request-10", "request-11")
@@ -138,7 +139,7 @@ NO_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
 WRONG: dict[str, list[Any]] = {
     "id": NO_TEXT,
     "priority": [None, True, "2", -1, 5, 2.5, [], {}, 10**400],
-    "extenderId": [*NO_TEXT, "", "c4bd6a0a0b0", "c4bd6a0a0b0c0d", "c4-bd-6a-0a-0b-0c"],
+    "extenderId": [*NO_TEXT, "", "c4bd6a0a0b0", "c4bd6a0a0b0g", "c4-bd-6a-0a-0b-0c"],
     "accessType": [*NO_TEXT, "", "Legacy", "provisioned"],
     "publicKey": [*NO_TEXT, "5", "5e5", "xx"],
     "key": [*NO_TEXT, "5", "5e5", "xx"],
@@ -154,17 +155,19 @@ def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: 
     assert rejected.value.field == field
 
 
+NO_HEX: list[Any] = [True, 0, 1.5, [], {}, "0", "abc", "0x00", "zz"]
+NO_OBJECT: list[Any] = [None, True, 0, 1.5, [], "", "x"]
+
+
 @pytest.mark.rule("request-12", "request-13")
 @pytest.mark.parametrize(
     ("operation", "field", "wrong"),
     [
-        *((Operation.WRITE, "value", wrong) for wrong in (True, 0, 1.5, [], {}, "0", "abc", "0x00", "zz")),
-        *((Operation.WRITE_DECODED, "ext", wrong) for wrong in (None, True, 0, 1.5, [], "", "x")),
+        *((Operation.WRITE, "value", wrong) for wrong in NO_HEX),
+        *((Operation.WRITE_DECODED, "ext", wrong) for wrong in NO_OBJECT),
     ],
 )
-def test_a_wrong_value_or_ext_is_told_apart_from_other_mistakes(
-    operation: Operation, field: str, wrong: Any
-) -> None:
+def test_a_wrong_value_or_ext_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _decode(operation, **{field: wrong})
     assert rejected.value.field == field
@@ -174,6 +177,11 @@ def test_a_wrong_value_or_ext_is_told_apart_from_other_mistakes(
 @pytest.mark.parametrize("value", ["c0ffee", "C0FFEE", "c0FFee"])
 def test_a_value_to_write_is_read_in_either_case(value: str) -> None:
     assert bytes.fromhex(_decode(Operation.WRITE, value=value).value) == b"\xc0\xff\xee"
+
+
+@pytest.mark.rule("id-26")
+def test_a_value_is_written_in_lower_case() -> None:
+    assert requests.encode(Write(value=Hex("C0FFee"))) == b'{"value":"c0ffee"}'
 
 
 @pytest.mark.rule("request-15", "request-16", "request-17")
@@ -224,20 +232,16 @@ def test_an_extender_is_read_in_either_case_and_written_in_upper(operation: Oper
 
 
 @pytest.mark.rule("request-21")
-@pytest.mark.parametrize(
-    ("word", "access"), [("unprovisioned", AccessType.UNPROVISIONED), ("legacy", AccessType.LEGACY)]
-)
+@pytest.mark.parametrize("word", ["unprovisioned", "legacy"])
 @pytest.mark.parametrize("operation", REACHING)
-def test_there_are_two_access_types(operation: Operation, word: str, access: AccessType) -> None:
-    assert _decode(operation, accessType=word).access_type is access
+def test_there_are_two_access_types(operation: Operation, word: str) -> None:
+    assert _decode(operation, accessType=word).access_type is AccessType(word)
 
 
 @pytest.mark.rule("request-22", "request-23")
 @pytest.mark.parametrize("field", ["publicKey", "key"])
 @pytest.mark.parametrize("operation", REACHING)
-def test_a_key_is_read_in_either_case_and_shows_itself_only_in_the_payload(
-    operation: Operation, field: str
-) -> None:
+def test_a_key_is_read_in_either_case_and_shown_only_in_the_payload(operation: Operation, field: str) -> None:
     request = _decode(operation, **{field: KEY.upper()})
     assert json.loads(requests.encode(request)) == {field: KEY}
     for shown in (repr(request), str(request), pretty_repr(request), f"{request}"):
@@ -265,7 +269,7 @@ def test_an_error_about_a_payload_with_a_key_does_not_tell_it(end: bytes) -> Non
 def test_an_error_repeats_only_the_beginning_of_a_long_text(field: str) -> None:
     with pytest.raises((MalformedMac, MalformedPayload)) as rejected:
         _decode(Operation.READ, **{field: "x" * 5000})
-    assert len(_told(rejected.value.with_traceback(None))) < 1000
+    assert len(str(rejected.value)) < 200
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whatever the protocol allows survives the wire; whatever it does not is one of our errors, and nothing else."""
+"""What the protocol allows survives the wire; what it does not is one of our errors, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshfleet.errors import WireError
 from meshfleet.wire import reports, requests, responses
 from meshfleet.wire.codes import Kind, Operation
-from meshfleet.wire.topics import Topic, Topics
+from meshfleet.wire.topics import ReportTopic, Topic, Topics
 from tests.wire.strategies import any_reports, any_requests, any_responses, any_topics, damaged
 
 TOPICS = Topics()
@@ -23,7 +23,7 @@ def test_every_topic_survives_the_wire(topic: Topic) -> None:
 
 
 @given(any_reports())
-def test_every_report_survives_the_wire(made: tuple[reports.ReportTopic, reports.Report]) -> None:
+def test_every_report_survives_the_wire(made: tuple[ReportTopic, reports.Report]) -> None:
     topic, report = made
     assert reports.decode(topic.kind, reports.encode(topic.kind, report)) == report
 

@@ -190,14 +190,20 @@ def test_the_first_and_the_last_time_are_read_and_written(text: str) -> None:
 
 
 @given(
-    st.text() | st.text("0123456789-:TWZ+.,\u0663", max_size=30) | st.from_regex(r"[09]\d{3}-\d\d-\d\dT\d\d.*\Z")
+    st.text()
+    | st.text("0123456789-:TWZ+.,\u0663", max_size=30)
+    | st.from_regex(r"[09]\d{3}-\d\d-\d\dT\d\d.*\Z")
 )
 def test_arbitrary_text_is_a_time_or_rejected_by_our_error(text: str) -> None:
     with suppress(WireError):
         assert parse_time(text).microsecond % 1000 == 0
 
 
-@pytest.mark.parametrize("hostile", ["9" * 100_000, "\x1b[2J\n" * 100, "2020-11-04T25." + "1" * 60_000])
+@pytest.mark.parametrize(
+    "hostile",
+    ["9" * 100_000, "\x1b[2J\n" * 100, "2020-11-04T25." + "1" * 60_000],
+    ids=["long", "escapes", "digits"],
+)
 def test_long_or_hostile_text_is_not_repeated_in_full(hostile: str) -> None:
     with pytest.raises(MalformedTime) as caught:
         parse_time(hostile)
@@ -212,6 +218,11 @@ def test_we_write_utc_with_three_digits_and_a_z(time: datetime) -> None:
     cut = time.replace(microsecond=time.microsecond // 1000 * 1000)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", written)
     assert datetime.fromisoformat(written) == parse_time(written) == cut
+
+
+def test_a_time_without_an_offset_is_never_written() -> None:
+    with pytest.raises(MalformedTime):
+        write_time(datetime(2020, 11, 4))  # noqa: DTZ001 # that is the mistake
 
 
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))

@@ -75,7 +75,7 @@ def read_object(payload: bytes) -> dict[str, Any]:
 
 
 def _text(payload: bytes) -> str:
-    # Python's own error holds the whole payload, and there may be a key in it: it must not be the cause of ours.
+    # Python's own error holds the whole payload, and there may be a key in it: it is not kept as a cause.
     with suppress(UnicodeDecodeError):
         return payload.decode()
     raise MalformedPayload("payload", "is not UTF-8")

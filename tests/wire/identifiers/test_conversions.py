@@ -171,6 +171,18 @@ def test_only_bit_0_of_the_flags_of_a_motion_means_transition(flags: str, *, tra
     assert decoded.ext == {"transitionCounter": 0, "isTransition": transition}
 
 
+@pytest.mark.rule("id-25")
+def test_the_rest_is_taken_in_either_case() -> None:
+    assert BUILTIN.encode("temperature", 46.6, {"rest": "aBCd"}).hex() == "1234abcd"
+
+
+@pytest.mark.rule("value-14", "value-24")
+def test_a_release_with_bytes_behind_it_is_written_again() -> None:
+    decoded = BUILTIN.decode("firmware-version", bytes.fromhex("01020300 05"))
+    assert (decoded.value, decoded.ext) == ("1.2.3", {"rest": "05"})
+    assert BUILTIN.encode("firmware-version", decoded.value, decoded.ext).hex() == "0102030005"
+
+
 @pytest.mark.parametrize(
     ("identifier", "raw", "value"),
     [

@@ -120,7 +120,9 @@ class _Given:
         value, field = self._values[name], f"{self._field}.{name}"
         if step == 1:
             return number.write(value, field)
-        most = 127 * step if number is _SEVEN_BITS else 255 * step
-        if not is_number(value) or not 0 <= value <= most:
-            raise UnencodableValue(field, f"{shown(value)} is not a number between 0 and {most}")
+        if not is_number(value):
+            raise UnencodableValue(field, f"{shown(value)} is not a number")
+        most = number.high * step
+        if not -step <= value <= most + step or not 0 <= round(value / step) <= number.high:
+            raise UnencodableValue(field, f"{shown(value)} is not between 0 and {most}")
         return bytes([round(value / step)])

@@ -84,8 +84,10 @@ class Entry:
         """Turn JSON into a raw value."""
         if self.layout is None:
             raise UnknownIdentifier("identifier", f"{self.name} ({self.id}) is known as raw only")
-        raw = self.layout.write(value, "value")
-        return raw + self._tail(raw, ext) if ext else raw
+        if not ext:
+            return self.layout.write(value, "value")
+        raw = self.layout.write_in_front(value, "value")
+        return raw + self._tail(raw, ext)
 
     def _tail(self, raw: bytes, ext: dict[str, Json]) -> bytes:
         """Write an extension behind a value, if it can be told from the value again."""

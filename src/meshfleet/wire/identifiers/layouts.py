@@ -37,6 +37,10 @@ class Layout(Protocol):
     def write(self, value: Json, field: str) -> bytes:
         """Turn a JSON value into bytes, or raise `UnencodableValue`."""
 
+    def write_in_front(self, value: Json, field: str) -> bytes:
+        """Turn a JSON value into bytes that others follow."""
+        return self.write(value, field)
+
 
 def too_short(raw: bytes, needed: int) -> UndecodableValue:
     """Tell that a raw value ends too early."""
@@ -125,23 +129,23 @@ class Number(Fixed):
         self._scale = scale
         span = 1 << 8 * size
         lowest, highest = (-span // 2, span // 2 - 1) if signed else (0, span - 1)
-        self._low, self._high = limits or (lowest, highest)
-        if not lowest <= self._low <= self._high <= highest:
-            raise ValueError(f"{self._low}..{self._high} does not lie within {lowest}..{highest}")
+        self.low, self.high = limits or (lowest, highest)
+        if not lowest <= self.low <= self.high <= highest:
+            raise ValueError(f"{self.low}..{self.high} does not lie within {lowest}..{highest}")
 
     @property
     def is_plain(self) -> bool:
         """Whether it is unsigned, without scale or limits."""
-        return (self._scale, self._low, self._high) == (1, 0, (1 << 8 * self.size) - 1)
+        return (self._scale, self.low, self.high) == (1, 0, (1 << 8 * self.size) - 1)
 
     def write(self, value: Json, field: str) -> bytes:
         """Take a number; a scaled one is rounded to its resolution."""
         if not is_number(value):
             raise UnencodableValue(field, f"{shown(value)} is not a number")
-        low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self._low, self._high))
+        low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self.low, self.high))
         # What is outside by more than rounding could mend is not even multiplied: it might overflow.
-        number: int = round(value * self._scale) if low - 1 <= value <= high + 1 else self._high + 1
-        if not self._low <= number <= self._high:
+        number: int = round(value * self._scale) if low - 1 <= value <= high + 1 else self.high + 1
+        if not self.low <= number <= self.high:
             raise UnencodableValue(field, f"{shown(value)} is not between {low} and {high}")
         if self._scale == 1 and number != value:
             raise UnencodableValue(field, f"{shown(value)} is not a whole number")
@@ -274,7 +278,11 @@ class LoneFirmwareVersion(Layout):
 
     def write(self, value: Json, field: str) -> bytes:
         """Take `M.m.p` or `M.m.p-beta.b`."""
-        return FirmwareVersion().write(value, field).removesuffix(b"\x00")
+        return self.write_in_front(value, field).removesuffix(b"\x00")
+
+    def write_in_front(self, value: Json, field: str) -> bytes:
+        """Take the same; what follows must not be taken for the number of a beta."""
+        return FirmwareVersion().write(value, field)
 
 
 def _version(chunk: bytes) -> str:

@@ -132,7 +132,8 @@ class _Reader:
             return _PLAIN[word]()
         if word in _SIZED:
             return self._sized(word)
-        raise NotationError(f"{_named(word)} is not a type here")
+        here = " here" if word in {"{", "[", "dictionary"} else ""
+        raise NotationError(f"{_named(word)} is not a type{here}")
 
     def _int(self) -> int:
         token = self._take()

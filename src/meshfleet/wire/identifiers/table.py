@@ -107,8 +107,10 @@ def _dictionary(text: str) -> int | None:
 
 def _kinds(text: str) -> frozenset[IdentifierKind]:
     words = text.split()
-    if not words or not set(words) <= set(IdentifierKind):
-        raise ValueError(f"{shown(text)} is not made of {', '.join(IdentifierKind)}")
+    if unknown := [word for word in words if word not in set(IdentifierKind)]:
+        raise ValueError(f"{shown(unknown[0])} is not one of {', '.join(IdentifierKind)}")
+    if not words:
+        raise ValueError("is missing")
     return frozenset(map(IdentifierKind, words))
 
 
