@@ -47,7 +47,7 @@ BEFORE = {
     "2.2.0": "2.1.99999",
     "2.4.0": "2.4.0-beta.255",
 }
-# The table of interface.md, "Versioning": rule, version, part, kinds or operations, fields.
+# The published table of versions: rule, version, part, kinds or operations, fields.
 TABLE: list[tuple[pytest.MarkDecorator, str, Part, list[Any], list[str | None]]] = [
     (pytest.mark.rule("version-1"), "1.1.1", "configuration", [None], ["mode"]),
     (pytest.mark.rule("version-2"), "1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from meshfleet.errors import MalformedMac
+from meshfleet.errors import MalformedMac, MalformedPayload
 from meshfleet.wire.hextext import Hex, Secret, to_bytes
 from meshfleet.wire.ids import Mac, ModelNumber, Version, parse_mac, parse_model_number
 from meshfleet.wire.times import parse_time, write_time
@@ -69,16 +69,23 @@ def _read_hex_or_null(value: Any, field: str) -> Any:
     return None if value == "" else _read_hex(value, field)
 
 
-def _read_secret(value: Any, field: str) -> Any:
-    return Secret(to_bytes(value, field)) if isinstance(value, str) else value
+def _read_secret(value: Any, field: str) -> Secret:
+    return Secret(to_bytes(_text(value, field), field))
 
 
-def _read_version(value: Any, field: str) -> Any:
-    return Version.parse(value, field) if isinstance(value, str) else value
+def _read_version(value: Any, field: str) -> Version:
+    return Version.parse(_text(value, field), field)
 
 
-def _read_model_number(value: Any, field: str) -> Any:
-    return parse_model_number(value, field) if isinstance(value, str) else value
+def _read_model_number(value: Any, field: str) -> ModelNumber:
+    return parse_model_number(_text(value, field), field)
+
+
+def _text(value: Any, field: str) -> str:
+    """For types of ours: msgspec would complain with a name that nobody outside knows."""
+    if not isinstance(value, str):
+        raise MalformedPayload(field, "is not a string")
+    return value
 
 
 WHOLE = Spelling(_read_whole)

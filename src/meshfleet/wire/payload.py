@@ -66,7 +66,7 @@ def read_object(payload: bytes) -> dict[str, Any]:
     try:
         given = msgspec.json.decode(text)
     except msgspec.DecodeError as exc:
-        raise MalformedPayload("payload", f"is not JSON: {exc}") from exc
+        raise MalformedPayload("payload", f"cannot be read as JSON: {exc}") from exc
     except RecursionError:
         raise MalformedPayload("payload", "is nested too deeply") from None
     if not isinstance(given, dict):

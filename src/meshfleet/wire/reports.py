@@ -150,6 +150,7 @@ _HeardT = TypeVar("_HeardT", Dfu, Rssi)
 # A plain time is one that msgspec reads as we would. It keeps offsets, and rounds what is finer than
 # microseconds, where we want UTC cut to milliseconds. In compact JSON with `time` in front, a `Z` at its
 # place leaves room for just three digits and proves that the time is plain; else the digits are looked for.
+# (Of a `time` that comes twice the last one counts, as msgspec reads it: JSON leaves open what that means.)
 _Z: Final = ord("Z")
 _Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
 _T: Final = ord("t")
@@ -175,9 +176,10 @@ def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 
     def decode(data: bytes) -> _ReportT:
         try:
-            report = fast(data)
-            if (data[_Z_AT] == _Z or _is_plain(data, report.time)) and len(data) <= MAX_PAYLOAD:
-                return report
+            if len(data) <= MAX_PAYLOAD:
+                report = fast(data)
+                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                    return report
         except _NOT_PLAIN:
             pass
         return payload.read(kind, data)
@@ -191,11 +193,10 @@ def _json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
 
     def decode(data: bytes) -> _JsonT:
         try:
-            report = fast(data)
-            if ((data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time)) and len(
-                data
-            ) <= MAX_PAYLOAD:
-                return report
+            if len(data) <= MAX_PAYLOAD:
+                report = fast(data)
+                if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time):
+                    return report
         except _NOT_PLAIN:
             pass
         return payload.read(kind, data)
@@ -209,10 +210,11 @@ def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
 
     def decode(data: bytes) -> _RawT:
         try:
-            report = fast(data)
-            unhexlify(report.value)  # type: ignore[arg-type] # an event may have none: see _NOT_PLAIN
-            if (data[_Z_AT] == _Z or _is_plain(data, report.time)) and len(data) <= MAX_PAYLOAD:
-                return report
+            if len(data) <= MAX_PAYLOAD:
+                report = fast(data)
+                unhexlify(report.value)  # type: ignore[arg-type] # an event may have none: see _NOT_PLAIN
+                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                    return report
         except _NOT_PLAIN:
             pass
         return payload.read(kind, data)
@@ -226,10 +228,10 @@ def _heard_decoder(kind: type[_HeardT]) -> Callable[[bytes], _HeardT]:
 
     def decode(data: bytes) -> _HeardT:
         try:
-            report = fast(data)
-            plain = data[_Z_AT] == _Z or _is_plain(data, report.time)
-            if plain and report.parent in _PARENTS and len(data) <= MAX_PAYLOAD:
-                return report
+            if len(data) <= MAX_PAYLOAD:
+                report = fast(data)
+                if report.parent in _PARENTS and (data[_Z_AT] == _Z or _is_plain(data, report.time)):
+                    return report
         except _NOT_PLAIN:
             pass
         report = payload.read(kind, data)

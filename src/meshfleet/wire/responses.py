@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.ids import Version
 
 OriginField = Annotated[Origin, WHOLE]
-ResponseTime = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+ResponseTime = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
 """Milliseconds (response-3)."""
 
 

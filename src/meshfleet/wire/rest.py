@@ -41,7 +41,7 @@ class Body(Struct, frozen=True, kw_only=True, rename="camel"):
     """What is answered. Clients ignore fields that they do not know."""
 
 
-class Ask(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Ask(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What is asked. Unknown fields are refused: a misspelt one must not be taken for absent (rest-5)."""
 
 
@@ -109,9 +109,10 @@ class FriendlyName(Ask, frozen=True, kw_only=True):
 
 
 class NewLabel(Ask, frozen=True, kw_only=True):
-    """A label for the list of labels."""
+    """A label for the list of labels, and devices to put it on (rest-58, rest-60)."""
 
     label: str
+    device_ids: tuple[str, ...] = ()
 
 
 _BEARER = re.compile(r"bearer ([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE | re.ASCII)

@@ -121,6 +121,8 @@ def test_a_value_of_unknown_layout_has_no_decoded_form(entry: Entry) -> None:
 
 
 IMAGE = {"modelNumber": 1, "version": "1.2.3"}
+STATE = {"state": "idle", "percent": 0, "error": 0, **IMAGE}
+STATES: dict[str, dict[str, Any]] = {"8120": {}, "8125": {"done": 0, "total": 0}, "8130": {"mac": "0" * 12}}
 INTERVALS = [f"98{n:02}" for n in range(4, 8)]
 LIMITS: list[tuple[str, dict[str, Any], str, int, int]] = [
     ("8111", {"mac": "c8b1a2030405"}, "mode", 1, 5),
@@ -132,6 +134,8 @@ LIMITS: list[tuple[str, dict[str, Any], str, int, int]] = [
     ("8303", {"packets": 0, "interval": 0, "burst": 1}, "priority", 0, 4),
     ("8304", {"packets": 0, "interval": 0, "target": "0" * 12, "priority": 0}, "burst", 1, 255),
     ("8304", {"packets": 0, "interval": 0, "target": "0" * 12, "burst": 1}, "priority", 0, 4),
+    *((identifier, {**STATE, **more}, "percent", 0, 100) for identifier, more in STATES.items()),
+    *((identifier, {**STATE, **more}, "error", 0, 8) for identifier, more in STATES.items()),
     *((identifier, {"denominator": 1}, "interval", 20, 10240) for identifier in INTERVALS),
     *((identifier, {"interval": 20}, "denominator", 1, 255) for identifier in INTERVALS),
 ]
@@ -139,7 +143,7 @@ LIMITS: list[tuple[str, dict[str, Any], str, int, int]] = [
 
 @pytest.mark.parametrize(("identifier", "others", "name", "low", "high"), LIMITS)
 @pytest.mark.rule("value-29", "value-31", "value-32", "value-33", "value-44")
-@pytest.mark.rule("firmware-3", "firmware-7", "firmware-8", "firmware-11")
+@pytest.mark.rule("firmware-3", "firmware-6", "firmware-7", "firmware-8", "firmware-11")
 def test_a_field_outside_its_limits_is_refused(
     identifier: str, others: dict[str, Any], name: str, low: int, high: int
 ) -> None:
@@ -167,9 +171,8 @@ def test_a_value_outside_its_limits_is_refused(identifier: str, low: float, high
     for number in (low, high):
         assert BUILTIN.decode(identifier, BUILTIN.encode(identifier, number)).value == number
     for number in (low - 1, high + 1):
-        with pytest.raises(UnencodableValue, match="is not between") as refused:
+        with pytest.raises(UnencodableValue, match=r"value: .* is not between"):
             BUILTIN.encode(identifier, number)
-        assert refused.value.field == "value"
 
 
 @pytest.mark.parametrize(

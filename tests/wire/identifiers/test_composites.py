@@ -147,6 +147,15 @@ def test_json_that_does_not_fit_is_refused_and_the_part_named(
     assert reason in refused.value.reason
 
 
+@pytest.mark.parametrize("notation", [INTERVAL, INFO, "accelerometer"])
+@pytest.mark.parametrize("name", ["x" * 5000, "\ud800", "\x1b[2J"], ids=["long", "surrogate", "escape"])
+def test_a_name_that_nobody_knows_is_refused_in_words_that_can_be_printed(notation: str, name: str) -> None:
+    with pytest.raises(UnencodableValue) as refused:
+        encode(notation, {name: 0})
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 200
+
+
 @pytest.mark.rule("value-18")
 def test_a_list_is_no_longer_than_its_count_can_tell() -> None:
     assert decode("[u8 u8]", encode("[u8 u8]", [7] * 255).hex()) == [7] * 255
