@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -298,3 +299,13 @@ def test_any_other_text_is_no_model_number(text: str) -> None:
 def test_a_hardware_version_has_two_parts_on_the_messaging_side(raw: str, text: str) -> None:
     assert BUILTIN.decode("8002", bytes.fromhex(raw)).value == text
     assert BUILTIN["hardware-version"].note == "0.0: unknown"
+
+
+def test_a_version_survives_a_copy() -> None:
+    for text in ("2.4.0", "2.4.0-beta.7"):
+        assert copy.deepcopy(Version.parse(text)) == Version.parse(text)
+
+
+def test_no_beta_beyond_255_can_be_made() -> None:
+    with pytest.raises(ValueError, match="up to 255"):
+        Version(2, 4, 0, 256)

@@ -44,8 +44,8 @@ _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
 # A byte from 80 on is followed by another one, a byte below 80 is the last.
 _IDENTIFIER = re.compile(r"(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]")
 _MODEL_NUMBER = re.compile(r"[0-9A-Fa-f]{4}")
-# A level of a topic without MQTT's wildcards and control characters.
-_NAME = re.compile(r"[^/+#\x00-\x1f\x7f]{1,128}")
+# A level of a topic without MQTT's wildcards, control characters and what UTF-8 cannot say.
+_NAME = re.compile(r"[^/+#\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _VERSION = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5})(?:-beta\.([0-9]{1,3}))?)?")
 
 
@@ -120,6 +120,8 @@ class Version(tuple[int, int, int, int]):
 
     def __new__(cls, major: int, minor: int, patch: int, beta: int | None = None) -> Self:
         """Beta 0, like None, is a release: that is how devices write it."""
+        if not 0 <= (beta or 0) < cls._RELEASE:
+            raise ValueError(f"a beta has a number up to 255, not {beta}")
         return super().__new__(cls, (major, minor, patch, beta or cls._RELEASE))
 
     @classmethod
@@ -130,6 +132,10 @@ class Version(tuple[int, int, int, int]):
             raise MalformedVersion(field, f"{shown(text)} is not a version such as 2.4.0 or 2.4.0-beta.1")
         major, minor, patch, beta = (int(part or 0) for part in found.groups())
         return cls(major, minor, patch, beta)
+
+    def __getnewargs__(self) -> tuple[int, int, int, int]:
+        """For copies: not the tuple as a whole, which is what tuples give."""
+        return (*self[:3], self.beta)
 
     @property
     def beta(self) -> int:

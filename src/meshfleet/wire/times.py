@@ -27,14 +27,14 @@ _BASIC = (
 _END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
 _PATTERNS = tuple(re.compile(form + _END, re.ASCII) for form in (_EXTENDED, _BASIC))
 
-# More digits than any fraction of an hour needs to tell its milliseconds; a hostile one may have thousands.
+# More digits than anybody writes, and few enough to calculate with: a hostile fraction may have thousands.
 _FRACTION_DIGITS = 100
 
 
 def write_time(time: datetime) -> str:
     """Spell a time as we always do: UTC, exactly three fractional digits, `Z`."""
     if time.tzinfo is None:
-        raise MalformedTime("time", "has no offset; Python would take it for the time of this machine")
+        raise ValueError("a time without an offset: Python would take it for the time of this machine")
     return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
@@ -65,7 +65,7 @@ def _date(found: re.Match[str]) -> datetime:
         day = datetime.fromisocalendar(year, int(found["week"]), int(found["weekday"]))
     elif found["ordinal"]:
         day = datetime.fromordinal(date(year, 1, 1).toordinal() + int(found["ordinal"]) - 1)
-        if day.year != year or found["ordinal"] == "000":
+        if day.year != year:
             raise ValueError
     else:
         day = datetime(year, int(found["month"]), int(found["day"]))  # noqa: DTZ001 # UTC follows

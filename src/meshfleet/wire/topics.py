@@ -135,13 +135,12 @@ class Topics:
         if (known := _KINDS.get(word)) is None:
             raise MalformedTopic("kind", f"{shown(word)} is not a kind of report")
         kind, checked = known
-        if (
-            kind is Kind.MEASUREMENT_ERROR
-            and identifier in self._names
-            and not is_identifier(str(identifier))
-        ):
+        if kind is Kind.MEASUREMENT_ERROR and identifier and self._is_name(identifier):
             kind, checked = _KINDS[Kind.MEASUREMENT_ERROR_DECODED]
         return ReportTopic(gateway, device, kind, checked(identifier))
+
+    def _is_name(self, text: str) -> bool:
+        return text in self._names and not is_identifier(text)
 
     def reports(self, gateway: Mac | None = None) -> str:
         """Spell the filter for the reports of one gateway, or of all."""
@@ -205,12 +204,18 @@ def _no_identifier(text: str | None) -> None:
 
 @lru_cache(_CACHED_IDENTIFIERS)
 def _raw_identifier(text: str | None) -> Identifier:
-    return parse_identifier("" if text is None else text)
+    return parse_identifier(_given(text))
 
 
 @lru_cache(_CACHED_IDENTIFIERS)
 def _identifier_name(text: str | None) -> IdentifierName:
-    return parse_identifier_name("" if text is None else text)
+    return parse_identifier_name(_given(text))
+
+
+def _given(text: str | None) -> str:
+    if text is None:
+        raise MalformedIdentifier("identifier", "is missing")
+    return text
 
 
 _WordT = TypeVar("_WordT", Kind, Operation)
