@@ -85,6 +85,12 @@ def test_a_module_of_wire_imports_nothing_that_does_io(module: Path) -> None:
     assert not any(name.startswith("urllib") and name != "urllib.parse" for name in _imports(module))
 
 
+@pytest.mark.parametrize("module", sorted((SOURCE / "wire").rglob("*.py")), ids=lambda module: module.name)
+def test_a_module_of_wire_never_asks_for_the_time(module: Path) -> None:
+    named = {node.attr for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Attribute)}
+    assert not named & {"now", "utcnow", "today"}
+
+
 @pytest.mark.parametrize(
     "module", [module for module in _modules() if _room(module) in OUTSIDE], ids=lambda module: module.name
 )

@@ -56,6 +56,16 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+def plain(name: str) -> str:
+    """A foreign name as the field of an error: as it is when it looks like a name, else as input is shown."""
+    return name if len(name) <= _SHOWN and name.isascii() and name.isprintable() else shown(name)
+
+
+def path(field: str, name: str) -> str:
+    """A part of a field, under a name that may be foreign."""
+    return f"{field}.{plain(name)}"
+
+
 class FleetError(Exception):
     """Anything Meshfleet can say went wrong."""
 
@@ -172,7 +182,7 @@ class GatewayTooOld(FleetError):
 
     code, http = "gateway-too-old", 409
 
-    def __init__(self, feature: str, *, since: object, version: object) -> None:
+    def __init__(self, feature: str, since: object, version: object) -> None:
         super().__init__(feature, since, version)
         self.feature = feature
         self.since = since

@@ -100,3 +100,18 @@ def test_a_table_that_is_not_text_is_told_with_its_line(tmp_path: Path) -> None:
     table = tmp_path / "mine.table"
     table.write_bytes(HEADER.encode() + b"\n\xff\n")
     assert "mine.table:3: is not UTF-8" in run("identifiers", "--table", str(table)).output
+
+
+def test_a_table_may_begin_with_a_mark_and_hold_what_looks_like_markup(tmp_path: Path) -> None:
+    table = tmp_path / "mine.table"
+    row = "b001 | [red]name | - | measurement | u8 | [/x] | r | | \x1b]0;title\x07\n"
+    table.write_text("\ufeff" + HEADER + row, "utf-8")
+    listed = run("identifiers", "--table", str(table))
+    assert listed.exit_code == 0
+    assert "[red]name" in listed.output
+    assert "[/x]" in listed.output
+    assert "\x1b" not in run("identifiers", "--table", str(table), "b001").output
+
+
+def test_a_list_for_a_program_is_not_cut() -> None:
+    assert "priority-mode-advertisement-interval  property" in run("identifiers").output

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors import WireError
-from meshfleet.wire import reports, requests, responses
+from meshfleet.errors import MalformedPayload, WireError
+from meshfleet.wire import payload, reports, requests, responses
 from meshfleet.wire.codes import Kind, Operation
+from meshfleet.wire.times import parse_time
 from meshfleet.wire.topics import ReportTopic, Topic, Topics
 from tests.wire.strategies import any_reports, any_requests, any_responses, any_topics, damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOPICS = Topics()
 
@@ -47,6 +53,34 @@ def test_a_damaged_report_is_read_or_rejected_by_our_error(data: st.DataObject) 
         reports.decode(topic.kind, data.draw(damaged(reports.encode(topic.kind, report))))
 
 
+def _outcome(read: Callable[[], reports.Report]) -> reports.Report | tuple[str, str]:
+    try:
+        return read()
+    except WireError as exc:
+        return exc.code, exc.field
+
+
+@given(st.data())
+def test_a_damaged_report_means_the_same_on_the_fast_and_on_the_careful_way(data: st.DataObject) -> None:
+    topic, report = data.draw(any_reports())
+    damage = data.draw(damaged(reports.encode(topic.kind, report)))
+    fast = _outcome(lambda: reports.decode(topic.kind, damage))
+    assert fast == _outcome(lambda: payload.read(reports.STRUCTS[topic.kind], damage))
+
+
+@pytest.mark.rule("report-53")
+@given(
+    any_reports(), st.sampled_from([b"0001-01-01T00:00:00.000+01:00", b"2020-11-04T10:07:20.5859999Z", b"x"])
+)
+def test_a_report_with_two_times_is_read_and_can_be_written_or_is_rejected(
+    made: tuple[ReportTopic, reports.Report], time: bytes
+) -> None:
+    topic, report = made
+    doubled = reports.encode(topic.kind, report)[:-1] + b',"time":"' + time + b'"}'
+    with suppress(WireError):
+        reports.encode(topic.kind, reports.decode(topic.kind, doubled))
+
+
 @given(st.data())
 def test_a_damaged_request_is_read_or_rejected_by_our_error(data: st.DataObject) -> None:
     operation, request = data.draw(any_requests())
@@ -73,3 +107,24 @@ def test_a_damaged_topic_is_read_or_rejected_by_our_error(data: st.DataObject) -
     text = data.draw(damaged(str(topic).encode())).decode(errors="replace")
     with suppress(WireError):
         assert str(TOPICS.parse(text)) == text
+
+
+@given(any_reports())
+def test_a_report_may_come_in_any_buffer(made: tuple[ReportTopic, reports.Report]) -> None:
+    topic, report = made
+    written = reports.encode(topic.kind, report)
+    for buffer in (memoryview(written), bytearray(written), memoryview(written.replace(b":", b": "))):
+        with suppress(WireError):
+            assert reports.decode(topic.kind, buffer) == report  # type: ignore[arg-type] # tried on purpose
+
+
+def test_a_report_is_written_only_as_what_it_is() -> None:
+    event = reports.Event(time=parse_time("2020-11-04T10:07:20Z"), seq=1)
+    with pytest.raises(TypeError, match="heartbeat is not reported with Event"):
+        reports.encode(Kind.HEARTBEAT, event)
+
+
+def test_text_that_utf_8_cannot_say_is_not_written() -> None:
+    event = reports.EventDecoded(time=parse_time("2020-11-04T10:07:20Z"), seq=1, value="\ud800")
+    with pytest.raises(MalformedPayload):
+        reports.encode(Kind.EVENT_DECODED, event)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from meshfleet.cli.table import table_option
+from meshfleet.cli.terminal import printable
 from meshfleet.errors import WireError
 from meshfleet.wire import payload, reports, requests, responses
 from meshfleet.wire.codes import Status
@@ -132,7 +133,7 @@ def _decoded(value: Json, entry: Entry | None) -> Decoded | None:
 
 def _sentence(found: Explanation) -> str:
     if found.error:
-        return _printable(f"rejected  {found.topic}: {found.error.field}: {found.error.reason}")
+        return printable(f"rejected  {found.topic}: {found.error.field}: {found.error.reason}")
     rest = dict(found.payload)
     value = rest.pop("value", UNSET)
     subject = found.name or found.identifier or ""
@@ -142,7 +143,7 @@ def _sentence(found: Explanation) -> str:
         subject += f" (raw {value})"
     details = (_detail(name, given) for name, given in {**rest, **(found.ext or {})}.items())
     line = f"{found.message:<9} {found.device}  {found.word:<19} {subject:<40} {'  '.join(details)}"
-    return _printable(line.rstrip())
+    return printable(line.rstrip())
 
 
 def _detail(name: str, value: Json) -> str:
@@ -153,11 +154,6 @@ def _detail(name: str, value: Json) -> str:
 
 
 _STATUSES = {int(status): status.name.lower().replace("_", "-") for status in Status if status}
-
-
-def _printable(line: str) -> str:
-    """What a message says must not move the cursor or ring the bell."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in line)
 
 
 def _json(value: Json) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from meshfleet.cli.table import table_option
+from meshfleet.cli.terminal import printable
 
 if TYPE_CHECKING:
     from meshfleet.wire.fields import Json
@@ -34,14 +37,20 @@ def identifiers(catalogue: Catalogue, words: tuple[str, ...], *, as_json: bool) 
     table = Table(*columns, box=None, header_style="bold")
     for entry in entries:
         kinds = " ".join(sorted(entry.kinds))
-        table.add_row(entry.id, entry.name, kinds, entry.access, entry.unit)
-    Console().print(table)
+        table.add_row(
+            *(Text(printable(cell)) for cell in (entry.id, entry.name, kinds, entry.access, entry.unit))
+        )
+    # Nothing is cut for a program that reads along.
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
+
+
+_WIDE = 1000
 
 
 def _details(entry: Entry) -> str:
     """Everything about one identifier, a line for each fact."""
     return "\n".join(
-        f"{name:<11} {' '.join(value) if isinstance(value, list) else value}"
+        f"{name:<11} {printable(' '.join(value) if isinstance(value, list) else str(value))}"
         for name, value in _object(entry).items()
         if value is not None
     )

@@ -15,7 +15,7 @@ def _load(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Ca
     if path is None:
         return BUILTIN
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError as exc:
         line = path.read_bytes()[: exc.start].count(b"\n") + 1
         raise MalformedCatalogue(str(path), [Mistake(line, "is not UTF-8")]) from exc

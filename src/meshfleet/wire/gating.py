@@ -73,4 +73,4 @@ def check_supported(operation: Operation, parameters: frozenset[str], version: V
         first = since("request", operation, name)
         if first and version < first:
             what = str(operation) if name is None else f"{name} in {operation}"
-            raise GatewayTooOld(what, since=first, version=version)
+            raise GatewayTooOld(what, first, version)

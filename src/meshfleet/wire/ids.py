@@ -19,7 +19,7 @@ from meshfleet.errors import (
 )
 
 Mac = NewType("Mac", str)
-"""A gateway's or device's address: 12 lowercase hex digits, everywhere (id-1)."""
+"""The Bluetooth address of a gateway or device, in lowercase hex (id-1)."""
 
 DeviceId = NewType("DeviceId", str)
 """A device in the REST interface: `bmac-` and its MAC."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args,
 import msgspec
 from msgspec import UNSET, Struct
 
-from meshfleet.errors import MalformedPayload, PayloadTooLarge
+from meshfleet.errors import MalformedPayload, PayloadTooLarge, plain
 from meshfleet.wire.fields import Spelling
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ MAX_PAYLOAD = 64 * 1024
 
 
 class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, rename="camel"):
-    """What all payloads share. `read` drops unknown fields; the fast way of reports leaves them to it."""
+    """What all payloads share. `read` drops unknown fields; the fast way of reports leaves them to it.
+
+    Payloads are written by `write` alone: msgspec by itself would spell times and versions in its own way.
+    """
 
 
 PayloadT = TypeVar("PayloadT", bound=Payload)
@@ -54,7 +57,7 @@ def convert(kind: type[PayloadT], given: dict[str, Any], *, without: Collection[
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as exc:
-        raise _rejection(str(exc)) from None
+        raise rejection(exc) from None
 
 
 def read_object(payload: bytes) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def read_object(payload: bytes) -> dict[str, Any]:
     if len(payload) > MAX_PAYLOAD:
         raise PayloadTooLarge("payload", f"has {len(payload)} bytes; {MAX_PAYLOAD} are allowed")
     # msgspec does not look at the bytes of fields it skips, so UTF-8 is checked for the whole text.
-    text = _text(payload)
+    text = utf8(payload)
     try:
         given = msgspec.json.decode(text)
     except msgspec.DecodeError as exc:
@@ -74,16 +77,23 @@ def read_object(payload: bytes) -> dict[str, Any]:
     return given
 
 
-def _text(payload: bytes) -> str:
+def utf8(payload: bytes) -> str:
+    """Read text that may hold a key."""
     # Python's own error holds the whole payload, and there may be a key in it: it is not kept as a cause.
     with suppress(UnicodeDecodeError):
-        return payload.decode()
+        return str(payload, "utf-8")
     raise MalformedPayload("payload", "is not UTF-8")
 
 
 def write(body: Payload, *, without: Collection[str] = ()) -> bytes:
-    """Write a payload; what is absent, at its default, or named in `without` is left out."""
-    return msgspec.json.encode(spell(body, without=without))
+    """Write a payload; what is absent, at its default, or named in `without` is left out.
+
+    The payload is trusted to be one: limits are checked where values enter, which is when they are read.
+    """
+    try:
+        return msgspec.json.encode(spell(body, without=without))
+    except UnicodeEncodeError:
+        raise MalformedPayload("payload", "holds text that UTF-8 cannot say") from None
 
 
 def spell(body: Payload, *, without: Collection[str] = ()) -> dict[str, Any]:
@@ -115,12 +125,16 @@ def _spelling(hint: Any) -> Spelling | None:
 
 _AT = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 
 
-def _rejection(text: str) -> MalformedPayload:
+def rejection(exc: msgspec.ValidationError) -> MalformedPayload:
     """Turn msgspec's sentence into our error: it carries the field only as text."""
+    text = str(exc)
     if missing := _MISSING.match(text):
         return MalformedPayload(missing["field"], "is missing")
+    if unknown := _UNKNOWN.match(text):
+        return MalformedPayload(plain(unknown["field"]), "is not a field here")
     if at := _AT.fullmatch(text):
         # That sentence repeats what was sent, however long it is.
         reason = "is none of its values" if at["reason"].startswith("Invalid enum value") else at["reason"]

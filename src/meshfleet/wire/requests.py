@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from meshfleet.errors import WireError
 from meshfleet.wire import gating, payload
 from meshfleet.wire.codes import AccessType, AckType, Operation, Priority
 from meshfleet.wire.fields import WHOLE, ExtenderId, HexOrNull, Json, SecretField, Time
@@ -88,9 +89,21 @@ _STRUCTS: Final[Mapping[Operation, type[Request]]] = {
 
 
 def decode(operation: Operation, data: bytes, *, version: Version = gating.NEWEST) -> Request:
-    """Read the payload of a request as a gateway of this version does: newer parameters are not looked at."""
+    """Read the payload of a request as a gateway of this version does: newer parameters are not looked at.
+
+    The field of an error tells what to answer: `value` and `ext` are a wrong value, all else a wrong request.
+    """
     unknown = gating.newer_fields("request", operation, version)
     return payload.read(_STRUCTS[operation], data or b"{}", without=unknown)
+
+
+def read_id(data: bytes) -> RequestId | None:
+    """Read the id of a request that may be malformed otherwise: its answer should carry it (response-22)."""
+    try:
+        given = payload.read_object(data or b"{}").get("id")
+    except WireError:
+        return None
+    return RequestId(given) if isinstance(given, str) else None
 
 
 def encode(request: Request) -> bytes:

@@ -84,4 +84,6 @@ def decode(operation: Operation, data: bytes) -> Response:
 
 def encode(operation: Operation, response: Response, *, version: Version | None = None) -> bytes:
     """Write a response; for a gateway of an older version without the fields it does not know."""
+    if type(response) is not _STRUCTS.get(operation):
+        raise TypeError(f"{operation} is not answered with {type(response).__name__}")
     return payload.write(response, without=gating.newer_fields("response", operation, version))

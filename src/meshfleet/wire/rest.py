@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from urllib.parse import quote
 
+import msgspec
 from msgspec import Struct
 
-from meshfleet.errors import MalformedText
+from meshfleet.errors import MalformedPayload, MalformedText
+from meshfleet.wire import payload
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import DeviceId
@@ -113,6 +115,29 @@ class NewLabel(Ask, frozen=True, kw_only=True):
 
     label: str
     device_ids: tuple[str, ...] = ()
+
+
+AskT = TypeVar("AskT", bound=Ask)
+
+
+def decode(kind: type[AskT], data: bytes) -> AskT:
+    """Read the body of a request, or raise a `WireError` that names the field."""
+    text = payload.utf8(data)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as exc:
+        raise payload.rejection(exc) from None
+    except msgspec.DecodeError as exc:
+        raise MalformedPayload("body", f"cannot be read as JSON: {exc}") from exc
+    except RecursionError:
+        raise MalformedPayload("body", "is nested too deeply") from None
+
+
+def parse_max_results(text: str) -> int:
+    """Read `MaxResults`: how many items a page may hold (rest-23)."""
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_RESULTS <= int(text) <= MAX_RESULTS:
+        raise MalformedPayload("MaxResults", f"is not a number from {MIN_RESULTS} to {MAX_RESULTS}")
+    return int(text)
 
 
 _BEARER = re.compile(r"bearer ([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE | re.ASCII)

@@ -24,7 +24,7 @@ _BASIC = (
     r"(?P<year>\d{4})(?:(?P<month>\d\d)(?P<day>\d\d)|W(?P<week>\d\d)(?P<weekday>\d)|(?P<ordinal>\d{3}))"
     r"[Tt ](?P<hour>\d\d)(?:(?P<minute>\d\d)(?P<second>\d\d)?)?"
 )
-_END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
+_END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+\u2212-]\d\d(?::?\d\d)?)?"
 _PATTERNS = tuple(re.compile(form + _END, re.ASCII) for form in (_EXTENDED, _BASIC))
 
 # More digits than anybody writes, and few enough to calculate with: a hostile fraction may have thousands.
@@ -35,7 +35,10 @@ def write_time(time: datetime) -> str:
     """Spell a time as we always do: UTC, exactly three fractional digits, `Z`."""
     if time.tzinfo is None:
         raise ValueError("a time without an offset: Python would take it for the time of this machine")
-    return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    try:
+        return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    except OverflowError as exc:
+        raise MalformedTime("time", "lies outside of the calendar") from exc
 
 
 def parse_time(text: str, field: str = "time") -> datetime:
@@ -93,4 +96,4 @@ def _offset(zone: str | None) -> timedelta:
     if hours > 23 or minutes > 59:  # noqa: PLR2004 # a clock
         raise ValueError
     size = timedelta(hours=hours, minutes=minutes)
-    return -size if zone[0] == "-" else size
+    return size if zone[0] == "+" else -size

@@ -111,11 +111,23 @@ class Topics:
         self._front = f"{prefix}/" if prefix else ""
         self._names = names
         self._shape = re.compile(re.escape(self._front) + _SHAPE)
+        self._request = re.compile(re.escape(self._front) + _REQUEST)
         self.parse: Callable[[str], Topic] = lru_cache(CACHED_TOPICS)(self._parse)
 
     def spell(self, topic: Topic) -> str:
         """Write a topic with the prefix in front (topic-7)."""
         return f"{self._front}{topic}"
+
+    def answer_to(self, text: str, gateway: Mac) -> str | None:
+        """Spell where this gateway answers a request that `parse` does not know; None: it is no request.
+
+        Operations of later versions, and mistakes, are answered too (response-24).
+        """
+        found = self._request.fullmatch(text)
+        if found is None or found[1] not in {None, gateway}:
+            return None
+        device = gateway if found[1] is None and found[2] == EVERY_GATEWAY else found[2]
+        return f"{self._front}mt/gateway/{gateway}/response/{device}/{found[3]}"
 
     def _parse(self, text: str) -> Topic:
         """Read a topic, or raise a `WireError` that names the part at fault."""
@@ -159,14 +171,18 @@ class Topics:
         return f"{self._front}mt/gateways/#"
 
 
-# Levels without wildcards or control characters, none of them empty; `$` in front belongs to the broker.
-_PREFIX = re.compile(r"(?!\$)[^/+#\x00-\x1f\x7f]+(?:/[^/+#\x00-\x1f\x7f]+)*")
+# Up to 128 characters in levels that are not empty, as in names; `$` in front belongs to the broker.
+_PREFIX = re.compile(
+    r"(?!\$)(?!.{129})[^/+#\x00-\x1f\x7f\ud800-\udfff]+(?:/[^/+#\x00-\x1f\x7f\ud800-\udfff]+)*"
+)
 
 # One match reads a well-formed topic; what is wrong with any other is found out only then.
 _SHAPE = (
     r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
     r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
 )
+
+_REQUEST = r"mt/(?:gateway/([0-9a-f]{12})|gateways)/request/([0-9a-f]{12})/([^+#\x00]+)"
 
 
 def _misshapen(text: str, front: str) -> WireError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import UndecodableValue, UnencodableValue, shown
+from meshfleet.errors import UndecodableValue, UnencodableValue, path, shown
 from meshfleet.wire.identifiers.layouts import Bool, Layout, Number, is_number, too_short
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class _Given:
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{shown(value)} is not an object")
         if unknown := value.keys() - set(_NAMES):
-            raise UnencodableValue(f"{field}.{min(unknown)}", "is not a field of this value")
+            raise UnencodableValue(path(field, min(unknown)), "is not a field of this value")
         if missing := set(_NAMES) - value.keys():
-            raise UnencodableValue(f"{field}.{min(missing)}", "is missing")
+            raise UnencodableValue(path(field, min(missing)), "is missing")
         self._values = value
         self._field = field
 

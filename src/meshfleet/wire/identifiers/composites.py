@@ -6,7 +6,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshfleet.errors import MalformedHex, UndecodableValue, UnencodableValue, shown
+from meshfleet.errors import MalformedHex, UndecodableValue, UnencodableValue, path, shown
 from meshfleet.wire.hextext import to_bytes
 from meshfleet.wire.identifiers.layouts import Fixed, Layout, Number, too_short
 
@@ -85,20 +85,20 @@ class Record(Layout):
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{shown(value)} is not an object")
         if unknown := value.keys() - self.names:
-            raise UnencodableValue(f"{field}.{min(unknown)}", "is not a field of this value")
+            raise UnencodableValue(path(field, min(unknown)), "is not a field of this value")
         parts = []
         left_out: str | None = None
         for part in self._fields:
-            path = f"{field}.{part.name}"
+            place = f"{field}.{part.name}"
             given = value.get(part.name, part.default)
             if given is None and part.optional:
-                left_out = left_out or path
+                left_out = left_out or place
             elif given is None:
-                raise UnencodableValue(path, "is missing")
+                raise UnencodableValue(place, "is missing")
             elif left_out:
                 raise UnencodableValue(left_out, f"is missing in front of {part.name}")
             else:
-                parts.append(part.layout.write(given, path))
+                parts.append(part.layout.write(given, place))
         return b"".join(parts)
 
 
@@ -177,11 +177,11 @@ class Dictionary(Layout):
             raise UnencodableValue(field, f"{shown(value)} is not an object")
         chunks: dict[int, bytes] = {}
         for name, part in value.items():
-            key, chunk = self._chunk(name, part, f"{field}.{name}")
+            key, chunk = self._chunk(name, part, path(field, name))
             if key in chunks:
-                raise UnencodableValue(f"{field}.{name}", f"is key {key} once more")
+                raise UnencodableValue(path(field, name), f"is key {key} once more")
             if len(chunk) > 255:  # noqa: PLR2004 # its length is one byte
-                raise UnencodableValue(f"{field}.{name}", f"has {len(chunk)} bytes; 255 are allowed")
+                raise UnencodableValue(path(field, name), f"has {len(chunk)} bytes; 255 are allowed")
             chunks[key] = chunk
         return b"".join(bytes([key, len(chunk)]) + chunk for key, chunk in sorted(chunks.items()))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet.errors import MalformedHex, UndecodableValue, UnencodableValue, UnknownIdentifier
+from meshfleet.errors import MalformedHex, UndecodableValue, UnencodableValue, UnknownIdentifier, path, shown
 from meshfleet.wire.fields import Json
 from meshfleet.wire.hextext import to_bytes
 
@@ -84,6 +84,8 @@ class Entry:
         """Turn JSON into a raw value."""
         if self.layout is None:
             raise UnknownIdentifier("identifier", f"{self.name} ({self.id}) is known as raw only")
+        if not isinstance(ext, dict | None):
+            raise UnencodableValue("ext", f"{shown(ext)} is not an object")
         if not ext:
             return self.layout.write(value, "value")
         raw = self.layout.write_in_front(value, "value")
@@ -96,7 +98,7 @@ class Entry:
         if not isinstance(rest, str):
             raise UnencodableValue(f"ext.{REST}", "is not hex")
         if known and self.extension is None:
-            raise UnencodableValue(f"ext.{min(known)}", f"{self.name} has no such extension")
+            raise UnencodableValue(path("ext", min(known)), f"{self.name} has no such extension")
         try:
             tail = self.extension.write(known, "ext") if self.extension is not None and known else b""
             tail += to_bytes(rest, f"ext.{REST}")

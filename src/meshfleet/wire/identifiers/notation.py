@@ -146,6 +146,8 @@ class _Reader:
         token = self._take()
         if not token[:1].isalpha():
             raise NotationError(f"a name expected, {_named(token)} found")
+        if len(token) > _LONGEST_NAME:
+            raise NotationError(f"{_named(token)} has more than {_LONGEST_NAME} characters")
         return token
 
     def _sized(self, word: str) -> Layout:
@@ -206,6 +208,8 @@ class _Reader:
             field = self._field()
             if any(field.name == other.name for other in fields):
                 raise NotationError(f"{_named(field.name)} is there twice")
+            if len(fields) == _MOST_FIELDS:
+                raise NotationError(f"a record has at most {_MOST_FIELDS} fields")
             if fields:
                 _check_order(fields[-1], field)
             fields.append(field)
@@ -250,6 +254,8 @@ _LARGEST_COUNT: Final = 2
 """Bytes: a longer count could not be believed anyway."""
 
 _LARGEST_KEY: Final = 255
+_MOST_FIELDS: Final = 255
+_LONGEST_NAME: Final = 64
 
 
 def _check_order(last: Field, field: Field) -> None:
