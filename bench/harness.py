@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,33 +22,28 @@ QUICK_ROUNDS = 5
 
 
 class Case(NamedTuple):
-    """One thing to measure."""
+    """One thing to measure: a call with one argument, as a loop over messages makes it."""
 
-    work: Callable[[], object]
-    """Does the operation once, or `operations` times."""
+    call: Callable[[Any], object]
+    argument: Any
     operations: int = 1
-
-
-_EMPTY = Case(partial(bool))
-"""What a case costs that does nothing: cases are partial calls too."""
+    """How many operations one call does."""
 
 
 def cpu_per_operation(cases: Mapping[str, Case], *, quick: bool) -> dict[str, float]:
-    """Microseconds of CPU time that one operation of each case takes, the loop around it taken off."""
+    """Microseconds of CPU time that one operation of each case takes; the loop around it is in it."""
     calls, rounds = (QUICK_CALLS, QUICK_ROUNDS) if quick else (CALLS, ROUNDS)
     figures: dict[str, list[float]] = {name: [] for name in cases}
     gc.collect()
     for _ in range(rounds):
-        empty = _round(_EMPTY, calls)
         for name, case in cases.items():
-            cpu = _round(case, max(1, calls // case.operations))
-            figures[name].append(cpu - empty / case.operations)
+            figures[name].append(_round(case, max(1, calls // case.operations)))
     return {name: round(statistics.median(values), 3) for name, values in figures.items()}
 
 
 def _round(case: Case, calls: int) -> float:
-    work = case.work
+    call, argument, operations = case
     start = time.process_time_ns()
-    for _ in range(calls):
-        work()
-    return (time.process_time_ns() - start) / 1000 / calls / case.operations
+    for _ in repeat(None, calls):
+        call(argument)
+    return (time.process_time_ns() - start) / 1000 / calls / operations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from binascii import unhexlify
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints, TypeAdapter
@@ -17,7 +16,7 @@ from meshfleet.wire.reports import DECODERS
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 BARS = {"payload": 0.6, "topic, first sight": 3.0, "topic, cached": 0.2, "raw to decoded": 2.0}
 """Microseconds that an operation may take."""
@@ -108,8 +107,8 @@ TEMPERATURE = TypeAdapter(
 )
 
 
-def _pydantic_topic() -> Topic:
-    _, _, gateway, _, device, kind, identifier = TOPIC.split("/")
+def _pydantic_topic(topic: str) -> Topic:
+    _, _, gateway, _, device, kind, identifier = topic.split("/")
     return Topic.model_validate(
         {"gateway": gateway, "device": device, "kind": kind, "identifier": identifier}
     )
@@ -120,34 +119,29 @@ NEW_TOPICS = [
 ]
 
 
-def _first_sights() -> None:
+def _first_sights(topics: list[str]) -> None:
     parse = Topics(names=BUILTIN.names).parse
-    for topic in NEW_TOPICS:
+    for topic in topics:
         parse(topic)
 
 
-def _raw_to_decoded(name: str, value: str) -> object:
-    return BUILTIN.decode(name, unhexlify(value))
+def _raw_to_decoded(name: str) -> Callable[[str], object]:
+    return lambda value: BUILTIN.decode(name, unhexlify(value))
 
 
 def run(*, quick: bool) -> dict[str, Any]:
     """Measure all cases; give the figures, with their bars and ratios."""
     topics = Topics(names=BUILTIN.names)
-    cases = {f"payload, {kind}": Case(partial(DECODERS[kind], data)) for kind, data in PAYLOADS.items()}
-    cases |= {
-        "topic, first sight": Case(_first_sights, operations=len(NEW_TOPICS)),
-        "topic, cached": Case(partial(topics.parse, TOPIC)),
-    }
-    cases |= {
-        f"raw to decoded, {name}": Case(partial(_raw_to_decoded, name, raw)) for name, raw in VALUES.items()
-    }
+    cases = {f"payload, {kind}": Case(DECODERS[kind], data) for kind, data in PAYLOADS.items()}
+    cases["topic, first sight"] = Case(_first_sights, NEW_TOPICS, operations=len(NEW_TOPICS))
+    cases["topic, cached"] = Case(topics.parse, TOPIC)
+    cases |= {f"raw to decoded, {name}": Case(_raw_to_decoded(name), value) for name, value in VALUES.items()}
     rivals = {
-        f"payload, {kind}": Case(partial(MODELS[kind].model_validate_json, data))
-        for kind, data in PAYLOADS.items()
+        f"payload, {kind}": Case(MODELS[kind].model_validate_json, data) for kind, data in PAYLOADS.items()
     }
-    rivals["topic, first sight"] = Case(_pydantic_topic)
-    rivals["raw to decoded, temperature"] = Case(partial(TEMPERATURE.validate_python, VALUES["temperature"]))
-    anchor = {"json.loads of a heartbeat": Case(partial(json.loads, PAYLOADS[Kind.HEARTBEAT]))}
+    rivals["topic, first sight"] = Case(_pydantic_topic, TOPIC)
+    rivals["raw to decoded, temperature"] = Case(TEMPERATURE.validate_python, VALUES["temperature"])
+    anchor = {"json.loads of a heartbeat": Case(json.loads, PAYLOADS[Kind.HEARTBEAT])}
     ours = cpu_per_operation(cases, quick=quick)
     theirs = cpu_per_operation(rivals, quick=quick)
     return {
