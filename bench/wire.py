@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from binascii import unhexlify
+from struct import unpack
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints, TypeAdapter
@@ -100,6 +101,39 @@ MODELS: Mapping[Kind, type[BaseModel]] = {
     Kind.PROPERTY: Raw,
     Kind.EVENT_DECODED: Decoded,
 }
+
+
+class Interval(BaseModel):
+    """A value of two fields, as pydantic would have it."""
+
+    interval: int
+    denominator: int
+
+
+class MotionExt(BaseModel):
+    """An extension, as pydantic would have it."""
+
+    transitionCounter: int  # noqa: N815 # its name in JSON
+    isTransition: bool  # noqa: N815 # its name in JSON
+
+
+class Motion(BaseModel):
+    """A value with its extension, as pydantic would have it."""
+
+    value: int
+    ext: MotionExt
+
+
+def _interval(value: str) -> Interval:
+    interval, denominator = unpack(">HB", unhexlify(value))
+    return Interval(interval=interval, denominator=denominator)
+
+
+def _motion(value: str) -> Motion:
+    motion, counter, flags = unpack(">BIB", unhexlify(value))
+    return Motion(value=motion, ext=MotionExt(transitionCounter=counter, isTransition=bool(flags & 1)))
+
+
 TEMPERATURE = TypeAdapter(
     Annotated[
         float, BeforeValidator(lambda value: int.from_bytes(unhexlify(value), "big", signed=True) / 100)
@@ -140,6 +174,8 @@ def run(*, quick: bool) -> dict[str, Any]:
         f"payload, {kind}": Case(MODELS[kind].model_validate_json, data) for kind, data in PAYLOADS.items()
     }
     rivals["topic, first sight"] = Case(_pydantic_topic, TOPIC)
+    for name, call in {"normal-mode-advertisement-interval": _interval, "motion": _motion}.items():
+        rivals[f"raw to decoded, {name}"] = Case(call, VALUES[name])
     rivals["raw to decoded, temperature"] = Case(TEMPERATURE.validate_python, VALUES["temperature"])
     anchor = {"json.loads of a heartbeat": Case(json.loads, PAYLOADS[Kind.HEARTBEAT])}
     ours = cpu_per_operation(cases, quick=quick)
