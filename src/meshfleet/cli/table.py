@@ -15,11 +15,19 @@ def _load(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Ca
     if path is None:
         return BUILTIN
     try:
-        text = path.read_text("utf-8-sig")  # some editors put a mark in front
+        return BUILTIN.extended(_text(path), str(path))
+    except MalformedCatalogue as exc:
+        # Each mistake at the beginning of a line, where editors look for file and line.
+        raise click.ClickException(f"the table cannot be used:\n{exc}") from exc
+
+
+def _text(path: Path) -> str:
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError as exc:
-        line = path.read_bytes()[: exc.start].count(b"\n") + 1
+        line = raw[: exc.start].count(b"\n") + 1
         raise MalformedCatalogue(str(path), [Mistake(line, "is not UTF-8")]) from exc
-    return BUILTIN.extended(text, str(path))
 
 
 def table_option(command: Any) -> Any:

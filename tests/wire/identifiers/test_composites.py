@@ -161,8 +161,7 @@ def test_a_list_is_no_longer_than_its_count_can_tell() -> None:
     assert decode("[u8 u8]", encode("[u8 u8]", [7] * 255).hex()) == [7] * 255
     with pytest.raises(UnencodableValue) as refused:
         encode(TARGETS, {"type": 0, "targets": [A] * 256})
-    assert refused.value.field.startswith("value.targets")
-    assert "256 is not between 0 and 255" in refused.value.reason
+    assert str(refused.value) == "value.targets: has 256 elements; 255 are allowed"
 
 
 SIZED = ["bool", "u8", "u16", "s8", "s16/100", "u48", "float", "mac", "hex(2)", "dotted(2)", "bit(3)"]
@@ -197,7 +196,7 @@ def few_bits(raw: bytes) -> bytes:
 
 @settings(max_examples=500)
 @given(notations(), raws)
-@pytest.mark.rule("value-16", "value-17", "value-18", "value-19")
+@pytest.mark.rule("value-16", "value-17", "value-19")
 def test_whatever_layout_reads_a_value_writes_it_again(notation: str, raw: bytes) -> None:
     layout = parse_layout(notation)
     try:

@@ -250,7 +250,7 @@ def test_a_number_without_a_word_has_no_decoded_form(identifier: str, raw: str) 
         BUILTIN.decode(identifier, bytes.fromhex(raw))
 
 
-@pytest.mark.rule("value-19", "value-20", "value-38")
+@pytest.mark.rule("value-19", "value-38")
 def test_production_info_is_a_dictionary_of_eight_known_keys() -> None:
     value = {
         "mac": MAC,

@@ -132,8 +132,10 @@ class CountedList(Layout):
         """Take an array no longer than the count can tell."""
         if not isinstance(value, list):
             raise UnencodableValue(field, f"{shown(value)} is not an array")
+        if len(value) > self._count.high:
+            raise UnencodableValue(field, f"has {len(value)} elements; {self._count.high} are allowed")
         elements = (self._element.write(element, f"{field}[{n}]") for n, element in enumerate(value))
-        return self._count.write(len(value), f"{field} (its length)") + b"".join(elements)
+        return self._count.write(len(value), field) + b"".join(elements)
 
 
 class Dictionary(Layout):

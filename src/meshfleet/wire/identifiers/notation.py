@@ -68,7 +68,7 @@ _SIZED: Final[Mapping[str, tuple[Callable[[int], Layout], int, int]]] = {
 """What takes a number in brackets, and between which."""
 
 
-_TOKEN = re.compile(r"\s*(?:(-?[0-9]{1,15}|[A-Za-z][A-Za-z0-9]*)|(\.\.|[{}()\[\],:=?/]))")
+_TOKEN = re.compile(r"\s*(?:(-?[0-9]+|[A-Za-z][A-Za-z0-9]*)|(\.\.|[{}()\[\],:=?/]))")
 
 
 class NotationError(ValueError):
@@ -137,10 +137,11 @@ class _Reader:
 
     def _int(self) -> int:
         token = self._take()
-        try:
-            return int(token)
-        except ValueError:
-            raise NotationError(f"a number expected, {_named(token)} found") from None
+        if not token.lstrip("-").isdigit():
+            raise NotationError(f"a number expected, {_named(token)} found")
+        if len(token) > _LONGEST_NUMBER:
+            raise NotationError(f"{_named(token)} has more than {_LONGEST_NUMBER} digits")
+        return int(token)
 
     def _name(self) -> str:
         token = self._take()
@@ -256,6 +257,7 @@ _LARGEST_COUNT: Final = 2
 _LARGEST_KEY: Final = 255
 _MOST_FIELDS: Final = 255
 _LONGEST_NAME: Final = 64
+_LONGEST_NUMBER: Final = 15
 
 
 def _check_order(last: Field, field: Field) -> None:
