@@ -24,6 +24,10 @@ MAX_PAYLOAD = 64 * 1024
 """Bytes; anything longer is rejected unread (report-28)."""
 
 
+MAX_DEPTH = 128
+"""Objects and arrays within each other. Python's own limit depends on its version and on who calls."""
+
+
 class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, rename="camel"):
     """What all payloads share. `read` drops unknown fields; the fast way of reports leaves them to it.
 
@@ -74,7 +78,17 @@ def read_object(payload: bytes) -> dict[str, Any]:
         raise MalformedPayload("payload", "is nested too deeply") from None
     if not isinstance(given, dict):
         raise MalformedPayload("payload", "is not a JSON object")
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(given):
+        raise MalformedPayload("payload", "is nested too deeply")
     return given
+
+
+def _is_deep(given: Any) -> bool:
+    level = [given]
+    for _ in range(MAX_DEPTH):
+        inner = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [part for parts in inner for part in parts if isinstance(part, dict | list)]
+    return bool(level)
 
 
 def utf8(payload: bytes) -> str:

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from meshfleet.wire import gating, payload
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.fields import Channel, Count, HexField, Json, MacField, Seq, Time, Whole
-from meshfleet.wire.payload import MAX_PAYLOAD, Payload
+from meshfleet.wire.payload import MAX_DEPTH, MAX_PAYLOAD, Payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,6 +169,14 @@ def _is_plain(data: bytes, time: datetime) -> bool:
     return time.tzinfo is UTC and not _FINER.search(data) and b"\\" not in data
 
 
+# Shorter than anything too deep: every level takes two bytes.
+_SHORT: Final = 2 * MAX_DEPTH
+
+
+def _is_flat(data: bytes) -> bool:
+    return len(data) <= MAX_PAYLOAD and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+
+
 # The decoders below differ in a line. They are written out: a call more would cost a tenth of the whole.
 
 
@@ -190,12 +198,12 @@ def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 
 
 def _json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
-    """For any JSON value, which may hold a `Z`: it counts only where `time` comes first."""
+    """For any JSON value, which may be deep, and may hold a `Z`: that counts only where `time` comes first."""
     fast = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _JsonT:
         try:
-            if len(data) <= MAX_PAYLOAD:
+            if len(data) <= _SHORT or _is_flat(data):
                 report = fast(data)
                 if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time):
                     return report
