@@ -198,7 +198,7 @@ def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 
 
 def _json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
-    """For any JSON value, which may be deep, and may hold a `Z`: that counts only where `time` comes first."""
+    """For any JSON value: it may be deep, and may hold a `Z`, which counts only where `time` comes first."""
     fast = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _JsonT:
