@@ -115,3 +115,11 @@ def test_a_table_may_begin_with_a_mark_and_hold_what_looks_like_markup(tmp_path:
 
 def test_a_list_for_a_program_is_not_cut() -> None:
     assert "priority-mode-advertisement-interval  property" in run("identifiers").output
+
+
+def test_explain_says_why_a_raw_value_is_not_decoded() -> None:
+    topic = b"mt/gateway/d0cf5e000001/device/d0cf5e0000a1/property/8110"
+    line = topic + b' {"time":"2026-11-15T10:07:20Z","value":"09"}\n'
+    assert 'device-mode = "09" (not decoded: 09 stands for no word)' in run("explain", stdin=line).output
+    (found,) = run("explain", "--json", stdin=line).output.splitlines()
+    assert msgspec.json.decode(found)["undecodable"] == "09 stands for no word"

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from meshfleet.cli.table import table_option
 from meshfleet.cli.terminal import printable
-from meshfleet.errors import WireError
+from meshfleet.errors import UndecodableValue, WireError
 from meshfleet.wire import payload, reports, requests, responses
 from meshfleet.wire.codes import Status
 from meshfleet.wire.fields import Json
@@ -64,6 +64,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     payload: dict[str, Json] = {}
     decoded: Json | UnsetType = UNSET
     ext: dict[str, Json] | None = None
+    undecodable: str = ""
+    """Why a raw value does not fit the layout of its identifier."""
     unit: str = ""
     topic: str = ""
     error: Rejection | None = None
@@ -80,7 +82,7 @@ def _explanation(topic: str, data: bytes, topics: Topics, catalogue: Catalogue) 
             error=Rejection(code=exc.code, field=exc.field, reason=exc.reason),
         )
     entry = catalogue.find(parsed.identifier) if parsed.identifier else None
-    decoded = _decoded(body.get("value"), entry) if not _word(parsed).decoded else None
+    decoded, undecodable = _decoded(body.get("value"), entry) if not _word(parsed).decoded else (None, "")
     return Explanation(
         message=_MESSAGES[type(parsed)],
         gateway=None if isinstance(parsed, BroadcastTopic) else parsed.gateway,
@@ -91,6 +93,7 @@ def _explanation(topic: str, data: bytes, topics: Topics, catalogue: Catalogue) 
         payload=body,
         decoded=decoded.value if decoded else UNSET,
         ext=decoded.ext if decoded else None,
+        undecodable=undecodable,
         unit=entry.unit if entry else "",
     )
 
@@ -121,14 +124,14 @@ def _payload(topic: Topic, data: bytes) -> dict[str, Json]:
 _SECRET = {"key", "publicKey"}
 
 
-def _decoded(value: Json, entry: Entry | None) -> Decoded | None:
-    """Decode a raw value, where there is one and its layout is known."""
-    if entry is None or not isinstance(value, str):
-        return None
+def _decoded(value: Json, entry: Entry | None) -> tuple[Decoded | None, str]:
+    """Decode a raw value, where there is one and its layout is known; else say why it does not fit."""
+    if entry is None or entry.layout is None or not isinstance(value, str):
+        return None, ""
     try:
-        return entry.decode(to_bytes(value))
-    except WireError:
-        return None
+        return entry.decode(to_bytes(value)), ""
+    except UndecodableValue as exc:
+        return None, exc.reason
 
 
 def _sentence(found: Explanation) -> str:
@@ -141,6 +144,8 @@ def _sentence(found: Explanation) -> str:
         subject += f" = {_json(value if found.decoded is UNSET else found.decoded)} {found.unit}".rstrip()
     if found.decoded is not UNSET:
         subject += f" (raw {value})"
+    if found.undecodable:
+        subject += f" (not decoded: {found.undecodable})"
     details = (_detail(name, given) for name, given in {**rest, **(found.ext or {})}.items())
     line = f"{found.message:<9} {found.device}  {found.word:<19} {subject:<40} {'  '.join(details)}"
     return printable(line.rstrip())
