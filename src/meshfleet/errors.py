@@ -12,6 +12,9 @@
     │   ├── MalformedHex
     │   ├── MalformedText         a name or label that cannot be one
     │   ├── MalformedTopic
+    │   ├── MalformedPacket       bytes that are no MQTT packet, or a packet that may not be sent
+    │   │   ├── PacketTooLarge
+    │   │   └── UnsupportedProtocol
     │   ├── MalformedPayload
     │   │   └── PayloadTooLarge
     │   ├── UnknownIdentifier     not in the catalogue, or there without a known layout
@@ -145,6 +148,24 @@ class MalformedTopic(WireError):
     """Not a topic of the protocol."""
 
     code = "malformed-topic"
+
+
+class MalformedPacket(WireError):
+    """Bytes that are no packet of MQTT 3.1.1, or a packet that breaks its rules."""
+
+    code = "malformed-packet"
+
+
+class PacketTooLarge(MalformedPacket):
+    """A packet longer than the receiver takes."""
+
+    code, http = "packet-too-large", 413
+
+
+class UnsupportedProtocol(MalformedPacket):
+    """A client that speaks another version of MQTT."""
+
+    code = "unsupported-protocol"
 
 
 class MalformedPayload(WireError):

@@ -1,0 +1,209 @@
+"""The body of one packet to a struct, for every type but PUBLISH, which has the parser's fast path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import MalformedPacket, UnsupportedProtocol, shown
+from meshfleet.wire.mqtt.names import check_filter, read_text, read_topic
+from meshfleet.wire.mqtt.packets import (
+    REFUSED,
+    Accept,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LEVEL: Final = 4
+_HIGHEST_QOS: Final = 2
+
+
+class _Body:
+    """Reads a body from front to back."""
+
+    def __init__(self, raw: bytes, packet: str) -> None:
+        self._raw = raw
+        self._at = 0
+        self._packet = packet
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._raw)
+
+    def take(self, count: int, field: str) -> bytes:
+        end = self._at + count
+        if end > len(self._raw):
+            raise MalformedPacket(f"{self._packet} {field}", "is cut off")
+        part = self._raw[self._at : end]
+        self._at = end
+        return part
+
+    def byte(self, field: str) -> int:
+        return self.take(1, field)[0]
+
+    def number(self, field: str) -> int:
+        return int.from_bytes(self.take(2, field))
+
+    def id(self) -> int:
+        packet_id = self.number("id")
+        if packet_id == 0:
+            raise MalformedPacket(f"{self._packet} id", "is 0")  # [MQTT-2.3.1-1]
+        return packet_id
+
+    def binary(self, field: str) -> bytes:
+        return self.take(self.number(field), field)
+
+    def text(self, field: str) -> str:
+        return read_text(self.binary(field), f"{self._packet} {field}")
+
+    def topic(self, field: str) -> str:
+        return read_topic(self.binary(field), f"{self._packet} {field}")
+
+    def filter(self) -> str:
+        wanted = self.text("filter")
+        check_filter(wanted, f"{self._packet} filter")
+        return wanted
+
+    def end(self) -> None:
+        if self:
+            raise MalformedPacket(self._packet, f"has {len(self._raw) - self._at} bytes too many")
+
+
+def _connect(body: _Body) -> Connect:
+    _check_protocol(body)
+    flags = body.byte("flags")
+    _check_flags(flags)
+    keep_alive = body.number("keep alive")
+    client_id = body.text("client id")
+    will = _will(flags, body) if flags & 0x04 else None
+    user = body.text("user name") if flags & 0x80 else None
+    password = body.binary("password") if flags & 0x40 else None
+    return Connect(client_id, bool(flags & 0x02), keep_alive, will, user, password)
+
+
+def _check_protocol(body: _Body) -> None:
+    name = body.binary("protocol name")
+    level = body.byte("protocol level")
+    if (name, level) == (b"MQTT", _LEVEL):
+        return
+    if name in {b"MQTT", b"MQIsdp"}:  # another version, to be refused politely [MQTT-3.1.2-2]
+        raise UnsupportedProtocol("CONNECT protocol level", f"{level} is not {_LEVEL}, which is MQTT 3.1.1")
+    raise MalformedPacket("CONNECT protocol name", f"{shown(name)} is not MQTT")  # [MQTT-3.1.2-1]
+
+
+def _check_flags(flags: int) -> None:
+    if flags & 0x01:
+        raise MalformedPacket("CONNECT flags", "have the reserved bit set")  # [MQTT-3.1.2-3]
+    if not flags & 0x04 and flags & 0x38:
+        raise MalformedPacket("CONNECT flags", "describe a will that is not there")  # [MQTT-3.1.2-11]
+    if flags >> 3 & 3 > _HIGHEST_QOS:
+        raise MalformedPacket("CONNECT will qos", "3 is none")  # [MQTT-3.1.2-14]
+    if flags & 0xC0 == 0x40:  # a password without a user name
+        raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
+
+
+def _will(flags: int, body: _Body) -> Will:
+    topic = body.topic("will topic")
+    return Will(topic, body.binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
+
+
+def _connack(body: _Body) -> Connack:
+    flags, code = body.byte("flags"), body.byte("return code")
+    if flags > 1:
+        raise MalformedPacket("CONNACK flags", "have a reserved bit set")
+    if code > max(Accept):
+        raise MalformedPacket("CONNACK return code", f"{code} is reserved")
+    if flags and code:
+        raise MalformedPacket("CONNACK session present", "goes with acceptance only")  # [MQTT-3.2.2-4]
+    return Connack(bool(flags), Accept(code))
+
+
+def _subscribe(body: _Body) -> Subscribe:
+    packet_id, filters = body.id(), []
+    while body:
+        wanted, qos = body.filter(), body.byte("qos")
+        if qos > _HIGHEST_QOS:
+            raise MalformedPacket("SUBSCRIBE qos", f"{qos} is none")  # [MQTT-3.8.3-4]
+        filters.append((wanted, qos))
+    if not filters:
+        raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
+    return Subscribe(packet_id, tuple(filters))
+
+
+def _suback(body: _Body) -> Suback:
+    packet_id, codes = body.id(), []
+    while body:
+        code = body.byte("code")
+        if code > _HIGHEST_QOS and code != REFUSED:
+            raise MalformedPacket("SUBACK code", f"{code} is neither a QoS nor 128")  # [MQTT-3.9.3-2]
+        codes.append(code)
+    if not codes:
+        raise MalformedPacket("SUBACK codes", "are missing")
+    return Suback(packet_id, tuple(codes))
+
+
+def _unsubscribe(body: _Body) -> Unsubscribe:
+    packet_id, filters = body.id(), []
+    while body:
+        filters.append(body.filter())
+    if not filters:
+        raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
+    return Unsubscribe(packet_id, tuple(filters))
+
+
+class Shape:
+    """How packets that begin with one byte are read."""
+
+    __slots__ = ("_read", "name")
+
+    def __init__(self, name: str, read: Callable[[_Body], Packet]) -> None:
+        self.name = name
+        self._read = read
+
+    def decode(self, raw: bytes) -> Packet:
+        """Read a whole body, and nothing behind it."""
+        body = _Body(raw, self.name)
+        packet = self._read(body)
+        body.end()
+        return packet
+
+
+_BOTH: Final = {
+    0x40: Shape("PUBACK", lambda body: Puback(body.id())),
+    0x50: Shape("PUBREC", lambda body: Pubrec(body.id())),
+    0x62: Shape("PUBREL", lambda body: Pubrel(body.id())),
+    0x70: Shape("PUBCOMP", lambda body: Pubcomp(body.id())),
+}
+
+FROM_CLIENTS: Final[Mapping[int, Shape]] = {
+    **_BOTH,
+    0x10: Shape("CONNECT", _connect),
+    0x82: Shape("SUBSCRIBE", _subscribe),
+    0xA2: Shape("UNSUBSCRIBE", _unsubscribe),
+    0xC0: Shape("PINGREQ", lambda _: Pingreq()),
+    0xE0: Shape("DISCONNECT", lambda _: Disconnect()),
+}
+"""What a server may receive, by the first byte of the fixed header."""
+
+FROM_SERVERS: Final[Mapping[int, Shape]] = {
+    **_BOTH,
+    0x20: Shape("CONNACK", _connack),
+    0x90: Shape("SUBACK", _suback),
+    0xB0: Shape("UNSUBACK", lambda body: Unsuback(body.id())),
+    0xD0: Shape("PINGRESP", lambda _: Pingresp()),
+}
+"""What a client may receive, by the first byte of the fixed header."""

@@ -1,0 +1,194 @@
+"""Packets to bytes. What breaks the standard is refused here, so that no peer ever sees it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final
+
+from meshfleet.errors import MalformedPacket
+from meshfleet.wire.mqtt.names import SPELT, binary, check_filter, text, write_topic
+from meshfleet.wire.mqtt.packets import (
+    LARGEST_ID,
+    LARGEST_REMAINING,
+    REFUSED,
+    Accept,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PROTOCOL: Final = b"\x00\x04MQTT\x04"
+"""The name and level of MQTT 3.1.1, as every CONNECT begins."""
+
+PINGREQ: Final = b"\xc0\x00"
+PINGRESP: Final = b"\xd0\x00"
+DISCONNECT: Final = b"\xe0\x00"
+
+_QOS: Final = (0, 1, 2)
+_PUBACK: Final = 0x4002
+_LONGEST_KEEP_ALIVE: Final = 0xFFFF
+_CACHED_FRONTS: Final = 4_096
+
+_DUP: Final = 0x08
+
+
+def encode(packet: Packet) -> bytes:
+    """Write any packet."""
+    return _ENCODERS[type(packet)](packet)
+
+
+def publish(message: Publish, packet_id: int = 0) -> bytes:
+    """Write a PUBLISH, with this id instead of its own: a message gets one when it sets out."""
+    topic = SPELT.get(message.topic) or write_topic(message.topic)
+    payload, qos = message.payload, message.qos
+    if not qos:
+        if message.dup:
+            raise MalformedPacket("PUBLISH dup", "is never set at QoS 0")  # [MQTT-3.3.1-2]
+        return _front(0x30 | message.retain, len(topic) + len(payload)) + topic + payload
+    if qos not in _QOS:
+        raise MalformedPacket("PUBLISH qos", f"{qos} is none")
+    first = 0x30 | qos << 1 | message.retain | message.dup << 3
+    return _front(first, len(topic) + 2 + len(payload)) + topic + _id(packet_id, "PUBLISH") + payload
+
+
+def again(packet: bytes) -> bytes:
+    """The bytes of a PUBLISH with the mark of a repetition [MQTT-3.3.1-1]."""
+    return bytes((packet[0] | _DUP,)) + packet[1:]
+
+
+def pubacks(packet_ids: Sequence[int]) -> bytes:
+    """A PUBACK for each id, in one piece."""
+    words = [_PUBACK] * (2 * len(packet_ids))
+    words[1::2] = packet_ids
+    return pack(f">{len(words)}H", *words)
+
+
+@lru_cache(_CACHED_FRONTS)
+def _front(first: int, remaining: int) -> bytes:
+    """The fixed header."""
+    if remaining > LARGEST_REMAINING:
+        raise MalformedPacket("packet", f"{remaining} bytes are more than {LARGEST_REMAINING}")
+    front = bytearray((first,))
+    while remaining > 0x7F:
+        front.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    front.append(remaining)
+    return bytes(front)
+
+
+def _whole(first: int, body: bytes) -> bytes:
+    return _front(first, len(body)) + body
+
+
+def _id(packet_id: int, packet: str) -> bytes:
+    if not 0 < packet_id <= LARGEST_ID:
+        raise MalformedPacket(f"{packet} id", f"{packet_id} is not 1 to {LARGEST_ID}")  # [MQTT-2.3.1-1]
+    return packet_id.to_bytes(2)
+
+
+def _check_qos(qos: int, field: str) -> None:
+    if qos not in _QOS:
+        raise MalformedPacket(field, f"{qos} is none")
+
+
+def _connect(packet: Connect) -> bytes:
+    if not 0 <= packet.keep_alive <= _LONGEST_KEEP_ALIVE:
+        raise MalformedPacket(
+            "CONNECT keep alive", f"{packet.keep_alive} is not 0 to {_LONGEST_KEEP_ALIVE} seconds"
+        )
+    if packet.user is None and packet.password is not None:
+        raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
+    flags = packet.clean << 1
+    tail = text(packet.client_id, "CONNECT client id")
+    if packet.will is not None:
+        flags |= _will_flags(packet.will)
+        tail += write_topic(packet.will.topic, "CONNECT will topic")
+        tail += binary(packet.will.payload, "CONNECT will payload")
+    if packet.user is not None:
+        flags |= 0x80
+        tail += text(packet.user, "CONNECT user name")
+    if packet.password is not None:
+        flags |= 0x40
+        tail += binary(packet.password, "CONNECT password")
+    return _whole(0x10, PROTOCOL + bytes((flags,)) + packet.keep_alive.to_bytes(2) + tail)
+
+
+def _will_flags(will: Will) -> int:
+    _check_qos(will.qos, "CONNECT will qos")
+    return 0x04 | will.qos << 3 | will.retain << 5
+
+
+def _connack(packet: Connack) -> bytes:
+    if packet.session_present and packet.code != Accept.ACCEPTED:
+        raise MalformedPacket("CONNACK session present", "goes with acceptance only")  # [MQTT-3.2.2-4]
+    return bytes((0x20, 2, packet.session_present, packet.code))
+
+
+def _subscribe(packet: Subscribe) -> bytes:
+    if not packet.filters:
+        raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
+    body = _id(packet.packet_id, "SUBSCRIBE")
+    for wanted, qos in packet.filters:
+        _check_qos(qos, "SUBSCRIBE qos")
+        body += _filter(wanted, "SUBSCRIBE filter") + bytes((qos,))
+    return _whole(0x82, body)
+
+
+def _suback(packet: Suback) -> bytes:
+    if not packet.codes:
+        raise MalformedPacket("SUBACK codes", "are missing")
+    if any(code not in _QOS and code != REFUSED for code in packet.codes):
+        raise MalformedPacket("SUBACK code", "is neither a QoS nor 128")  # [MQTT-3.9.3-2]
+    return _whole(0x90, _id(packet.packet_id, "SUBACK") + bytes(packet.codes))
+
+
+def _unsubscribe(packet: Unsubscribe) -> bytes:
+    if not packet.filters:
+        raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
+    filters = [_filter(unwanted, "UNSUBSCRIBE filter") for unwanted in packet.filters]
+    return _whole(0xA2, _id(packet.packet_id, "UNSUBSCRIBE") + b"".join(filters))
+
+
+def _filter(wanted: str, field: str) -> bytes:
+    check_filter(wanted, field)
+    return text(wanted, field)
+
+
+def _reply(first: int, name: str) -> Callable[[Any], bytes]:
+    """The packets that hold an id and nothing else."""
+    return lambda packet: bytes((first, 2)) + _id(packet.packet_id, name)
+
+
+_ENCODERS: Final[dict[type[Packet], Callable[[Any], bytes]]] = {
+    Connect: _connect,
+    Connack: _connack,
+    Publish: lambda packet: publish(packet, packet.packet_id),
+    Puback: _reply(0x40, "PUBACK"),
+    Pubrec: _reply(0x50, "PUBREC"),
+    Pubrel: _reply(0x62, "PUBREL"),
+    Pubcomp: _reply(0x70, "PUBCOMP"),
+    Subscribe: _subscribe,
+    Suback: _suback,
+    Unsubscribe: _unsubscribe,
+    Unsuback: _reply(0xB0, "UNSUBACK"),
+    Pingreq: lambda _: PINGREQ,
+    Pingresp: lambda _: PINGRESP,
+    Disconnect: lambda _: DISCONNECT,
+}
