@@ -19,7 +19,17 @@
     │   │   └── PayloadTooLarge
     │   ├── UnknownIdentifier     not in the catalogue, or there without a known layout
     │   ├── UndecodableValue      raw bytes that do not fit the identifier's layout
-    │   └── UnencodableValue      a JSON value that does not fit the identifier's layout
+    │   ├── UnencodableValue      a JSON value that does not fit the identifier's layout
+    │   └── MalformedAddress      a broker's URL that cannot be used
+    ├── LinkError                 the connection to a broker
+    │   ├── BrokerUnreachable     nobody answers there
+    │   ├── UntrustedBroker       somebody answers, whose certificate does not hold
+    │   ├── ConnectionRefused     the broker does not let us in, and says why
+    │   ├── ConnectionLost
+    │   ├── SubscriptionRefused   the broker grants less than was asked
+    │   ├── LinkClosed            by ourselves
+    │   └── Undelivered           closed before the broker acknowledged everything
+    ├── UnusableCertificate       a file with certificates or a key that cannot be read
     ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
     └── MalformedCatalogue        an identifier table with mistakes; names each line
 
@@ -196,6 +206,97 @@ class UnencodableValue(WireError):
     """A JSON value that does not fit the identifier's layout."""
 
     code = "unencodable-value"
+
+
+class MalformedAddress(WireError):
+    """A broker's URL that cannot be used. The URL itself is not repeated: it may hold a password."""
+
+    code = "malformed-address"
+
+
+class LinkError(FleetError):
+    """The connection to a broker is not there, or not as it should be. Another try may help."""
+
+    code, http = "link-error", 503
+
+
+class BrokerUnreachable(LinkError):
+    """Nobody answers at the broker's address, or not as a broker would."""
+
+    code = "broker-unreachable"
+
+
+class UntrustedBroker(LinkError):
+    """The certificate at the broker's address does not hold."""
+
+    code = "untrusted-broker"
+
+
+class ConnectionRefused(LinkError):
+    """The broker does not let us in. `reason` is its return code."""
+
+    code = "connection-refused"
+
+    def __init__(self, broker: str, reason: int, words: str) -> None:
+        super().__init__(broker, reason, words)
+        self.broker = broker
+        self.reason = reason
+        self.words = words
+
+    def __str__(self) -> str:
+        return f"{self.broker} refuses the connection: {self.words} (return code {self.reason})"
+
+
+class ConnectionLost(LinkError):
+    """The connection ended, and not by our will."""
+
+    code = "connection-lost"
+
+
+class SubscriptionRefused(LinkError):
+    """The broker grants less than was asked: nothing, or a lower QoS."""
+
+    code = "subscription-refused"
+
+    def __init__(self, filters: Sequence[str]) -> None:
+        super().__init__(filters)
+        self.filters = tuple(filters)
+
+    def __str__(self) -> str:
+        return f"the broker does not grant what was asked for {', '.join(map(shown, self.filters))}"
+
+
+class LinkClosed(LinkError):
+    """The link was closed by its owner."""
+
+    code = "link-closed"
+
+
+class Undelivered(LinkError):
+    """The link was closed before the broker acknowledged everything that was published."""
+
+    code = "undelivered"
+
+    def __init__(self, messages: int) -> None:
+        super().__init__(messages)
+        self.messages = messages
+
+    def __str__(self) -> str:
+        return f"closed before the broker acknowledged {self.messages} messages; it may have got them"
+
+
+class UnusableCertificate(FleetError):
+    """A file with certificates or a key that cannot be read."""
+
+    code = "unusable-certificate"
+
+    def __init__(self, files: str, reason: str) -> None:
+        super().__init__(files, reason)
+        self.files = files
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.files}: {self.reason}"
 
 
 class GatewayTooOld(FleetError):

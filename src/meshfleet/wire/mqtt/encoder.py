@@ -54,17 +54,17 @@ def encode(packet: Packet) -> bytes:
     return _ENCODERS[type(packet)](packet)
 
 
-def publish(message: Publish, packet_id: int = 0) -> bytes:
-    """Write a PUBLISH, with this id instead of its own: a message gets one when it sets out."""
+def publish(message: Publish, packet_id: int, *, dup: bool = False) -> bytes:
+    """Write a PUBLISH with this id and mark instead of its own: a message gets them when it sets out."""
     topic = SPELT.get(message.topic) or write_topic(message.topic)
     payload, qos = message.payload, message.qos
     if not qos:
-        if message.dup:
+        if dup:
             raise MalformedPacket("PUBLISH dup", "is never set at QoS 0")  # [MQTT-3.3.1-2]
         return _front(0x30 | message.retain, len(topic) + len(payload)) + topic + payload
     if qos not in _QOS:
         raise MalformedPacket("PUBLISH qos", f"{qos} is none")
-    first = 0x30 | qos << 1 | message.retain | message.dup << 3
+    first = 0x30 | qos << 1 | message.retain | dup << 3
     return _front(first, len(topic) + 2 + len(payload)) + topic + _id(packet_id, "PUBLISH") + payload
 
 
@@ -179,7 +179,7 @@ def _reply(first: int, name: str) -> Callable[[Any], bytes]:
 _ENCODERS: Final[dict[type[Packet], Callable[[Any], bytes]]] = {
     Connect: _connect,
     Connack: _connack,
-    Publish: lambda packet: publish(packet, packet.packet_id),
+    Publish: lambda packet: publish(packet, packet.packet_id, dup=packet.dup),
     Puback: _reply(0x40, "PUBACK"),
     Pubrec: _reply(0x50, "PUBREC"),
     Pubrel: _reply(0x62, "PUBREL"),

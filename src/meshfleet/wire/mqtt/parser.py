@@ -7,6 +7,7 @@ everything else goes the readable way through `decoder`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import MalformedPacket, PacketTooLarge, WireError
@@ -14,20 +15,24 @@ from meshfleet.wire.mqtt.names import KNOWN, read_topic
 from meshfleet.wire.mqtt.packets import LARGEST_REMAINING, Packet, Puback, Publish
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from meshfleet.wire.mqtt.decoder import Shape
 
 _PUBACK: Final = 0x40
 
-_PUBLISH: Final[Mapping[int, tuple[int, bool, bool]]] = {
-    0x30 | dup << 3 | qos << 1 | retain: (qos, bool(retain), bool(dup))
-    for dup in (0, 1)
-    for qos in (0, 1, 2)
-    for retain in (0, 1)
-    if qos or not dup  # [MQTT-3.3.1-2]
-}
+_Flags = Mapping[int, tuple[int, bool, bool]]
 """QoS, retain and dup, for every first byte that a PUBLISH may have."""
+
+_PUBLISH: Final[tuple[_Flags, ...]] = tuple(
+    {
+        0x30 | dup << 3 | qos << 1 | retain: (qos, bool(retain), bool(dup))
+        for dup in (0, 1)
+        for qos in range(highest + 1)
+        for retain in (0, 1)
+        if qos or not dup  # [MQTT-3.3.1-2]
+    }
+    for highest in (0, 1, 2)
+)
+"""By the highest QoS that is taken."""
 
 
 class Parser:
@@ -37,10 +42,13 @@ class Parser:
     longer one is a fault as soon as its length is known, before its body comes.
     """
 
-    __slots__ = ("_held", "_need", "_shapes", "fault", "limit")
+    __slots__ = ("_held", "_need", "_publish", "_shapes", "fault", "limit")
 
-    def __init__(self, shapes: Mapping[int, Shape], limit: int = LARGEST_REMAINING) -> None:
+    def __init__(
+        self, shapes: Mapping[int, Shape], *, limit: int = LARGEST_REMAINING, highest_qos: int = 2
+    ) -> None:
         self._shapes = shapes
+        self._publish = _PUBLISH[highest_qos]
         self._held = bytearray()
         self._need = 0
         self.limit = limit
@@ -61,7 +69,7 @@ class Parser:
             self._held = bytearray()
         packets: list[Packet] = []
         try:
-            at, self._need = _parse(data, self._shapes, self.limit, packets)
+            at, self._need = self._parse(data, packets)
         except WireError as fault:
             self.fault = fault
         else:
@@ -69,57 +77,55 @@ class Parser:
                 self._held += data[at:]
         return packets
 
-
-def _parse(  # noqa: C901, PLR0912 # one straight line: a call for each packet would cost as much as its bytes
-    data: bytes, shapes: Mapping[int, Shape], limit: int, packets: list[Packet]
-) -> tuple[int, int]:
-    """Append the packets of `data`; where the first incomplete one begins, and how many bytes it needs."""
-    at, end = 0, len(data)
-    append, publish, known, message = packets.append, _PUBLISH.get, KNOWN.get, Publish
-    while end - at > 1:
-        first = data[at]
-        remaining = data[at + 1]
-        body = at + 2
-        flags = publish(first)
-        if flags is None and first not in shapes:
-            raise _unknown(first)
-        if remaining > 0x7F:  # more bytes of length follow: most often one
-            if body < end and data[body] < 0x80:
-                remaining += (data[body] << 7) - 0x80
-                body += 1
-            elif (length := _length(data, at + 1)) is None:
-                break
-            else:
-                remaining, body = length
-        if remaining > limit:
-            raise PacketTooLarge("packet", f"{remaining} bytes are more than {limit}")
-        stop = body + remaining
-        if stop > end:
-            return at, stop - at
-        if flags is not None:
-            if remaining < 2:
-                raise MalformedPacket("PUBLISH topic", "is cut off")
-            qos, retain, dup = flags
-            middle = body + 2 + (data[body] << 8 | data[body + 1])
-            raw = data[body + 2 : middle]
-            if not qos:
-                if middle > stop:
+    def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:  # noqa: C901, PLR0912 # see above
+        """Append the packets of `data`; where the first incomplete one begins, and what bytes it needs."""
+        at, end = 0, len(data)
+        shapes, limit, publish = self._shapes, self.limit, self._publish.get
+        append, known, message = packets.append, KNOWN.get, Publish
+        while end - at > 1:
+            first = data[at]
+            remaining = data[at + 1]
+            body = at + 2
+            flags = publish(first)
+            if flags is None and first not in shapes:
+                raise _unknown(first)
+            if remaining > 0x7F:  # more bytes of length follow: most often one
+                if body < end and data[body] < 0x80:
+                    remaining += (data[body] << 7) - 0x80
+                    body += 1
+                elif (length := _length(data, at + 1)) is None:
+                    break
+                else:
+                    remaining, body = length
+            if remaining > limit:
+                raise PacketTooLarge("packet", f"{remaining} bytes are more than {limit}")
+            stop = body + remaining
+            if stop > end:
+                return at, stop - at
+            if flags is not None:
+                if remaining < 2:
                     raise MalformedPacket("PUBLISH topic", "is cut off")
-                append(message(known(raw) or read_topic(raw), data[middle:stop], qos, retain))
+                qos, retain, dup = flags
+                middle = body + 2 + (data[body] << 8 | data[body + 1])
+                raw = data[body + 2 : middle]
+                if not qos:
+                    if middle > stop:
+                        raise MalformedPacket("PUBLISH topic", "is cut off")
+                    append(message(known(raw) or read_topic(raw), data[middle:stop], qos, retain))
+                else:
+                    if middle + 2 > stop:
+                        raise MalformedPacket("PUBLISH id", "is cut off")
+                    packet_id = data[middle] << 8 | data[middle + 1]
+                    if not packet_id:
+                        raise MalformedPacket("PUBLISH id", "is 0")  # [MQTT-2.3.1-1]
+                    topic = known(raw) or read_topic(raw)
+                    append(message(topic, data[middle + 2 : stop], qos, retain, dup, packet_id))
+            elif first == _PUBACK and remaining == 2 and (data[body] or data[body + 1]):
+                append(Puback(data[body] << 8 | data[body + 1]))
             else:
-                if middle + 2 > stop:
-                    raise MalformedPacket("PUBLISH id", "is cut off")
-                packet_id = data[middle] << 8 | data[middle + 1]
-                if not packet_id:
-                    raise MalformedPacket("PUBLISH id", "is 0")  # [MQTT-2.3.1-1]
-                topic = known(raw) or read_topic(raw)
-                append(message(topic, data[middle + 2 : stop], qos, retain, dup, packet_id))
-        elif first == _PUBACK and remaining == 2 and (data[body] or data[body + 1]):
-            append(Puback(data[body] << 8 | data[body + 1]))
-        else:
-            append(shapes[first].decode(data[body:stop]))
-        at = stop
-    return at, 0
+                append(shapes[first].decode(data[body:stop]))
+            at = stop
+        return at, 0
 
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:

@@ -1,0 +1,24 @@
+"""The connection to an MQTT 3.1.1 broker: it comes back by itself, and acknowledges when you say so.
+
+link            the lasting thing: publish, subscribe, receive; survives connections
+connection      one connection, from CONNECT to its end
+address         where a broker is, and who we are to it
+tls             whom to trust
+websocket       MQTT inside a WebSocket
+inbox           messages as batches, acknowledged as batches
+flight          what was published and is not acknowledged
+pace            short rests between reads under load
+delays          how long to wait before the next try
+bell            wakes those who wait for a change
+
+Nothing here knows of gateways or devices. See docs/link.md for how to use it.
+"""
+
+from meshfleet.link.address import Address
+from meshfleet.link.delays import Delays
+from meshfleet.link.inbox import Batch
+from meshfleet.link.link import Link
+from meshfleet.link.options import Options
+from meshfleet.wire.mqtt.packets import Publish, Will
+
+__all__ = ["Address", "Batch", "Delays", "Link", "Options", "Publish", "Will"]

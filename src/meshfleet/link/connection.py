@@ -1,0 +1,287 @@
+"""One connection to a broker, from CONNECT to its end. It does not come back: that is the link's affair."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from meshfleet.errors import ConnectionLost
+from meshfleet.link.flight import LAST_ID
+from meshfleet.link.inbox import Acks
+from meshfleet.link.pace import REST, Pace
+from meshfleet.wire.mqtt.decoder import FROM_SERVERS
+from meshfleet.wire.mqtt.encoder import DISCONNECT, PINGREQ, encode
+from meshfleet.wire.mqtt.packets import (
+    LARGEST_ID,
+    REFUSED,
+    Connack,
+    Connect,
+    Packet,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from meshfleet.wire.mqtt.parser import Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    class Owner(Protocol):
+        """Who hears from a connection."""
+
+        def messages_came(self, connection: Connection, messages: list[Publish], size: int) -> None:
+            """Messages that one read brought, and its bytes."""
+
+        def publishes_landed(self, packet_ids: list[int]) -> None:
+            """Publishes that the broker acknowledged."""
+
+        def room_came(self) -> None:
+            """The network takes bytes again."""
+
+        def connection_ended(self, connection: Connection, reason: ConnectionLost) -> None:
+            """Nothing will come any more."""
+
+
+_TICKS: Final = 3
+"""How often within a keep-alive interval we look whether anything was said."""
+
+
+class Connection(asyncio.Protocol):
+    """Speaks MQTT over a transport: handshake, keep-alive, pace of reading, writes collected per turn."""
+
+    __slots__ = (
+        "_asked",
+        "_connect",
+        "_heard",
+        "_held",
+        "_last_id",
+        "_leaving",
+        "_loop",
+        "_out",
+        "_owner",
+        "_pace",
+        "_parser",
+        "_pinged",
+        "_resting",
+        "_spoken",
+        "_tick",
+        "_transport",
+        "accepted",
+        "acks",
+        "lost",
+        "writable",
+    )
+
+    def __init__(self, connect: Connect, owner: Owner, *, largest: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connect = connect
+        self._owner = owner
+        self._parser = Parser(FROM_SERVERS, limit=largest, highest_qos=1)
+        self._pace = Pace()
+        self._out: list[bytes] = []
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._last_id = LAST_ID
+        self._held = self._resting = self._leaving = False
+        self._heard = self._spoken = self._pinged = False
+        self._tick: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self.acks = Acks(self.send)
+        self.writable = True
+        self.accepted: asyncio.Future[Connack] = self._loop.create_future()
+        self.lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
+        """Done when the connection has ended, with the reason."""
+
+    # What the caller does
+
+    def send(self, data: bytes) -> None:
+        """Send bytes at the end of this turn of the loop, together with all others of the turn."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+
+    async def subscribe(self, filters: Sequence[tuple[str, int]]) -> list[str]:
+        """Ask for filters; those that were granted less than asked."""
+        answer: Suback = await self._ask(Subscribe(self._next_id(), tuple(filters)))
+        if len(answer.codes) != len(filters):
+            raise self._fail("the broker granted another number of filters than was asked")
+        granted = zip(filters, answer.codes, strict=True)
+        return [wanted for (wanted, qos), code in granted if code < qos or code == REFUSED]
+
+    async def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Take filters back."""
+        await self._ask(Unsubscribe(self._next_id(), tuple(filters)))
+
+    def check(self) -> None:
+        """Raise the reason if the connection has ended."""
+        if self.lost.done():
+            raise self.lost.result()
+
+    def hold(self) -> None:
+        """Let the network wait: what has arrived must be received first."""
+        if not self._held and self._transport is not None:
+            self._held = True
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on."""
+        if self._held:
+            self._held = False
+            self._read_on()
+
+    async def leave(self, patience: float) -> None:
+        """Send what is due, say good-bye, and wait until the broker has read it all."""
+        self._leaving = True
+        self._stop_looking()
+        self.send(DISCONNECT)
+        self._flush()
+        self.release()
+        # A socket that is closed with unread bytes resets the connection, and what we sent last may be lost
+        # with it. So the broker is the one to close; what it still sends is not ours any more.
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        await asyncio.wait((self.lost,), timeout=patience)
+        self.abort()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Introduce ourselves."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        self._transport.write(encode(self._connect))
+        if self._connect.keep_alive:
+            self._tick = self._loop.call_later(self._connect.keep_alive / _TICKS, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what came, and see whether a rest is due."""
+        self._heard = True
+        if self._leaving:
+            return
+        packets = self._parser.feed(data)
+        if packets:
+            self._pass_on(packets, len(data))
+            if self._pace.rest_is_due(len(packets), len(data), self._loop.time()):
+                self._rest()
+        if self._parser.fault is not None:
+            self._fail(f"the broker broke the protocol: {self._parser.fault}")
+
+    def pause_writing(self) -> None:
+        """Publishers wait from now on."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """And go on."""
+        self.writable = True
+        self._owner.room_came()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits."""
+        self._stop_looking()
+        reason = ConnectionLost("the broker closed the connection" if exc is None else f"{exc}")
+        self._end(reason)
+
+    # Inside
+
+    def _pass_on(self, packets: list[Packet], size: int) -> None:
+        kinds = set(map(type, packets))
+        if kinds == {Publish} and self.accepted.done():
+            self._owner.messages_came(self, packets, size)  # type: ignore[arg-type] # just seen
+            return
+        if not self.accepted.done():
+            self._open(packets.pop(0))
+        if landed := [packet.packet_id for packet in packets if type(packet) is Puback]:
+            self._owner.publishes_landed(landed)
+        if messages := [packet for packet in packets if type(packet) is Publish]:
+            self._owner.messages_came(self, messages, size)
+        for packet in packets:
+            if type(packet) is not Puback and type(packet) is not Publish:
+                self._answer(packet)
+
+    def _open(self, packet: Packet) -> None:
+        if isinstance(packet, Connack):
+            self.accepted.set_result(packet)
+        else:
+            self._fail(f"the broker began with {type(packet).__name__} instead of CONNACK")
+
+    def _answer(self, packet: Packet) -> None:
+        match packet:
+            case Pingresp():
+                self._pinged = False
+            case Suback() | Unsuback() if waiting := self._asked.pop(packet.packet_id, None):
+                if not waiting.done():
+                    waiting.set_result(packet)
+            case _:
+                self._fail(f"the broker sent {type(packet).__name__}, which nobody asked for")
+
+    async def _ask(self, packet: Subscribe | Unsubscribe) -> Any:
+        self.check()
+        self.send(encode(packet))
+        answer = self._asked[packet.packet_id] = self._loop.create_future()
+        return await answer
+
+    def _next_id(self) -> int:
+        self._last_id = LAST_ID + 1 if self._last_id == LARGEST_ID else self._last_id + 1
+        return self._last_id
+
+    def _flush(self) -> None:
+        if self._out:
+            data, self._out = b"".join(self._out), []
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.write(data)
+                self._spoken = True
+
+    def _rest(self) -> None:
+        if not self._resting and self._transport is not None:
+            self._resting = True
+            self._transport.pause_reading()
+            self._loop.call_later(REST, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not (self._held or self._resting or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def _look(self) -> None:
+        """Nothing said since the last look: say something. Nothing heard after that: the broker is gone."""
+        if self._held:
+            self._heard = True  # who does not listen cannot complain
+        if self._pinged and not self._heard:
+            self._fail(f"nothing was heard from the broker for {self._connect.keep_alive // _TICKS} seconds")
+            return
+        if not (self._heard and self._spoken):
+            self._pinged = True
+            self.send(PINGREQ)
+        self._heard = self._spoken = False
+        self._tick = self._loop.call_later(self._connect.keep_alive / _TICKS, self._look)
+
+    def _stop_looking(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+
+    def _fail(self, reason: str) -> ConnectionLost:
+        lost = ConnectionLost(reason)
+        self._end(lost)
+        self.abort()
+        return lost
+
+    def _end(self, reason: ConnectionLost) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(reason)
+        for waiting in (self.accepted, *self._asked.values()):
+            if not waiting.done():
+                waiting.set_exception(reason)
+        self._asked.clear()
+        self._owner.connection_ended(self, reason)

@@ -1,0 +1,97 @@
+"""What was published at QoS 1 and is not acknowledged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.wire.mqtt.encoder import again, publish
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Iterable, Sequence
+
+    from meshfleet.errors import LinkError
+    from meshfleet.wire.mqtt.packets import Publish
+
+LAST_ID: Final = 60_000
+"""Publishes use the packet ids up to this; SUBSCRIBE and UNSUBSCRIBE those above, so that they never meet."""
+
+
+class Delivery:
+    """How much of what one caller published is still on its way."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self, left: int, done: Future[None]) -> None:
+        self.left = left
+        self.done = done
+
+
+class Flight:
+    """The messages on their way, in the order in which they left.
+
+    Full at `window` messages, and open again at half of that: whoever waits then has something to do.
+    """
+
+    __slots__ = ("_full", "_last", "_sent", "_window")
+
+    def __init__(self, window: int) -> None:
+        self._window = min(window, LAST_ID)
+        self._sent: dict[int, tuple[bytes, Delivery]] = {}
+        self._last = 0
+        self._full = False
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    @property
+    def room(self) -> int:
+        """How many messages may leave now."""
+        return 0 if self._full else self._window - len(self._sent)
+
+    def launch(self, messages: Sequence[Publish], delivery: Delivery) -> list[bytes]:
+        """The bytes of messages, at most as many as there is room for. If one is malformed, none has left."""
+        packets = []
+        leaving = {}
+        for message in messages:
+            packet_id = self._next_id() if message.qos else 0
+            packet = publish(message, packet_id)
+            packets.append(packet)
+            if packet_id:
+                leaving[packet_id] = packet, delivery
+        self._sent.update(leaving)
+        self._full = len(self._sent) >= self._window
+        return packets
+
+    def _next_id(self) -> int:
+        """The next id that is free: ids of one launch follow each other, so they differ among themselves."""
+        sent = self._sent
+        while True:
+            self._last = self._last % LAST_ID + 1
+            if self._last not in sent:
+                return self._last
+
+    def land(self, packet_ids: Iterable[int]) -> bool:
+        """Forget what is acknowledged; whether somebody may wait for that. Unknown ids are ignored."""
+        sent = self._sent
+        for packet_id in packet_ids:
+            if packet_id in sent:
+                _, delivery = sent.pop(packet_id)
+                delivery.left -= 1
+                if not delivery.left and not delivery.done.done():
+                    delivery.done.set_result(None)
+        if self._full and len(sent) <= self._window // 2:
+            self._full = False
+            return True
+        return not sent
+
+    def again(self) -> list[bytes]:
+        """Everything on its way once more, in the old order, marked as a repetition [MQTT-4.4.0-1]."""
+        return [again(packet) for packet, _ in self._sent.values()]
+
+    def give_up(self, reason: LinkError) -> None:
+        """Tell everybody who waits that nothing will come."""
+        for _, delivery in self._sent.values():
+            if not delivery.done.done():
+                delivery.done.set_exception(reason)
+        self._sent.clear()

@@ -1,0 +1,134 @@
+"""Keeps a connection: makes the first one, and another whenever one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from meshfleet.errors import LinkClosed, LinkError
+from meshfleet.link.bell import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from meshfleet.link.connection import Connection
+    from meshfleet.link.delays import Delays
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Has a connection most of the time, and somebody at work to get one the rest of it.
+
+    While there is a connection no task runs: ten thousand idle ones cost memory and nothing else.
+    """
+
+    __slots__ = (
+        "_defect",
+        "_delays",
+        "_make",
+        "_name",
+        "_pauses",
+        "_return",
+        "_since",
+        "changed",
+        "closing",
+        "connection",
+        "trouble",
+    )
+
+    def __init__(self, name: str, make: Callable[[], Awaitable[Connection]], delays: Delays) -> None:
+        self._name = name
+        self._make = make
+        self._delays = delays
+        self._pauses = iter(delays)
+        self._since = 0.0
+        self._return: asyncio.Task[None] | None = None
+        self._defect: BaseException | None = None
+        self.connection: Connection | None = None
+        self.trouble: LinkError | None = LinkClosed("the link is not open: use it as `async with`")
+        """Why there is no connection now, or None when there is one."""
+        self.changed = Bell()
+        """Rings when a connection came, got room, or the link is closing."""
+        self.closing = False
+
+    async def begin(self, *, patient: bool) -> None:
+        """Make the first connection. Only the patient go on when that fails."""
+        try:
+            self._take(await self._make())
+        except LinkError as trouble:
+            if not patient:
+                raise
+            self._begin_return(trouble)
+
+    async def up(self) -> Connection:
+        """The connection, as soon as there is one."""
+        self.check_open()
+        while self.connection is None:
+            await self.changed.wait()
+            self.check_open()
+        return self.connection
+
+    def check_open(self) -> None:
+        """Whether there is a connection or will be."""
+        if self.closing:
+            raise LinkClosed("the link is closed")
+        if self._defect is not None:
+            raise LinkClosed("the link has failed, which is a defect of ours: see the log") from self._defect
+        if isinstance(self.trouble, LinkClosed):
+            raise self.trouble
+
+    def lose(self, connection: Connection, reason: LinkError) -> None:
+        """Come back, unless it was a connection that never became ours, or that we let go."""
+        if connection is self.connection:
+            self.connection = None
+            self._begin_return(reason)
+
+    async def let_go(self) -> Connection | None:
+        """Stop coming back; the connection, if there is one, is the caller's to end."""
+        connection, self.connection = self.connection, None
+        if self._return is not None:
+            self._return.cancel()
+            await asyncio.wait((self._return,))
+        return connection
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether what is on its way may still arrive."""
+        return self.connection is not None or (self._return is not None and not self._return.done())
+
+    def _take(self, connection: Connection) -> None:
+        self.connection = connection
+        self.trouble = None
+        self._since = asyncio.get_running_loop().time()
+        self.changed.ring()
+
+    def _begin_return(self, trouble: LinkError) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._since > self._delays.steady_after:
+            self._pauses = iter(self._delays)
+        self._return = loop.create_task(self._come_back(trouble), name=f"return of {self._name}")
+        self._return.add_done_callback(self._returned)
+
+    async def _come_back(self, trouble: LinkError) -> None:
+        """Try until there is a connection. Each reason for a failure is told once, not at every try."""
+        while True:
+            if str(trouble) != str(self.trouble):
+                _log.warning("%s has no connection: %s", self._name, trouble)
+            self.trouble = trouble
+            await asyncio.sleep(next(self._pauses))
+            try:
+                connection = await self._make()
+            except LinkError as problem:
+                trouble = problem
+            else:
+                self._take(connection)
+                _log.info("%s has a connection again", self._name)
+                return
+
+    def _returned(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (defect := task.exception()):
+            _log.error("%s has failed", self._name, exc_info=defect)
+            self._defect = defect
+            self.changed.ring()

@@ -1,0 +1,266 @@
+"""The lasting connection to a broker.
+
+What must survive a connection lives here: the subscriptions that were granted, the messages that were
+published and not acknowledged, and the messages that were received and not fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from meshfleet.errors import (
+    ConnectionLost,
+    LinkClosed,
+    LinkError,
+    MalformedPacket,
+    SubscriptionRefused,
+    Undelivered,
+)
+from meshfleet.link.bell import Bell
+from meshfleet.link.dial import dial
+from meshfleet.link.flight import Delivery, Flight
+from meshfleet.link.inbox import Inbox
+from meshfleet.link.keeper import Keeper
+from meshfleet.link.options import Options
+from meshfleet.wire.mqtt.packets import Connect, Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from types import TracebackType
+
+    from meshfleet.link.address import Address
+    from meshfleet.link.connection import Connection
+    from meshfleet.link.inbox import Batch
+    from meshfleet.wire.mqtt.packets import Will
+
+_log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+_DEFAULTS: Final = Options()
+
+_HIGHEST_QOS: Final = 1
+"""QoS 2 costs twice the packets, and who must not count twice has to recognise repetitions anyway."""
+
+_STRETCH: Final = 8
+"""How many times its limit the backlog may grow while acknowledgements are expected: who waits for one
+does not fetch messages, and would wait for ever if we did not read on."""
+
+
+class Link:
+    """A connection to a broker that comes back by itself.
+
+    Use it as `async with Link(…) as link`. Entering connects, and raises what is in the way; later the link
+    comes back for as long as it takes. Leaving waits until everything published is acknowledged.
+
+    With a session that is not clean (the default) the broker keeps for us what arrives while we are away, and
+    sends again what we did not acknowledge. The client id names that session: it must be our own, and stable.
+    """
+
+    __slots__ = (
+        "_address",
+        "_arrived",
+        "_connect",
+        "_flight",
+        "_granted",
+        "_inbox",
+        "_keeper",
+        "_options",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        client_id: str,
+        *,
+        clean: bool = False,
+        will: Will | None = None,
+        options: Options = _DEFAULTS,
+    ) -> None:
+        password = None if address.password is None else address.password.encode()
+        self._address = address
+        self._connect = Connect(client_id, clean, options.keep_alive, will, address.user, password)
+        self._options = options
+        self._keeper = Keeper(f"{client_id} to {address}", self._establish, options.delays)
+        self._granted: dict[str, int] = {}
+        self._flight = Flight(options.window)
+        self._inbox = Inbox()
+        self._turn = asyncio.Lock()
+        self._arrived = Bell()
+
+    async def __aenter__(self) -> Self:
+        await self._keeper.begin(patient=self._options.patient)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What the owner does
+
+    @property
+    def trouble(self) -> LinkError | None:
+        """Why there is no connection now, or None when there is one."""
+        return self._keeper.trouble
+
+    async def subscribe(self, *filters: str, qos: int = 1) -> None:
+        """Ask for the messages of these filters, and ask again whenever the broker has forgotten.
+
+        Raises SubscriptionRefused for those that the broker does not grant with this QoS; the others hold.
+        """
+        if qos > _HIGHEST_QOS:
+            raise MalformedPacket("SUBSCRIBE qos", f"a link takes QoS 0 and 1, not {qos}")
+        wanted = [(each, qos) for each in filters]
+        refused = await self._insist(lambda connection: connection.subscribe(wanted))
+        self._granted.update((each, qos) for each in filters if each not in refused)
+        if refused:
+            raise SubscriptionRefused(refused)
+
+    async def unsubscribe(self, *filters: str) -> None:
+        """Take filters back. What is on its way still arrives."""
+        for each in filters:
+            self._granted.pop(each, None)
+        await self._insist(lambda connection: connection.unsubscribe(filters))
+
+    async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
+        """Publish one message: see `publish_all`, which costs less for many."""
+        await self.publish_all((Publish(topic, payload, qos, retain),))
+
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages in their order; at QoS 1, return when the broker has acknowledged them all.
+
+        Waits while there is no connection or no room. What has left is sent again on the next connection
+        until it is acknowledged, even if the caller has been cancelled. Packet ids and dup marks are the
+        link's own.
+        """
+        levels = [message.qos for message in messages]
+        if max(levels, default=0) > _HIGHEST_QOS:
+            raise MalformedPacket("PUBLISH qos", "a link takes QoS 0 and 1")
+        delivery = Delivery(sum(levels), asyncio.get_running_loop().create_future())
+        async with self._turn:
+            sent = 0
+            while sent < len(messages):
+                connection, room = await self._room()
+                packets = self._flight.launch(messages[sent : sent + room], delivery)
+                connection.send(b"".join(packets))
+                sent += len(packets)
+        if delivery.left:
+            await delivery.done
+
+    async def receive(self) -> Batch:
+        """Everything that has arrived since the last call, or the first that does. Acknowledge it.
+
+        Raises LinkClosed once the link is closed and nothing is left to fetch.
+        """
+        while not self._inbox:
+            self._keeper.check_open()
+            await self._arrived.wait()
+        batch = self._inbox.fetch()
+        if self._keeper.connection is not None:
+            self._keeper.connection.release()
+        return batch
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        try:
+            return await self.receive()
+        except LinkClosed:
+            raise StopAsyncIteration from None
+
+    async def close(self) -> None:
+        """Wait until all that has left is acknowledged, and take leave. Publishers who wait are refused.
+
+        Raises Undelivered when the broker does not acknowledge in time. What was received and not
+        acknowledged stays with the broker, which sends it again when the session goes on.
+        """
+        self._keeper.closing = True
+        self._keeper.changed.ring()
+        self._arrived.ring()
+        try:
+            async with asyncio.timeout(self._options.patience):
+                while self._flight and self._keeper.hopeful:
+                    await self._keeper.changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self._leave()
+        if left := len(self._flight):
+            self._flight.give_up(Undelivered(left))
+            raise Undelivered(left)
+
+    # What the connection tells
+
+    def messages_came(self, connection: Connection, messages: list[Publish], size: int) -> None:
+        """Keep them until they are fetched, and let the network wait when they are too many."""
+        self._inbox.put(messages, size, connection.acks)
+        self._arrived.ring()
+        if self._inbox.size > self._options.backlog * (_STRETCH if self._flight else 1):
+            connection.hold()
+
+    def publishes_landed(self, packet_ids: list[int]) -> None:
+        """Forget them, and wake whoever waits for room."""
+        if self._flight.land(packet_ids):
+            self._keeper.changed.ring()
+
+    def room_came(self) -> None:
+        """Wake whoever waits for it."""
+        self._keeper.changed.ring()
+
+    def connection_ended(self, connection: Connection, reason: ConnectionLost) -> None:
+        """Come back."""
+        self._keeper.lose(connection, reason)
+
+    # Inside
+
+    async def _room(self) -> tuple[Connection, int]:
+        """The connection and how many messages it may take, as soon as that is any."""
+        while True:
+            connection = await self._keeper.up()
+            if connection.writable and (room := self._flight.room):
+                return connection, room
+            await self._keeper.changed.wait()
+
+    async def _insist(self, ask: Callable[[Connection], Awaitable[_Answer]]) -> _Answer:
+        """Ask until there is an answer, on the next connection if need be."""
+        while True:
+            connection = await self._keeper.up()
+            try:
+                async with asyncio.timeout(self._options.patience):
+                    return await ask(connection)
+            except (ConnectionLost, TimeoutError):
+                connection.abort()
+
+    async def _establish(self) -> Connection:
+        """Connect, subscribe again if the broker has forgotten, and send again what is on its way."""
+        connection, answer = await dial(self._address, self._connect, self, self._options)
+        try:
+            if self._granted and not answer.session_present:
+                await self._subscribe_again(connection)
+            connection.check()
+        except BaseException:
+            connection.abort()
+            raise
+        if self._flight:
+            connection.send(b"".join(self._flight.again()))
+        return connection
+
+    async def _subscribe_again(self, connection: Connection) -> None:
+        if not self._connect.clean:
+            _log.warning("%s has forgotten the session of %s", self._address, self._connect.client_id)
+        try:
+            async with asyncio.timeout(self._options.patience):
+                refused = await connection.subscribe(list(self._granted.items()))
+        except TimeoutError:
+            raise ConnectionLost("the broker does not answer a subscription") from None
+        if refused:
+            raise SubscriptionRefused(refused)
+
+    async def _leave(self) -> None:
+        if connection := await self._keeper.let_go():
+            await connection.leave(self._options.patience)

@@ -1,0 +1,28 @@
+"""Whom to trust, and who we are."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from meshfleet.errors import UnusableCertificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def context(
+    *, authorities: Path | None = None, certificate: Path | None = None, key: Path | None = None
+) -> ssl.SSLContext:
+    """Check the broker's certificate and name, and show our own certificate where one is given.
+
+    Without `authorities` those count that the system trusts. There is no way to turn the checks off.
+    """
+    try:
+        made = ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            made.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as problem:
+        files = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
+        raise UnusableCertificate(files, problem.strerror or str(problem)) from problem
+    return made
