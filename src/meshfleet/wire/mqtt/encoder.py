@@ -75,6 +75,8 @@ def again(packet: bytes) -> bytes:
 
 def pubacks(packet_ids: Sequence[int]) -> bytes:
     """A PUBACK for each id, in one piece."""
+    if packet_ids and not 0 < min(packet_ids) <= max(packet_ids) <= LARGEST_ID:
+        raise MalformedPacket("PUBACK id", f"is not 1 to {LARGEST_ID}")
     words = [_PUBACK] * (2 * len(packet_ids))
     words[1::2] = packet_ids
     return pack(f">{len(words)}H", *words)
@@ -113,6 +115,8 @@ def _connect(packet: Connect) -> bytes:
         raise MalformedPacket(
             "CONNECT keep alive", f"{packet.keep_alive} is not 0 to {_LONGEST_KEEP_ALIVE} seconds"
         )
+    if not packet.client_id and not packet.clean:
+        raise MalformedPacket("CONNECT client id", "is empty, which needs a clean session")  # [MQTT-3.1.3-7]
     if packet.user is None and packet.password is not None:
         raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
     flags = packet.clean << 1
@@ -144,11 +148,11 @@ def _connack(packet: Connack) -> bytes:
 def _subscribe(packet: Subscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
-    body = _id(packet.packet_id, "SUBSCRIBE")
+    parts = [_id(packet.packet_id, "SUBSCRIBE")]
     for wanted, qos in packet.filters:
         _check_qos(qos, "SUBSCRIBE qos")
-        body += _filter(wanted, "SUBSCRIBE filter") + bytes((qos,))
-    return _whole(0x82, body)
+        parts += _filter(wanted, "SUBSCRIBE filter"), bytes((qos,))
+    return _whole(0x82, b"".join(parts))
 
 
 def _suback(packet: Suback) -> bytes:

@@ -31,7 +31,7 @@ class Packet(Struct, frozen=True, gc=False):
     """Anything that travels in one piece. None of them can hold itself, so the collector need not look."""
 
 
-class Will(Packet, frozen=True, gc=False):
+class Will(Struct, frozen=True, gc=False):
     """What the server publishes for a client that went without a word. Part of a CONNECT."""
 
     topic: str
@@ -53,6 +53,9 @@ class Connect(Packet, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         return f"Connect({self.client_id!r}, clean={self.clean}, keep_alive={self.keep_alive}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("client_id", self.client_id), ("clean", self.clean), ("keep_alive", self.keep_alive)]
 
 
 class Connack(Packet, frozen=True, gc=False):

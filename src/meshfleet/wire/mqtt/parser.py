@@ -60,7 +60,7 @@ class Parser:
         Look at `fault` afterwards: when it is set, the stream cannot be understood any further.
         """
         if self.fault is not None:
-            raise self.fault
+            raise self.fault.with_traceback(None)
         if self._held:
             self._held += data
             if len(self._held) < self._need:
@@ -71,7 +71,8 @@ class Parser:
         try:
             at, self._need = self._parse(data, packets)
         except WireError as fault:
-            self.fault = fault
+            # Without its traceback, which would keep the bytes and the packets of this call alive.
+            self.fault = type(fault)(fault.field, fault.reason)
         else:
             if at < len(data):
                 self._held += data[at:]
@@ -88,7 +89,7 @@ class Parser:
             body = at + 2
             flags = publish(first)
             if flags is None and first not in shapes:
-                raise _unknown(first)
+                raise self._unexpected(first)
             if remaining > 0x7F:  # more bytes of length follow: most often one
                 if body < end and data[body] < 0x80:
                     remaining += (data[body] << 7) - 0x80
@@ -107,10 +108,10 @@ class Parser:
                     raise MalformedPacket("PUBLISH topic", "is cut off")
                 qos, retain, dup = flags
                 middle = body + 2 + (data[body] << 8 | data[body + 1])
+                if middle > stop:
+                    raise MalformedPacket("PUBLISH topic", "is cut off")
                 raw = data[body + 2 : middle]
                 if not qos:
-                    if middle > stop:
-                        raise MalformedPacket("PUBLISH topic", "is cut off")
                     append(message(known(raw) or read_topic(raw), data[middle:stop], qos, retain))
                 else:
                     if middle + 2 > stop:
@@ -127,6 +128,11 @@ class Parser:
             at = stop
         return at, 0
 
+    def _unexpected(self, first: int) -> MalformedPacket:
+        if first in _PUBLISH[-1]:
+            return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} was not asked for")
+        return MalformedPacket("packet", f"none begins with {first:#04x} in this direction")
+
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:
     """A remaining length of several bytes, and where the body begins; None when it is not complete."""
@@ -138,7 +144,3 @@ def _length(data: bytes, at: int) -> tuple[int, int] | None:
     if len(data) - at >= 4:  # and the fourth still asks for more
         raise MalformedPacket("packet", "its length takes more than four bytes")
     return None
-
-
-def _unknown(first: int) -> MalformedPacket:
-    return MalformedPacket("packet", f"none begins with {first:#04x} in this direction")

@@ -1,0 +1,91 @@
+"""What the standard allows survives the wire; what it does not is one of our errors, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshfleet.errors import MalformedPacket
+from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.wire.mqtt.encoder import encode
+from meshfleet.wire.mqtt.packets import Connect, Packet
+from meshfleet.wire.mqtt.parser import Parser
+from tests.wire.mqtt.strategies import Sent, from_clients, from_servers, sent
+from tests.wire.mqtt.streams import SHORT, Outcome, outcome, read
+from tests.wire.strategies import damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.wire.mqtt.decoder import Shape
+
+FIRST_BYTES = sorted({*FROM_CLIENTS, *FROM_SERVERS, *range(0x30, 0x40)})
+
+
+@given(from_clients)
+def test_every_packet_of_a_client_survives_the_wire(packet: Packet) -> None:
+    assert outcome(FROM_CLIENTS, [encode(packet)]) == Outcome([packet])
+
+
+@given(from_servers)
+def test_every_packet_of_a_server_survives_the_wire(packet: Packet) -> None:
+    assert outcome(FROM_SERVERS, [encode(packet)]) == Outcome([packet])
+
+
+@pytest.mark.parametrize(("name", "raw", "shapes"), SHORT)
+def test_a_packet_is_written_as_it_was_read(name: str, raw: str, shapes: Mapping[int, Shape]) -> None:
+    (packet,) = read(raw, shapes)
+    assert type(packet).__name__.upper() == name
+    assert encode(packet) == bytes.fromhex(raw)
+
+
+def _decodes_or_faults(shapes: Mapping[int, Shape], stream: bytes) -> None:
+    parser = Parser(shapes)
+    packets = parser.feed(stream)
+    assert parser.fault is None or isinstance(parser.fault, MalformedPacket)
+    for packet in packets:
+        # A server must read this one, to refuse it politely [MQTT-3.1.3-8]; a client must not send it.
+        if not (isinstance(packet, Connect) and not packet.client_id and not packet.clean):
+            assert outcome(shapes, [encode(packet)]) == Outcome([packet])
+
+
+@pytest.mark.parametrize("shapes", [FROM_CLIENTS, FROM_SERVERS])
+@given(st.binary())
+def test_arbitrary_bytes_decode_or_fault(shapes: Mapping[int, Shape], stream: bytes) -> None:
+    _decodes_or_faults(shapes, stream)
+
+
+@pytest.mark.parametrize("shapes", [FROM_CLIENTS, FROM_SERVERS])
+@settings(max_examples=200)
+@given(st.sampled_from(FIRST_BYTES), st.binary(max_size=40))
+def test_an_arbitrary_body_decodes_or_faults(shapes: Mapping[int, Shape], first: int, body: bytes) -> None:
+    _decodes_or_faults(shapes, bytes((first, len(body))) + body)
+
+
+@given(st.data())
+def test_a_damaged_stream_decodes_or_faults(data: st.DataObject) -> None:
+    shapes, _ = made = data.draw(sent(least=1))
+    _decodes_or_faults(shapes, data.draw(damaged(made.stream)))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_body_with_wrong_bits_decodes_or_faults(data: st.DataObject) -> None:
+    _, raw, shapes = data.draw(st.sampled_from(SHORT))
+    packet = bytearray.fromhex(raw)
+    for at in data.draw(st.lists(st.integers(2, max(2, len(packet) - 1)), max_size=3)):
+        packet[at : at + 1] = data.draw(st.binary(min_size=1, max_size=1))
+    packet[1] = len(packet) - 2
+    _decodes_or_faults(shapes, bytes(packet))
+
+
+@given(sent(least=1), sent(least=1), st.data())
+def test_the_front_of_one_stream_and_the_end_of_another_decode_or_fault(
+    one: Sent, other: Sent, data: st.DataObject
+) -> None:
+    front = one.stream[: data.draw(st.integers(0, len(one.stream)))]
+    end = other.stream[data.draw(st.integers(0, len(other.stream))) :]
+    _decodes_or_faults(one.shapes, front + end)
