@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tests.parts import MOSQUITTO, POSTGRESQL, need
 
@@ -36,15 +37,43 @@ def free_port() -> int:
         return port
 
 
-@contextmanager
-def mosquitto(folder: Path) -> Iterator[Address]:
-    """Run a broker that lets everybody in."""
-    program = need(MOSQUITTO)
-    address = Address("127.0.0.1", free_port())
-    config = folder / "mosquitto.conf"
-    config.write_text(f"listener {address.port} {address.host}\nallow_anonymous true\npersistence false\n")
-    with _running([str(program), "-c", str(config)], address, folder / "mosquitto.log"):
-        yield address
+class Mosquitto:
+    """A broker that can be stopped, killed and started again: same port, same folder.
+
+    Every line of `settings` goes into its configuration; without one about access it lets everybody in.
+    """
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.address = Address("127.0.0.1", free_port())
+        self._log = folder / "mosquitto.log"
+        config = folder / "mosquitto.conf"
+        lines = [f"listener {self.address.port} {self.address.host}", *settings]
+        if not any(line.startswith(("allow_anonymous", "password_file")) for line in settings):
+            lines.append("allow_anonymous true")
+        if os.geteuid() == 0:
+            lines.append("user root")  # else it would become a user who may not read the folder
+        config.write_text("\n".join([*lines, f"persistence_location {folder}/", ""]))
+        self._command = [str(need(MOSQUITTO)), "-c", str(config)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self._process = _start(self._command, self._log)
+        _wait(self._process, self.address, self._log)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop it by a signal, and wait until it is gone."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(_PATIENCE)
+            self._process = None
 
 
 @contextmanager
@@ -69,14 +98,18 @@ def postgresql() -> Iterator[Address]:
 
 @contextmanager
 def _running(command: Sequence[str], address: Address, log: Path) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
+    process = _start(command, log)
     try:
         _wait(process, address, log)
         yield
     finally:
         process.terminate()
         process.wait(_PATIENCE)
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
 
 
 def _wait(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:

@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "meshfleet"
 ROOMS = {
     "errors": set[str](),
     "wire": {"errors"},
+    "link": {"errors", "wire"},
     "cli": {"errors", "wire"},
 }
 """The rooms of the package, and the rooms that each may use."""
@@ -46,7 +47,10 @@ EXCEPTIONS = {
     ("wire/identifiers/catalogue.py", "importlib"),  # reads the built-in table, which is part of the package
 }
 
-OUTSIDE = {"cli": {"click", "rich", "msgspec"}}
+OUTSIDE = {
+    "link": {"msgspec", "websockets"},
+    "cli": {"click", "rich", "msgspec"},
+}
 """The libraries that each of the other rooms may use."""
 
 

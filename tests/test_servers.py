@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.parts import CHROMIUM, POSTGRESQL, need
-from tests.servers import Address, mosquitto, postgresql
+from tests.servers import Address, Mosquitto, postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Address]:
-    with mosquitto(tmp_path) as address:
-        yield address
+    with Mosquitto(tmp_path) as broker:
+        yield broker.address
 
 
 @pytest.fixture

@@ -75,5 +75,5 @@ def _translated(address: Address, problem: BaseException, patience: float) -> Li
         case TimeoutError():
             return BrokerUnreachable(f"{address} does not answer within {patience:g} seconds")
         case OSError() | ConnectionLost():
-            return BrokerUnreachable(f"{address}: {problem}")
+            return BrokerUnreachable(f"{address}: {getattr(problem, 'strerror', None) or problem}")
     return None
