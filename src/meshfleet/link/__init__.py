@@ -6,6 +6,9 @@ address         where a broker is, and who we are to it
 tls             whom to trust
 websocket       MQTT inside a WebSocket
 inbox           messages as batches, acknowledged as batches
+keeper          makes a connection, and another when one is lost
+dial            from an address to a connection, or the reason why not
+options         what can be set
 flight          what was published and is not acknowledged
 pace            short rests between reads under load
 delays          how long to wait before the next try
@@ -19,6 +22,6 @@ from meshfleet.link.delays import Delays
 from meshfleet.link.inbox import Batch
 from meshfleet.link.link import Link
 from meshfleet.link.options import Options
-from meshfleet.wire.mqtt.packets import Publish, Will
+from meshfleet.wire.mqtt.packets import Oversized, Publish, Will
 
-__all__ = ["Address", "Batch", "Delays", "Link", "Options", "Publish", "Will"]
+__all__ = ["Address", "Batch", "Delays", "Link", "Options", "Oversized", "Publish", "Will"]

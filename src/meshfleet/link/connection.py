@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from meshfleet.errors import ConnectionLost
+from meshfleet.errors import ConnectionLost, shown
 from meshfleet.link.flight import LAST_ID
 from meshfleet.link.inbox import Acks
 from meshfleet.link.pace import REST, Pace
@@ -16,6 +17,7 @@ from meshfleet.wire.mqtt.packets import (
     REFUSED,
     Connack,
     Connect,
+    Oversized,
     Packet,
     Pingresp,
     Puback,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
         def connection_ended(self, connection: Connection, reason: ConnectionLost) -> None:
             """Nothing will come any more."""
 
+
+_log = logging.getLogger(__name__)
 
 _TICKS: Final = 3
 """How often within a keep-alive interval we look whether anything was said."""
@@ -81,7 +85,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._connect = connect
         self._owner = owner
-        self._parser = Parser(FROM_SERVERS, limit=largest, highest_qos=1)
+        # A message too large must not end the connection: on the next the broker would send it again.
+        self._parser = Parser(FROM_SERVERS, limit=largest, highest_qos=1, pass_over=True)
         self._pace = Pace()
         self._out: list[bytes] = []
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -200,7 +205,7 @@ class Connection(asyncio.Protocol):
             self._open(packets.pop(0))
         if landed := [packet.packet_id for packet in packets if type(packet) is Puback]:
             self._owner.publishes_landed(landed)
-        if messages := [packet for packet in packets if type(packet) is Publish]:
+        if messages := [packet for packet in packets if isinstance(packet, Publish)]:
             self._owner.messages_came(self, messages, size)
         for packet in packets:
             if type(packet) is not Puback and type(packet) is not Publish:
@@ -216,6 +221,8 @@ class Connection(asyncio.Protocol):
         match packet:
             case Pingresp():
                 self._pinged = False
+            case Oversized():
+                _log.warning("%s is too large with %d bytes: passed over", shown(packet.topic), packet.size)
             case Suback() | Unsuback() if waiting := self._asked.pop(packet.packet_id, None):
                 if not waiting.done():
                     waiting.set_result(packet)

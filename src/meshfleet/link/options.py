@@ -27,4 +27,4 @@ class Options(Struct, frozen=True, kw_only=True):
     backlog: int = 8 * 1024 * 1024
     """Bytes of messages that may wait to be received; the network waits beyond."""
     largest: int = 1024 * 1024
-    """Bytes of the largest packet that is taken."""
+    """Bytes of the largest packet that is taken. A longer message arrives as `Oversized`, without payload."""

@@ -76,6 +76,13 @@ class Publish(Packet, frozen=True, gc=False):
     packet_id: int = 0
 
 
+class Oversized(Publish, frozen=True, gc=False):
+    """A message larger than the receiver takes: its payload was passed over and is empty here."""
+
+    size: int = 0
+    """Bytes that the payload had."""
+
+
 class Puback(Packet, frozen=True, gc=False):
     """QoS 1: the receiver has taken charge of the message."""
 

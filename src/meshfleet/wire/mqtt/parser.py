@@ -1,21 +1,26 @@
 """A stream of bytes to packets, wherever the network cut it.
 
-The loop in `_parse` is a hot path: at many thousand messages a second every line of it counts. So PUBLISH
-and PUBACK are read in place, with one look-up for all that the first byte says and one for the topic;
-everything else goes the readable way through `decoder`.
+The loop in `_sprint` is a hot path: at many thousand messages a second every line of it counts. It reads
+PUBLISH and PUBACK in place, with one look-up for all that the first byte says and one for the topic. Where
+something is rare, incomplete or wrong it stops, and the careful way takes over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import MalformedPacket, PacketTooLarge, WireError
+from meshfleet.wire.mqtt.decoder import decode_publish
 from meshfleet.wire.mqtt.names import KNOWN, read_topic
-from meshfleet.wire.mqtt.packets import LARGEST_REMAINING, Packet, Puback, Publish
+from meshfleet.wire.mqtt.packets import LARGEST_REMAINING, Oversized, Packet, Puback, Publish
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.decoder import Shape
+
+_HEAD: Final = Struct(">BBBH")
+"""The front of a PUBLISH with a length of two bytes: first byte, length, length of the topic."""
 
 _PUBACK: Final = 0x40
 
@@ -35,20 +40,32 @@ _PUBLISH: Final[tuple[_Flags, ...]] = tuple(
 """By the highest QoS that is taken."""
 
 
+_LONGEST_FRONT: Final = 2 + 0xFFFF + 2
+"""Bytes in front of the payload of a PUBLISH: the length of a topic, the topic, an id."""
+
+
 class Parser:
     """Collects bytes until they are packets.
 
     It holds at most one packet that is not complete, of at most `limit` bytes behind its fixed header; a
-    longer one is a fault as soon as its length is known, before its body comes.
+    longer one is a fault as soon as its length is known, before its body comes. Who cannot afford to lose the
+    connection over it lets the payload of a long message be passed over instead: see `Oversized`.
     """
 
-    __slots__ = ("_held", "_need", "_publish", "_shapes", "fault", "limit")
+    __slots__ = ("_held", "_need", "_pass_over", "_publish", "_shapes", "_skip", "fault", "limit")
 
     def __init__(
-        self, shapes: Mapping[int, Shape], *, limit: int = LARGEST_REMAINING, highest_qos: int = 2
+        self,
+        shapes: Mapping[int, Shape],
+        *,
+        limit: int = LARGEST_REMAINING,
+        highest_qos: int = 2,
+        pass_over: bool = False,
     ) -> None:
         self._shapes = shapes
         self._publish = _PUBLISH[highest_qos]
+        self._pass_over = pass_over
+        self._skip = 0
         self._held = bytearray()
         self._need = 0
         self.limit = limit
@@ -61,6 +78,10 @@ class Parser:
         """
         if self.fault is not None:
             raise self.fault.with_traceback(None)
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
         if self._held:
             self._held += data
             if len(self._held) < self._need:
@@ -78,69 +99,96 @@ class Parser:
                 self._held += data[at:]
         return packets
 
-    def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:  # noqa: C901, PLR0912 # see above
+    def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
         """Append the packets of `data`; where the first incomplete one begins, and what bytes it needs."""
-        at, end = 0, len(data)
-        shapes, limit, publish = self._shapes, self.limit, self._publish.get
-        append, known, message = packets.append, KNOWN.get, Publish
-        while end - at > 1:
-            first = data[at]
-            remaining = data[at + 1]
-            body = at + 2
-            flags = publish(first)
-            if flags is None and first not in shapes:
-                raise self._unexpected(first)
-            if remaining > 0x7F:  # more bytes of length follow: most often one
-                if body < end and data[body] < 0x80:
-                    remaining += (data[body] << 7) - 0x80
-                    body += 1
-                elif (length := _length(data, at + 1)) is None:
-                    break
-                else:
-                    remaining, body = length
-            if remaining > limit:
-                raise PacketTooLarge("packet", f"{remaining} bytes are more than {limit}")
+        at = 0
+        while True:
+            at = self._sprint(data, at, packets)
+            length = self._length(data, at)
+            if length is None:
+                return at, 0
+            remaining, body = length
             stop = body + remaining
-            if stop > end:
+            if remaining > self.limit:
+                need = self._skim(data[at : body + _LONGEST_FRONT], body - at, stop - at, packets)
+                if need:
+                    return at, need
+                self._skip = max(0, stop - len(data))
+            elif stop > len(data):
                 return at, stop - at
-            if flags is not None:
-                if remaining < 2:
-                    raise MalformedPacket("PUBLISH topic", "is cut off")
-                qos, retain, dup = flags
-                middle = body + 2 + (data[body] << 8 | data[body + 1])
-                if middle > stop:
-                    raise MalformedPacket("PUBLISH topic", "is cut off")
-                raw = data[body + 2 : middle]
-                if not qos:
-                    append(message(known(raw) or read_topic(raw), data[middle:stop], qos, retain))
-                else:
-                    if middle + 2 > stop:
-                        raise MalformedPacket("PUBLISH id", "is cut off")
-                    packet_id = data[middle] << 8 | data[middle + 1]
-                    if not packet_id:
-                        raise MalformedPacket("PUBLISH id", "is 0")  # [MQTT-2.3.1-1]
-                    topic = known(raw) or read_topic(raw)
-                    append(message(topic, data[middle + 2 : stop], qos, retain, dup, packet_id))
-            elif first == _PUBACK and remaining == 2 and (data[body] or data[body + 1]):
-                append(Puback(data[body] << 8 | data[body + 1]))
             else:
-                append(shapes[first].decode(data[body:stop]))
+                packets.append(self._one(data[at], data[body:stop]))
+            at = min(stop, len(data))
+
+    def _sprint(self, data: bytes, at: int, packets: list[Packet]) -> int:
+        """Append each PUBLISH and PUBACK up to where something begins that wants a closer look."""
+        end, limit, flags_of, head = len(data), self.limit, self._publish.get, _HEAD.unpack_from
+        append, known, message = packets.append, KNOWN.get, Publish
+        while end - at >= _HEAD.size:
+            first, low, high, size = head(data, at)
+            flags = flags_of(first)
+            if flags is None:
+                packet_id = high << 8 | size >> 8
+                if first != _PUBACK or low != 2 or not packet_id:
+                    break
+                append(Puback(packet_id))
+                at += 4
+                continue
+            if low < 0x80:  # one byte of length: what follows begins one earlier than the head says
+                topic, stop, size = at + 4, at + 2 + low, high << 8 | size >> 8
+            else:
+                topic, stop = at + 5, at + 3 + (low & 0x7F | high << 7)
+            qos, retain, dup = flags
+            middle = topic + size
+            payload = middle + 2 if qos else middle
+            if payload > stop or stop > end or stop - at > limit or high > 0x7F < low:
+                break
+            packet_id = data[middle] << 8 | data[middle + 1] if qos else 0
+            if qos and not packet_id:
+                break
+            raw = data[topic:middle]
+            append(message(known(raw) or read_topic(raw), data[payload:stop], qos, retain, dup, packet_id))
             at = stop
-        return at, 0
+        return at
+
+    def _length(self, data: bytes, at: int) -> tuple[int, int] | None:
+        """The remaining length of what begins here, and where its body does; None when they are not here."""
+        if len(data) - at < 2:
+            return None
+        if data[at] not in self._publish and data[at] not in self._shapes:
+            raise self._unexpected(data[at])
+        remaining = 0
+        for place, byte in enumerate(data[at + 1 : at + 5]):
+            remaining |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                return remaining, at + place + 2
+        if len(data) - at < 5:
+            return None
+        raise MalformedPacket("packet", "its length takes more than four bytes")
+
+    def _one(self, first: int, body: bytes) -> Packet:
+        flags = self._publish.get(first)
+        return self._shapes[first].decode(body) if flags is None else decode_publish(body, *flags)
+
+    def _skim(self, data: bytes, body: int, stop: int, packets: list[Packet]) -> int:
+        """Append a message without its payload; or how many bytes that needs, when they are not all here."""
+        if data[0] not in self._publish or not self._pass_over:
+            raise PacketTooLarge("packet", f"{stop - body} bytes are more than {self.limit}")
+        qos, retain, dup = self._publish[data[0]]
+        middle = body + 2 + int.from_bytes(data[body : body + 2])
+        payload = middle + 2 if qos else middle
+        if payload > stop:
+            raise MalformedPacket("PUBLISH topic", "is cut off")
+        if len(data) < body + 2 or len(data) < payload:
+            return max(body + 2, payload)
+        packet_id = int.from_bytes(data[middle:payload])
+        if qos and not packet_id:
+            raise MalformedPacket("PUBLISH id", "is 0")  # [MQTT-2.3.1-1]
+        topic = read_topic(data[body + 2 : middle])
+        packets.append(Oversized(topic, b"", qos, retain, dup, packet_id, stop - payload))
+        return 0
 
     def _unexpected(self, first: int) -> MalformedPacket:
         if first in _PUBLISH[-1]:
             return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} was not asked for")
         return MalformedPacket("packet", f"none begins with {first:#04x} in this direction")
-
-
-def _length(data: bytes, at: int) -> tuple[int, int] | None:
-    """A remaining length of several bytes, and where the body begins; None when it is not complete."""
-    remaining = 0
-    for shift, byte in enumerate(data[at : at + 4]):
-        remaining |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:  # the last one
-            return remaining, at + shift + 1
-    if len(data) - at >= 4:  # and the fourth still asks for more
-        raise MalformedPacket("packet", "its length takes more than four bytes")
-    return None

@@ -1,0 +1,83 @@
+"""A message larger than the limit can be passed over instead of ending the stream."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import MalformedPacket, PacketTooLarge
+from meshfleet.wire.mqtt.decoder import FROM_SERVERS
+from meshfleet.wire.mqtt.encoder import encode
+from meshfleet.wire.mqtt.packets import Oversized, Packet, Pingresp, Puback, Publish, Suback
+from meshfleet.wire.mqtt.parser import Parser
+from tests.wire.mqtt.strategies import from_servers, pieces
+
+LIMIT = 100
+
+
+def _tolerant() -> Parser:
+    return Parser(FROM_SERVERS, limit=LIMIT, pass_over=True)
+
+
+def _expected(packet: Packet) -> Packet:
+    """What becomes of a packet: only the payload of a long message is missing."""
+    if not isinstance(packet, Publish) or len(encode(packet)) <= LIMIT:
+        return packet
+    return Oversized(
+        packet.topic, b"", packet.qos, packet.retain, packet.dup, packet.packet_id, len(packet.payload)
+    )
+
+
+_short_or_message = from_servers.filter(
+    lambda packet: isinstance(packet, Publish) or len(encode(packet)) <= LIMIT
+).filter(lambda packet: not LIMIT < len(encode(packet)) < LIMIT + 5)  # the limit does not count the header
+
+
+@given(st.lists(_short_or_message, max_size=4), st.data())
+def test_any_split_gives_all_packets_and_long_messages_without_payload(
+    packets: list[Packet], data: st.DataObject
+) -> None:
+    parser = _tolerant()
+    found = [
+        packet for piece in data.draw(pieces(b"".join(map(encode, packets)))) for packet in parser.feed(piece)
+    ]
+    assert parser.fault is None
+    assert found == list(map(_expected, packets))
+
+
+def test_what_is_passed_over_is_not_kept() -> None:
+    parser = _tolerant()
+    raw = encode(Publish("a", bytes(1_000_000), 1, packet_id=7))
+    assert parser.feed(raw[:20]) == [Oversized("a", b"", 1, packet_id=7, size=1_000_000)]
+    for at in range(20, len(raw) - 10, 10_000):
+        assert parser.feed(raw[at : min(at + 10_000, len(raw) - 10)]) == []
+        assert not parser._held  # noqa: SLF001 # that nothing is held is the point
+    assert parser.feed(raw[-10:] + encode(Puback(1))) == [Puback(1)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ("32 e807 03e8" + "61" * 1000, "PUBLISH topic"),  # no room for an id behind the topic
+        ("32 e907 0001 61 0000" + "00" * 1000, "PUBLISH id"),
+        ("30 e907 0001 23" + "00" * 1000, "PUBLISH topic"),
+        ("30 e907 0000" + "00" * 1000, "PUBLISH topic"),
+    ],
+)
+def test_a_long_message_that_is_illegal_is_a_fault_all_the_same(raw: str, field: str) -> None:
+    stream = bytes.fromhex(raw)
+    whole, split = _tolerant(), _tolerant()
+    assert whole.feed(stream) == []
+    for byte in stream:
+        if split.fault is None:
+            assert split.feed(bytes((byte,))) == []
+    assert isinstance(whole.fault, MalformedPacket)
+    assert whole.fault.field == field
+    assert str(split.fault) == str(whole.fault)
+
+
+def test_any_other_packet_that_is_too_long_is_a_fault() -> None:
+    parser = _tolerant()
+    assert parser.feed(encode(Pingresp()) + encode(Suback(1, (0,) * 200))) == [Pingresp()]
+    assert isinstance(parser.fault, PacketTooLarge)
