@@ -60,9 +60,9 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_asked",
-        "_connect",
         "_heard",
         "_held",
+        "_keep_alive",
         "_last_id",
         "_leaving",
         "_loop",
@@ -83,12 +83,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, connect: Connect, owner: Owner, *, largest: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._connect = connect
         self._owner = owner
+        self._keep_alive = connect.keep_alive
         # A message too large must not end the connection: on the next the broker would send it again.
         self._parser = Parser(FROM_SERVERS, limit=largest, highest_qos=1, pass_over=True)
         self._pace = Pace()
-        self._out: list[bytes] = []
+        self._out = [encode(connect)]  # leaves as soon as there is a transport
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._last_id = LAST_ID
         self._held = self._resting = self._leaving = False
@@ -162,14 +162,14 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduce ourselves."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
-        self._transport.write(encode(self._connect))
-        if self._connect.keep_alive:
-            self._tick = self._loop.call_later(self._connect.keep_alive / _TICKS, self._look)
+        self._flush()
+        if self._keep_alive:
+            self._tick = self._loop.call_later(self._keep_alive / _TICKS, self._look)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what came, and see whether a rest is due."""
         self._heard = True
-        if self._leaving:
+        if self._leaving or self.lost.done():
             return
         packets = self._parser.feed(data)
         if packets:
@@ -203,6 +203,8 @@ class Connection(asyncio.Protocol):
             return
         if not self.accepted.done():
             self._open(packets.pop(0))
+            if self.lost.done():
+                return
         if landed := [packet.packet_id for packet in packets if type(packet) is Puback]:
             self._owner.publishes_landed(landed)
         if messages := [packet for packet in packets if isinstance(packet, Publish)]:
@@ -215,7 +217,7 @@ class Connection(asyncio.Protocol):
         if isinstance(packet, Connack):
             self.accepted.set_result(packet)
         else:
-            self._fail(f"the broker began with {type(packet).__name__} instead of CONNACK")
+            self._fail(f"the broker began with {_name(packet)} instead of CONNACK")
 
     def _answer(self, packet: Packet) -> None:
         match packet:
@@ -227,7 +229,7 @@ class Connection(asyncio.Protocol):
                 if not waiting.done():
                     waiting.set_result(packet)
             case _:
-                self._fail(f"the broker sent {type(packet).__name__}, which nobody asked for")
+                self._fail(f"the broker sent {_name(packet)}, which nobody asked for")
 
     async def _ask(self, packet: Subscribe | Unsubscribe) -> Any:
         self.check()
@@ -265,13 +267,13 @@ class Connection(asyncio.Protocol):
         if self._held:
             self._heard = True  # who does not listen cannot complain
         if self._pinged and not self._heard:
-            self._fail(f"nothing was heard from the broker for {self._connect.keep_alive // _TICKS} seconds")
+            self._fail(f"nothing was heard from the broker for {self._keep_alive / _TICKS:.3g} seconds")
             return
         if not (self._heard and self._spoken):
             self._pinged = True
             self.send(PINGREQ)
         self._heard = self._spoken = False
-        self._tick = self._loop.call_later(self._connect.keep_alive / _TICKS, self._look)
+        self._tick = self._loop.call_later(self._keep_alive / _TICKS, self._look)
 
     def _stop_looking(self) -> None:
         if self._tick is not None:
@@ -292,3 +294,7 @@ class Connection(asyncio.Protocol):
                 waiting.set_exception(reason)
         self._asked.clear()
         self._owner.connection_ended(self, reason)
+
+
+def _name(packet: Packet) -> str:
+    return type(packet).__name__.upper()

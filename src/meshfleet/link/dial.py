@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -75,5 +76,14 @@ def _translated(address: Address, problem: BaseException, patience: float) -> Li
         case TimeoutError():
             return BrokerUnreachable(f"{address} does not answer within {patience:g} seconds")
         case OSError() | ConnectionLost():
-            return BrokerUnreachable(f"{address}: {getattr(problem, 'strerror', None) or problem}")
+            return BrokerUnreachable(f"{address}: {_words(problem)}")
     return None
+
+
+def _words(problem: OSError | ConnectionLost) -> str:
+    match problem:
+        case ssl.SSLError(reason=str(reason)):
+            return f"TLS failed, {reason.lower().replace('_', ' ')}"
+        case OSError(errno=int(number)) if number > 0:  # asyncio's text for it is a tuple
+            return os.strerror(number)
+    return str(problem)

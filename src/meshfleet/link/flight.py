@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LAST_ID: Final = 60_000
 """Publishes use the packet ids up to this; SUBSCRIBE and UNSUBSCRIBE those above, so that they never meet."""
 
+_MANY_BYTES: Final = 256 * 1024
+"""As many as the network is given at once before it is asked whether it takes more."""
+
 
 class Delivery:
     """How much of what one caller published is still on its way."""
@@ -50,15 +53,22 @@ class Flight:
         return 0 if self._full else self._window - len(self._sent)
 
     def launch(self, messages: Sequence[Publish], delivery: Delivery) -> list[bytes]:
-        """The bytes of messages, at most as many as there is room for. If one is malformed, none has left."""
-        packets = []
-        leaving = {}
+        """The bytes of messages, of as many as may leave at once. If one is malformed, none of them has left.
+
+        There must be room for all of them; but a message that makes it many bytes is the last.
+        """
+        packets: list[bytes] = []
+        leaving: dict[int, tuple[bytes, Delivery]] = {}
+        size = 0
         for message in messages:
             packet_id = self._next_id() if message.qos else 0
             packet = publish(message, packet_id)
             packets.append(packet)
             if packet_id:
                 leaving[packet_id] = packet, delivery
+            size += len(packet)
+            if size > _MANY_BYTES:
+                break
         self._sent.update(leaving)
         self._full = len(self._sent) >= self._window
         return packets

@@ -55,6 +55,8 @@ class Keeper:
 
     async def begin(self, *, patient: bool) -> None:
         """Make the first connection. Only the patient go on when that fails."""
+        if self.closing or self.trouble is None:
+            raise LinkClosed("a link is entered once")
         try:
             self._take(await self._make())
         except LinkError as trouble:
@@ -108,24 +110,25 @@ class Keeper:
         loop = asyncio.get_running_loop()
         if loop.time() - self._since > self._delays.steady_after:
             self._pauses = iter(self._delays)
-        self._return = loop.create_task(self._come_back(trouble), name=f"return of {self._name}")
+        self._tell(trouble)
+        self._return = loop.create_task(self._come_back(), name=f"return of {self._name}")
         self._return.add_done_callback(self._returned)
 
-    async def _come_back(self, trouble: LinkError) -> None:
-        """Try until there is a connection. Each reason for a failure is told once, not at every try."""
-        while True:
-            if str(trouble) != str(self.trouble):
-                _log.warning("%s has no connection: %s", self._name, trouble)
-            self.trouble = trouble
+    async def _come_back(self) -> None:
+        """Try until there is a connection."""
+        while self.connection is None:
             await asyncio.sleep(next(self._pauses))
             try:
-                connection = await self._make()
-            except LinkError as problem:
-                trouble = problem
-            else:
-                self._take(connection)
-                _log.info("%s has a connection again", self._name)
-                return
+                self._take(await self._make())
+            except LinkError as trouble:
+                self._tell(trouble)
+        _log.info("%s has a connection again", self._name)
+
+    def _tell(self, trouble: LinkError) -> None:
+        """Each reason once, not at every try: ten thousand links would fill a disk."""
+        if str(trouble) != str(self.trouble):
+            _log.warning("%s has no connection: %s", self._name, trouble)
+        self.trouble = trouble
 
     def _returned(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (defect := task.exception()):

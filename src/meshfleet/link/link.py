@@ -148,6 +148,8 @@ class Link:
                 packets = self._flight.launch(messages[sent : sent + room], delivery)
                 connection.send(b"".join(packets))
                 sent += len(packets)
+                if sent < len(messages):
+                    await asyncio.sleep(0)  # the bytes leave now, and the network may ask for a pause
         if delivery.left:
             await delivery.done
 

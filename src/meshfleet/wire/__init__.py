@@ -10,4 +10,5 @@ fields, payload         how payloads are checked, and which spellings are tolera
 identifiers             the catalogue of identifiers, and their values raw and decoded
 diagnostics             a gateway asks where its firmware image is
 rest                    the bodies of the REST interface
+mqtt                    the packets of MQTT 3.1.1, whatever they carry
 """
