@@ -86,4 +86,6 @@ def _words(problem: OSError | ConnectionLost) -> str:
             return f"TLS failed, {reason.lower().replace('_', ' ')}"
         case OSError(errno=int(number)) if number > 0:  # asyncio's text for it is a tuple
             return os.strerror(number)
+        case OSError(strerror=str(words)):
+            return words
     return str(problem)
