@@ -45,8 +45,8 @@ _HIGHEST_QOS: Final = 1
 """QoS 2 costs twice the packets, and who must not count twice has to recognise repetitions anyway."""
 
 _STRETCH: Final = 8
-"""How many times its limit the backlog may grow while acknowledgements are expected: who waits for one
-does not fetch messages, and would wait for ever if we did not read on."""
+"""How many times its limit the backlog may grow while an answer is expected: who waits for one does not
+fetch messages, and would wait for ever if we did not read on."""
 
 
 class Link:
@@ -62,6 +62,8 @@ class Link:
     __slots__ = (
         "_address",
         "_arrived",
+        "_asking",
+        "_bringer",
         "_connect",
         "_flight",
         "_granted",
@@ -90,6 +92,9 @@ class Link:
         self._inbox = Inbox()
         self._turn = asyncio.Lock()
         self._arrived = Bell()
+        self._bringer: Connection | None = None
+        """The connection that brought the last messages."""
+        self._asking = 0
 
     async def __aenter__(self) -> Self:
         await self._keeper.begin(patient=self._options.patient)
@@ -147,6 +152,7 @@ class Link:
                 connection, room = await self._room()
                 packets = self._flight.launch(messages[sent : sent + room], delivery)
                 connection.send(b"".join(packets))
+                self._balance(connection)
                 sent += len(packets)
                 if sent < len(messages):
                     await asyncio.sleep(0)  # the bytes leave now, and the network may ask for a pause
@@ -162,8 +168,8 @@ class Link:
             self._keeper.check_open()
             await self._arrived.wait()
         batch = self._inbox.fetch()
-        if self._keeper.connection is not None:
-            self._keeper.connection.release()
+        if self._bringer is not None:
+            self._balance(self._bringer)
         return batch
 
     def __aiter__(self) -> Self:
@@ -200,10 +206,10 @@ class Link:
 
     def messages_came(self, connection: Connection, messages: list[Publish], size: int) -> None:
         """Keep them until they are fetched, and let the network wait when they are too many."""
+        self._bringer = connection
         self._inbox.put(messages, size, connection.acks)
         self._arrived.ring()
-        if self._inbox.size > self._options.backlog * (_STRETCH if self._flight else 1):
-            connection.hold()
+        self._balance(connection)
 
     def publishes_landed(self, packet_ids: list[int]) -> None:
         """Forget them, and wake whoever waits for room."""
@@ -228,15 +234,35 @@ class Link:
                 return connection, room
             await self._keeper.changed.wait()
 
-    async def _insist(self, ask: Callable[[Connection], Awaitable[_Answer]]) -> _Answer:
+    def _balance(self, connection: Connection) -> None:
+        """Let the network wait while too much waits to be fetched."""
+        expecting = self._flight or self._asking
+        if self._inbox.size > self._options.backlog * (_STRETCH if expecting else 1):
+            connection.hold()
+        else:
+            connection.release()
+
+    async def _insist(self, question: Callable[[Connection], Awaitable[_Answer]]) -> _Answer:
         """Ask until there is an answer, on the next connection if need be."""
         while True:
             connection = await self._keeper.up()
             try:
-                async with asyncio.timeout(self._options.patience):
-                    return await ask(connection)
-            except (ConnectionLost, TimeoutError):
+                return await self._ask(connection, question)
+            except ConnectionLost:
                 connection.abort()
+
+    async def _ask(
+        self, connection: Connection, question: Callable[[Connection], Awaitable[_Answer]]
+    ) -> _Answer:
+        self._asking += 1
+        self._balance(connection)
+        try:
+            async with asyncio.timeout(self._options.patience):
+                return await question(connection)
+        except TimeoutError:
+            raise ConnectionLost("the broker does not answer a subscription") from None
+        finally:
+            self._asking -= 1
 
     async def _establish(self) -> Connection:
         """Connect, subscribe again if the broker has forgotten, and send again what is on its way."""
@@ -255,11 +281,8 @@ class Link:
     async def _subscribe_again(self, connection: Connection) -> None:
         if not self._connect.clean:
             _log.warning("%s has forgotten the session of %s", self._address, self._connect.client_id)
-        try:
-            async with asyncio.timeout(self._options.patience):
-                refused = await connection.subscribe(list(self._granted.items()))
-        except TimeoutError:
-            raise ConnectionLost("the broker does not answer a subscription") from None
+        wanted = list(self._granted.items())
+        refused = await self._ask(connection, lambda connection: connection.subscribe(wanted))
         if refused:
             raise SubscriptionRefused(refused)
 
