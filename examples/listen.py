@@ -5,11 +5,10 @@ python examples/listen.py mqtt://127.0.0.1:1883 'mt/#'
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from meshfleet.errors import FleetError
-from meshfleet.link import Address, Link
+from meshfleet.link import Address, Link, run
 
 
 async def listen(url: str, wanted: str) -> None:
@@ -24,7 +23,7 @@ async def listen(url: str, wanted: str) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(listen(*sys.argv[1:]))
+        run(listen(*sys.argv[1:]))
     except FleetError as problem:
         sys.exit(f"{problem}")
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ EXCEPTIONS = {
 }
 
 OUTSIDE = {
-    "link": {"msgspec", "websockets"},
+    "link": {"msgspec", "uvloop", "websockets"},
     "cli": {"click", "rich", "msgspec"},
 }
 """The libraries that each of the other rooms may use."""

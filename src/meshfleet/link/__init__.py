@@ -13,6 +13,7 @@ flight          what was published and is not acknowledged
 pace            short rests between reads under load
 delays          how long to wait before the next try
 bell            wakes those who wait for a change
+loop            runs a program, on uvloop where it is installed
 
 Nothing here knows of gateways or devices. See docs/link.md for how to use it.
 """
@@ -21,7 +22,8 @@ from meshfleet.link.address import Address
 from meshfleet.link.delays import Delays
 from meshfleet.link.inbox import Batch
 from meshfleet.link.link import Link
+from meshfleet.link.loop import run
 from meshfleet.link.options import Options
 from meshfleet.wire.mqtt.packets import Oversized, Publish, Will
 
-__all__ = ["Address", "Batch", "Delays", "Link", "Options", "Oversized", "Publish", "Will"]
+__all__ = ["Address", "Batch", "Delays", "Link", "Options", "Oversized", "Publish", "Will", "run"]
