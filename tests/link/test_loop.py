@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
-import pytest
 import uvloop
 
 from meshfleet.link import run
+
+if TYPE_CHECKING:
+    import pytest
 
 
 async def _loop() -> type[asyncio.AbstractEventLoop]:
