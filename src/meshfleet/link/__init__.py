@@ -10,6 +10,7 @@ keeper          makes a connection, and another when one is lost
 dial            from an address to a connection, or the reason why not
 options         what can be set
 flight          what was published and is not acknowledged
+pulse           keep-alive
 pace            short rests between reads under load
 delays          how long to wait before the next try
 bell            wakes those who wait for a change

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from meshfleet.errors import ConnectionLost, shown
 from meshfleet.link.flight import LAST_ID
 from meshfleet.link.inbox import Acks
 from meshfleet.link.pace import REST, Pace
+from meshfleet.link.pulse import BEATS, Beat, Pulse
 from meshfleet.wire.mqtt.decoder import FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import DISCONNECT, PINGREQ, encode
 from meshfleet.wire.mqtt.packets import (
@@ -51,16 +52,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TICKS: Final = 3
-"""How often within a keep-alive interval we look whether anything was said."""
-
 
 class Connection(asyncio.Protocol):
     """Speaks MQTT over a transport: handshake, keep-alive, pace of reading, writes collected per turn."""
 
     __slots__ = (
         "_asked",
-        "_heard",
         "_held",
         "_keep_alive",
         "_last_id",
@@ -70,10 +67,9 @@ class Connection(asyncio.Protocol):
         "_owner",
         "_pace",
         "_parser",
-        "_pinged",
+        "_pulse",
         "_resting",
-        "_spoken",
-        "_tick",
+        "_timer",
         "_transport",
         "accepted",
         "acks",
@@ -88,12 +84,12 @@ class Connection(asyncio.Protocol):
         # A message too large must not end the connection: on the next the broker would send it again.
         self._parser = Parser(FROM_SERVERS, limit=largest, highest_qos=1, pass_over=True)
         self._pace = Pace()
+        self._pulse = Pulse()
         self._out = [encode(connect)]  # leaves as soon as there is a transport
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._last_id = LAST_ID
         self._held = self._resting = self._leaving = False
-        self._heard = self._spoken = self._pinged = False
-        self._tick: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.acks = Acks(self.send)
         self.writable = True
@@ -141,7 +137,7 @@ class Connection(asyncio.Protocol):
     async def leave(self, patience: float) -> None:
         """Send what is due, say good-bye, and wait until the broker has read it all."""
         self._leaving = True
-        self._stop_looking()
+        self._stop_beating()
         self.send(DISCONNECT)
         self._flush()
         self.release()
@@ -163,12 +159,11 @@ class Connection(asyncio.Protocol):
         """Introduce ourselves."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
         self._flush()
-        if self._keep_alive:
-            self._tick = self._loop.call_later(self._keep_alive / _TICKS, self._look)
+        self._wait_for_beat()
 
     def data_received(self, data: bytes) -> None:
         """Pass on what came, and see whether a rest is due."""
-        self._heard = True
+        self._pulse.heard = True
         if self._leaving or self.lost.done():
             return
         packets = self._parser.feed(data)
@@ -190,7 +185,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
-        self._stop_looking()
+        self._stop_beating()
         reason = ConnectionLost("the broker closed the connection" if exc is None else f"{exc}")
         self._end(reason)
 
@@ -222,7 +217,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, packet: Packet) -> None:
         match packet:
             case Pingresp():
-                self._pinged = False
+                pass
             case Oversized():
                 _log.warning("%s is too large with %d bytes: passed over", shown(packet.topic), packet.size)
             case Suback() | Unsuback() if waiting := self._asked.pop(packet.packet_id, None):
@@ -246,7 +241,7 @@ class Connection(asyncio.Protocol):
             data, self._out = b"".join(self._out), []
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.write(data)
-                self._spoken = True
+                self._pulse.spoken = True
 
     def _rest(self) -> None:
         if not self._resting and self._transport is not None:
@@ -262,22 +257,23 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not (self._held or self._resting or self._transport.is_closing()):
             self._transport.resume_reading()
 
-    def _look(self) -> None:
-        """Nothing said since the last look: say something. Nothing heard after that: the broker is gone."""
-        if self._held:
-            self._heard = True  # who does not listen cannot complain
-        if self._pinged and not self._heard:
-            self._fail(f"nothing was heard from the broker for {self._keep_alive / _TICKS:.3g} seconds")
-            return
-        if not (self._heard and self._spoken):
-            self._pinged = True
-            self.send(PINGREQ)
-        self._heard = self._spoken = False
-        self._tick = self._loop.call_later(self._keep_alive / _TICKS, self._look)
+    def _wait_for_beat(self) -> None:
+        if self._keep_alive:
+            self._timer = self._loop.call_later(self._keep_alive / BEATS, self._beat)
 
-    def _stop_looking(self) -> None:
-        if self._tick is not None:
-            self._tick.cancel()
+    def _beat(self) -> None:
+        self._pulse.heard |= self._held  # who does not listen cannot complain of silence
+        match self._pulse.beat():
+            case Beat.PING:
+                self.send(PINGREQ)
+            case Beat.DEAD:
+                self._fail(f"nothing was heard from the broker for {self._keep_alive / BEATS:.3g} seconds")
+                return
+        self._wait_for_beat()
+
+    def _stop_beating(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _fail(self, reason: str) -> ConnectionLost:
         lost = ConnectionLost(reason)
