@@ -40,11 +40,10 @@ class Address(Struct, frozen=True, kw_only=True):
             raise MalformedAddress("broker", "is not a URL such as mqtt://host:1883") from None
         if parts.scheme not in _PORTS:
             raise MalformedAddress("broker", "must begin with mqtt://, mqtts://, ws:// or wss://")
-        if not parts.hostname:
-            raise MalformedAddress("broker", "names no host")
+        host = _host(parts)
         _check_rest(parts)
         return cls(
-            host=parts.hostname,
+            host=host,
             port=_PORTS[parts.scheme] if port is None else port,
             tls=parts.scheme in {"mqtts", "wss"},
             path=(parts.path or _DEFAULT_PATH) if parts.scheme in {"ws", "wss"} else None,
@@ -60,11 +59,27 @@ class Address(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Address({str(self)!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("url", str(self))]
+
+
+def _host(parts: SplitResult) -> str:
+    host = parts.hostname
+    if not host:
+        raise MalformedAddress("broker", "names no host")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise MalformedAddress("broker", "names a host that cannot be one") from None
+    return host
+
 
 def _check_rest(parts: SplitResult) -> None:
     """Nothing that would be ignored: a misplaced character of a password must not end up as a fragment."""
     if parts.query or parts.fragment:
         raise MalformedAddress("broker", "has a ? or #, which must be written as %3F or %23")
+    if "@" in parts.path:
+        raise MalformedAddress("broker", "has an @ behind a /, which must be written as %2F in a password")
     if parts.scheme in {"mqtt", "mqtts"} and parts.path not in {"", "/"}:
         raise MalformedAddress("broker", "has a path, which only ws:// and wss:// have")
     if parts.port == 0:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from meshfleet.errors import ConnectionLost, shown
 from meshfleet.link.flight import LAST_ID
@@ -16,6 +17,7 @@ from meshfleet.wire.mqtt.encoder import DISCONNECT, PINGREQ, encode
 from meshfleet.wire.mqtt.packets import (
     LARGEST_ID,
     REFUSED,
+    Accept,
     Connack,
     Connect,
     Oversized,
@@ -52,12 +54,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_MANY_BYTES: Final = 64 * 1024
+"""As many as are collected at most before they leave; then the network says whether it takes more."""
+
 
 class Connection(asyncio.Protocol):
     """Speaks MQTT over a transport: handshake, keep-alive, pace of reading, writes collected per turn."""
 
     __slots__ = (
         "_asked",
+        "_due",
         "_held",
         "_keep_alive",
         "_last_id",
@@ -69,6 +75,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_pulse",
         "_resting",
+        "_size",
         "_timer",
         "_transport",
         "accepted",
@@ -88,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._out = [encode(connect)]  # leaves as soon as there is a transport
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._last_id = LAST_ID
+        self._due = self._size = 0
         self._held = self._resting = self._leaving = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -101,21 +109,27 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop, together with all others of the turn."""
+        if self._leaving:
+            return
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(data)
+        self._due += len(data)
+        if self._due > _MANY_BYTES:
+            self._flush()
 
     async def subscribe(self, filters: Sequence[tuple[str, int]]) -> list[str]:
         """Ask for filters; those that were granted less than asked."""
-        answer: Suback = await self._ask(Subscribe(self._next_id(), tuple(filters)))
-        if len(answer.codes) != len(filters):
-            raise self._fail("the broker granted another number of filters than was asked")
+        answer = await self._ask(Subscribe(self._next_id(), tuple(filters)))
+        if not isinstance(answer, Suback) or len(answer.codes) != len(filters):
+            raise self.fail("the broker did not answer what was asked")
         granted = zip(filters, answer.codes, strict=True)
         return [wanted for (wanted, qos), code in granted if code < qos or code == REFUSED]
 
     async def unsubscribe(self, filters: Sequence[str]) -> None:
         """Take filters back."""
-        await self._ask(Unsubscribe(self._next_id(), tuple(filters)))
+        if not isinstance(await self._ask(Unsubscribe(self._next_id(), tuple(filters))), Unsuback):
+            raise self.fail("the broker did not answer what was asked")
 
     def check(self) -> None:
         """Raise the reason if the connection has ended."""
@@ -136,17 +150,25 @@ class Connection(asyncio.Protocol):
 
     async def leave(self, patience: float) -> None:
         """Send what is due, say good-bye, and wait until the broker has read it all."""
-        self._leaving = True
-        self._stop_beating()
         self.send(DISCONNECT)
         self._flush()
+        self._leaving = True
+        self._stop_beating()
         self.release()
         # A socket that is closed with unread bytes resets the connection, and what we sent last may be lost
         # with it. So the broker is the one to close; what it still sends is not ours any more.
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
-        await asyncio.wait((self.lost,), timeout=patience)
+        try:
+            self._write_eof()
+            await asyncio.wait((self.lost,), timeout=patience)
+        finally:
+            self.abort()
+
+    def fail(self, reason: str) -> ConnectionLost:
+        """End it at once, for this reason."""
+        lost = ConnectionLost(reason)
+        self._end(lost)
         self.abort()
+        return lost
 
     def abort(self) -> None:
         """End it at once."""
@@ -167,12 +189,14 @@ class Connection(asyncio.Protocol):
         if self._leaving or self.lost.done():
             return
         packets = self._parser.feed(data)
+        self._size += len(data)
         if packets:
-            self._pass_on(packets, len(data))
+            self._pass_on(packets, self._size)
+            self._size = 0
             if self._pace.rest_is_due(len(packets), len(data), self._loop.time()):
                 self._rest()
         if self._parser.fault is not None:
-            self._fail(f"the broker broke the protocol: {self._parser.fault}")
+            self.fail(f"the broker broke the protocol: {self._parser.fault}")
 
     def pause_writing(self) -> None:
         """Publishers wait from now on."""
@@ -185,7 +209,6 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
-        self._stop_beating()
         reason = ConnectionLost("the broker closed the connection" if exc is None else f"{exc}")
         self._end(reason)
 
@@ -198,7 +221,7 @@ class Connection(asyncio.Protocol):
             return
         if not self.accepted.done():
             self._open(packets.pop(0))
-            if self.lost.done():
+            if self._leaving or self.lost.done():
                 return
         if landed := [packet.packet_id for packet in packets if type(packet) is Puback]:
             self._owner.publishes_landed(landed)
@@ -211,8 +234,9 @@ class Connection(asyncio.Protocol):
     def _open(self, packet: Packet) -> None:
         if isinstance(packet, Connack):
             self.accepted.set_result(packet)
+            self._leaving = packet.code != Accept.ACCEPTED  # what follows a refusal is not for us
         else:
-            self._fail(f"the broker began with {_name(packet)} instead of CONNACK")
+            self.fail(f"the broker began with {_name(packet)} instead of CONNACK")
 
     def _answer(self, packet: Packet) -> None:
         match packet:
@@ -224,7 +248,7 @@ class Connection(asyncio.Protocol):
                 if not waiting.done():
                     waiting.set_result(packet)
             case _:
-                self._fail(f"the broker sent {_name(packet)}, which nobody asked for")
+                self.fail(f"the broker sent {_name(packet)}, which nobody asked for")
 
     async def _ask(self, packet: Subscribe | Unsubscribe) -> Any:
         self.check()
@@ -238,10 +262,15 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._out:
-            data, self._out = b"".join(self._out), []
+            data, self._out, self._due = b"".join(self._out), [], 0
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.write(data)
                 self._pulse.spoken = True
+
+    def _write_eof(self) -> None:
+        with suppress(OSError):  # the broker may have gone before us
+            if self._transport is not None and self._transport.can_write_eof():
+                self._transport.write_eof()
 
     def _rest(self) -> None:
         if not self._resting and self._transport is not None:
@@ -267,7 +296,7 @@ class Connection(asyncio.Protocol):
             case Beat.PING:
                 self.send(PINGREQ)
             case Beat.DEAD:
-                self._fail(f"nothing was heard from the broker for {self._keep_alive / BEATS:.3g} seconds")
+                self.fail(f"nothing was heard from the broker for {self._keep_alive / BEATS:.3g} seconds")
                 return
         self._wait_for_beat()
 
@@ -275,16 +304,11 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _fail(self, reason: str) -> ConnectionLost:
-        lost = ConnectionLost(reason)
-        self._end(lost)
-        self.abort()
-        return lost
-
     def _end(self, reason: ConnectionLost) -> None:
         if self.lost.done():
             return
         self.lost.set_result(reason)
+        self._stop_beating()
         for waiting in (self.accepted, *self._asked.values()):
             if not waiting.done():
                 waiting.set_exception(reason)

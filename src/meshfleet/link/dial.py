@@ -38,20 +38,22 @@ async def dial(
 ) -> tuple[Connection, Connack]:
     """Connect, and wait for the broker's answer."""
     connection = Connection(connect, owner, largest=options.largest)
+    transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(options.patience):
-            await _open(address, connection, options)
+            transport = await _open(address, connection, options)
             answer = await connection.accepted
         _check(address, connect, answer)
     except BaseException as problem:
-        connection.abort()
+        if transport is not None:
+            transport.abort()
         if translated := _translated(address, problem, options.patience):
             raise translated from problem
         raise
     return connection, answer
 
 
-async def _open(address: Address, connection: Connection, options: Options) -> None:
+async def _open(address: Address, connection: Connection, options: Options) -> asyncio.Transport:
     protocol: asyncio.Protocol = connection
     if address.path is not None:
         from meshfleet.link.websocket import WebSocket  # noqa: PLC0415 # its library is optional
@@ -59,7 +61,8 @@ async def _open(address: Address, connection: Connection, options: Options) -> N
         protocol = WebSocket(address, connection, largest=options.largest)
     trust = (options.tls or tls.context()) if address.tls else None
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: protocol, address.host, address.port, ssl=trust)
+    transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port, ssl=trust)
+    return transport
 
 
 def _check(address: Address, connect: Connect, answer: Connack) -> None:

@@ -17,7 +17,7 @@ LAST_ID: Final = 60_000
 """Publishes use the packet ids up to this; SUBSCRIBE and UNSUBSCRIBE those above, so that they never meet."""
 
 _MANY_BYTES: Final = 256 * 1024
-"""As many as the network is given at once before it is asked whether it takes more."""
+"""As many as leave at once, before the network is asked whether it takes more."""
 
 
 class Delivery:
@@ -104,4 +104,5 @@ class Flight:
         for _, delivery in self._sent.values():
             if not delivery.done.done():
                 delivery.done.set_exception(reason)
+                delivery.done.exception()  # seen: a caller who was cancelled will not look
         self._sent.clear()

@@ -31,6 +31,7 @@ class Keeper:
         "_name",
         "_pauses",
         "_return",
+        "_rouse",
         "_since",
         "changed",
         "closing",
@@ -38,10 +39,14 @@ class Keeper:
         "trouble",
     )
 
-    def __init__(self, name: str, make: Callable[[], Awaitable[Connection]], delays: Delays) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Awaitable[Connection]], delays: Delays, rouse: Callable[[], None]
+    ) -> None:
         self._name = name
         self._make = make
         self._delays = delays
+        self._rouse = rouse
+        """Wakes everybody, whatever they wait for: the link will not come back."""
         self._pauses = iter(delays)
         self._since = 0.0
         self._return: asyncio.Task[None] | None = None
@@ -50,7 +55,7 @@ class Keeper:
         self.trouble: LinkError | None = LinkClosed("the link is not open: use it as `async with`")
         """Why there is no connection now, or None when there is one."""
         self.changed = Bell()
-        """Rings when a connection came, got room, or the link is closing."""
+        """Rings when a connection came or got room, and when everybody is to wake."""
         self.closing = False
 
     async def begin(self, *, patient: bool) -> None:
@@ -90,7 +95,8 @@ class Keeper:
     async def let_go(self) -> Connection | None:
         """Stop coming back; the connection, if there is one, is the caller's to end."""
         connection, self.connection = self.connection, None
-        if self._return is not None:
+        self.trouble = LinkClosed("the link is closed")
+        if self._return is not None and not self._return.done():
             self._return.cancel()
             await asyncio.wait((self._return,))
         return connection
@@ -134,4 +140,4 @@ class Keeper:
         if not task.cancelled() and (defect := task.exception()):
             _log.error("%s has failed", self._name, exc_info=defect)
             self._defect = defect
-            self.changed.ring()
+            self._rouse()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from meshfleet.errors import (
@@ -63,10 +64,10 @@ class Link:
         "_address",
         "_arrived",
         "_asking",
-        "_bringer",
         "_connect",
         "_flight",
         "_granted",
+        "_held",
         "_inbox",
         "_keeper",
         "_options",
@@ -86,14 +87,14 @@ class Link:
         self._address = address
         self._connect = Connect(client_id, clean, options.keep_alive, will, address.user, password)
         self._options = options
-        self._keeper = Keeper(f"{client_id} to {address}", self._establish, options.delays)
+        self._keeper = Keeper(f"{client_id} to {address}", self._establish, options.delays, self._rouse)
         self._granted: dict[str, int] = {}
         self._flight = Flight(options.window)
         self._inbox = Inbox()
         self._turn = asyncio.Lock()
         self._arrived = Bell()
-        self._bringer: Connection | None = None
-        """The connection that brought the last messages."""
+        self._held: Connection | None = None
+        """The connection that waits until messages are fetched."""
         self._asking = 0
 
     async def __aenter__(self) -> Self:
@@ -154,8 +155,6 @@ class Link:
                 connection.send(b"".join(packets))
                 self._balance(connection)
                 sent += len(packets)
-                if sent < len(messages):
-                    await asyncio.sleep(0)  # the bytes leave now, and the network may ask for a pause
         if delivery.left:
             await delivery.done
 
@@ -168,8 +167,8 @@ class Link:
             self._keeper.check_open()
             await self._arrived.wait()
         batch = self._inbox.fetch()
-        if self._bringer is not None:
-            self._balance(self._bringer)
+        if self._held is not None:
+            self._balance(self._held)
         return batch
 
     def __aiter__(self) -> Self:
@@ -188,25 +187,26 @@ class Link:
         acknowledged stays with the broker, which sends it again when the session goes on.
         """
         self._keeper.closing = True
-        self._keeper.changed.ring()
-        self._arrived.ring()
+        self._rouse()
         try:
-            async with asyncio.timeout(self._options.patience):
-                while self._flight and self._keeper.hopeful:
-                    await self._keeper.changed.wait()
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.patience):
+                    while self._flight and self._keeper.hopeful:
+                        await self._keeper.changed.wait()
         finally:
-            await self._leave()
-        if left := len(self._flight):
-            self._flight.give_up(Undelivered(left))
+            try:
+                if connection := await self._keeper.let_go():
+                    await connection.leave(self._options.patience)
+            finally:
+                left = len(self._flight)
+                self._flight.give_up(Undelivered(left))
+        if left:
             raise Undelivered(left)
 
     # What the connection tells
 
     def messages_came(self, connection: Connection, messages: list[Publish], size: int) -> None:
         """Keep them until they are fetched, and let the network wait when they are too many."""
-        self._bringer = connection
         self._inbox.put(messages, size, connection.acks)
         self._arrived.ring()
         self._balance(connection)
@@ -226,6 +226,10 @@ class Link:
 
     # Inside
 
+    def _rouse(self) -> None:
+        self._keeper.changed.ring()
+        self._arrived.ring()
+
     async def _room(self) -> tuple[Connection, int]:
         """The connection and how many messages it may take, as soon as that is any."""
         while True:
@@ -239,6 +243,7 @@ class Link:
         expecting = self._flight or self._asking
         if self._inbox.size > self._options.backlog * (_STRETCH if expecting else 1):
             connection.hold()
+            self._held = connection
         else:
             connection.release()
 
@@ -246,10 +251,8 @@ class Link:
         """Ask until there is an answer, on the next connection if need be."""
         while True:
             connection = await self._keeper.up()
-            try:
+            with suppress(ConnectionLost):
                 return await self._ask(connection, question)
-            except ConnectionLost:
-                connection.abort()
 
     async def _ask(
         self, connection: Connection, question: Callable[[Connection], Awaitable[_Answer]]
@@ -260,7 +263,7 @@ class Link:
             async with asyncio.timeout(self._options.patience):
                 return await question(connection)
         except TimeoutError:
-            raise ConnectionLost("the broker does not answer a subscription") from None
+            raise connection.fail("the broker does not answer a subscription") from None
         finally:
             self._asking -= 1
 
@@ -285,7 +288,3 @@ class Link:
         refused = await self._ask(connection, lambda connection: connection.subscribe(wanted))
         if refused:
             raise SubscriptionRefused(refused)
-
-    async def _leave(self) -> None:
-        if connection := await self._keeper.let_go():
-            await connection.leave(self._options.patience)

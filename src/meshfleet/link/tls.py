@@ -21,8 +21,17 @@ def context(
     try:
         made = ssl.create_default_context(cafile=authorities)
         if certificate is not None:
-            made.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as problem:
+            made.load_cert_chain(certificate, key, _password)
+    except (OSError, _Locked) as problem:
         files = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
-        raise UnusableCertificate(files, problem.strerror or str(problem)) from problem
+        raise UnusableCertificate(files, getattr(problem, "strerror", None) or str(problem)) from problem
     return made
+
+
+class _Locked(Exception):
+    """A key that only its password opens."""
+
+
+def _password() -> str:
+    """Do not let OpenSSL ask at the terminal: a service has none."""
+    raise _Locked("the key needs a password; use one without, which only we may read")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
+from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
@@ -73,9 +74,10 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
     # To the connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Wrap."""
-        self._frames.send_binary(data)
-        self._pump()
+        """Wrap. What comes after the end is lost, as on any transport."""
+        if self._frames.state is State.OPEN:
+            self._frames.send_binary(data)
+            self._pump()
 
     def close(self) -> None:
         """Close what is below."""
@@ -107,8 +109,9 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
 
     def write_eof(self) -> None:
         """Say that nothing follows."""
-        self._frames.send_close()
-        self._pump()
+        if self._frames.state is State.OPEN:
+            self._frames.send_close()
+            self._pump()
 
     # Inside
 
