@@ -1,0 +1,325 @@
+"""One connection: how it begins, what the broker may not do, and how a silent broker is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from meshfleet.errors import (
+    BrokerUnreachable,
+    ConnectionLost,
+    ConnectionRefused,
+    LinkError,
+    MalformedPacket,
+    SubscriptionRefused,
+)
+from meshfleet.link import Address, Link, Will
+from meshfleet.wire.mqtt.encoder import encode
+from meshfleet.wire.mqtt.packets import (
+    Accept,
+    Connack,
+    Connect,
+    Oversized,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    Unsuback,
+)
+from tests.link.scripted import NEVER, QUICK, Broker, Peer, soon, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.anyio
+
+WILL = Will("gone", b"\x00\xff", qos=1, retain=True)
+
+
+@pytest.mark.parametrize(
+    ("clean", "will", "user", "keep_alive"),
+    [
+        (False, None, None, 60),
+        (True, WILL, None, 0),
+        (True, None, ("u", None), 1),
+        (False, WILL, ("ü", "pä:/@"), 65_535),
+    ],
+)
+async def test_the_first_packet_says_who_we_are(
+    *, clean: bool, will: Will | None, user: tuple[str, str | None] | None, keep_alive: int
+) -> None:
+    async with Broker() as broker:
+        async with broker.link(clean=clean, will=will, user=user, keep_alive=keep_alive):
+            await broker.accept()
+        name, password = user or (None, None)
+        secret = None if password is None else password.encode()
+        assert broker.peers[0].received[0] == Connect("ours", clean, keep_alive, will, name, secret)
+
+
+@pytest.mark.parametrize("code", [code for code in Accept if code])
+async def test_a_refusal_tells_who_refuses_and_why(code: Accept) -> None:
+    async with Broker(Connack(code=code)) as broker:
+        with pytest.raises(ConnectionRefused) as caught:
+            await soon(broker.link(user=("theuser", "t0psecret")).__aenter__())
+        refusal = caught.value
+        assert (refusal.broker, refusal.reason) == (str(broker.address), code)
+        assert (
+            str(refusal) == f"{broker.address} refuses the connection: {refusal.words} (return code {code:d})"
+        )
+        assert len(refusal.words.split()) > 1
+        assert "secret" not in repr(refusal)
+        await until(lambda: broker.peers[0].gone)
+
+
+async def test_what_follows_a_refusal_is_not_heard() -> None:
+    async with Broker() as broker, broker.link(delays=replace(QUICK.delays, first=0.001)) as link:
+        peer = await broker.accept()
+        publishing = asyncio.create_task(link.publish("t", b""))
+        (message,) = await peer.publishes(1)
+        broker.welcome = None
+        peer.close()
+        for _ in range(2):
+            refusing = await broker.accept()
+            await refusing.expect(Connect)
+            refusing.send(Connack(code=Accept.NOT_AUTHORIZED), Puback(message.packet_id), Publish("t", b"no"))
+        broker.welcome = Connack()
+        peer = await broker.accept()
+        assert await peer.publishes(1) == [replace(message, dup=True)]
+        peer.acknowledge([message])
+        await soon(publishing)
+        peer.send(Publish("t", b"yes"))
+        assert (await soon(link.receive())).messages == [Publish("t", b"yes")]
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (Publish("a", b""), "PUBLISH instead of CONNACK"),
+        (Pingresp(), "PINGRESP instead of CONNACK"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "broke the protocol"),
+        (b"\x20\x02\x00\x06", "CONNACK return code: 6 is reserved"),
+        (b"\x20\x02\x01\x05", "CONNACK session present"),
+        (b"\x34\x05\x00\x01a\x00\x01", "PUBLISH qos: 2 was not asked for"),
+    ],
+)
+async def test_a_broker_that_does_not_begin_with_connack_is_none(first: Packet | bytes, words: str) -> None:
+    async with Broker(welcome=None) as broker:
+        entering = asyncio.create_task(broker.link().__aenter__())
+        peer = await broker.accept()
+        await peer.expect(Connect)
+        peer.send(first, Publish("a", b"nor is this heard"))
+        with pytest.raises(BrokerUnreachable, match=words) as caught:
+            await entering
+        assert str(broker.address) in str(caught.value)
+        await until(lambda: peer.gone)
+
+
+async def test_a_session_that_should_be_clean_and_is_not_is_refused() -> None:
+    async with Broker(Connack(session_present=True)) as broker:
+        with pytest.raises(LinkError, match="kept a session that should be clean"):
+            await soon(broker.link(clean=True).__aenter__())  # [MQTT-3.2.2-1]
+        await until(lambda: broker.peers[0].gone)
+
+
+ENDS: list[Callable[[Peer], None]] = [Peer.close, Peer.reset]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("reads", [True, False], ids=["after CONNECT", "at once"])
+async def test_a_broker_that_ends_the_connection_instead_of_an_answer_is_unreachable(
+    end: Callable[[Peer], None], *, reads: bool
+) -> None:
+    async with Broker(welcome=None) as broker:
+        entering = asyncio.create_task(broker.link().__aenter__())
+        peer = await broker.accept()
+        if reads:
+            await peer.expect(Connect)
+        peer.send(b"\x20")
+        end(peer)
+        with pytest.raises(BrokerUnreachable, match=r"clos|reset"):
+            await entering
+
+
+@pytest.mark.parametrize(
+    ("end", "words"), [(Peer.close, "the broker closed the connection"), (Peer.reset, "reset")]
+)
+async def test_a_connection_that_ends_later_tells_how(end: Callable[[Peer], None], words: str) -> None:
+    async with Broker() as broker, broker.link(delays=NEVER) as link:
+        asking = asyncio.create_task(link.subscribe("a"))
+        peer = await broker.accept()
+        await peer.expect(Subscribe)
+        end(peer)
+        await until(lambda: link.trouble)
+        assert isinstance(link.trouble, ConnectionLost)
+        assert words in str(link.trouble)
+        asking.cancel()
+
+
+async def test_a_broker_that_never_answers_is_unreachable() -> None:
+    async with Broker(welcome=None) as broker:
+        with pytest.raises(BrokerUnreachable, match=r"does not answer within 0\.1 seconds"):
+            await soon(broker.link(patience=0.1).__aenter__())
+        await until(lambda: broker.peers[0].gone)
+
+
+async def test_nobody_at_the_address_is_said_in_words() -> None:
+    async with Broker() as broker:
+        link = broker.link()
+    with pytest.raises(BrokerUnreachable, match="Connection refused"):
+        await soon(link.__aenter__())
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda address: Link(address, ""),
+        lambda address: Link(address, "nul\0"),
+        lambda address: Link(address, "x", options=replace(QUICK, keep_alive=65_536)),
+        lambda address: Link(address, "x", will=Will("a/#", b"")),
+        lambda address: Link(address, "x", will=Will("a", b"", qos=3)),
+        lambda address: Link(replace(address, password="p"), "x"),  # noqa: S106 # it is none
+    ],
+)
+async def test_an_introduction_that_breaks_the_rules_is_the_callers_mistake(
+    link: Callable[[Address], Link],
+) -> None:
+    async with Broker() as broker:
+        with pytest.raises(MalformedPacket, match=r"^CONNECT "):
+            await soon(link(broker.address).__aenter__())
+        assert not broker.peers
+
+
+@pytest.mark.parametrize(
+    ("packet", "words"),
+    [
+        (Connack(), "the broker sent CONNACK, which nobody asked for"),
+        (Suback(60_001, (0,)), "the broker sent SUBACK, which nobody asked for"),
+        (Unsuback(1), "the broker sent UNSUBACK, which nobody asked for"),
+        (Pubrec(1), "the broker sent PUBREC, which nobody asked for"),
+        (Publish("a", b"", qos=2, packet_id=1), "broke the protocol: PUBLISH qos: 2 was not asked for"),
+        (Pingreq(), "broke the protocol: packet: none begins with 0xc0"),
+        (b"\x00\x00", "broke the protocol"),
+        (b"\x30\x03\x00\x01#", "broke the protocol: PUBLISH topic"),
+        (b"\x90\x80\x80\x80\x01", "broke the protocol: packet: 2097152 bytes are more than 1000"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 100], ids=["alone", "in a flood"])
+async def test_a_broker_that_breaks_the_rules_is_left_and_told_about(
+    packet: Packet | bytes, words: str, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Broker() as broker, broker.link(delays=NEVER, largest=1000) as link:
+        peer = await broker.accept()
+        raw = packet if isinstance(packet, bytes) else encode(packet)
+        peer.send(*[Pingresp()] * times, *[raw] * times)
+        await until(lambda: link.trouble)
+        assert isinstance(link.trouble, ConnectionLost)
+        assert words in str(link.trouble)
+        await until(lambda: peer.gone)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+async def test_a_message_too_large_arrives_without_its_payload_and_the_connection_goes_on() -> None:
+    async with Broker() as broker, broker.link(largest=1000) as link:
+        peer = await broker.accept()
+        peer.send(Publish("big", bytes(2000), qos=1, packet_id=7), Publish("small", b"x"))
+        got: list[Publish] = []
+        while len(got) < 2:
+            batch = await soon(link.receive())
+            batch.acknowledge()
+            got += batch.messages
+        assert got == [Oversized("big", b"", 1, packet_id=7, size=2000), Publish("small", b"x")]
+        assert await peer.next() == Puback(7)
+
+
+@pytest.mark.parametrize(
+    ("qos", "codes", "refused"),
+    [
+        (1, (1, 1), ()),
+        (1, (0, 1), ("a",)),
+        (1, (128, 128), ("a", "b")),
+        (0, (0, 128), ("b",)),
+        (0, (0, 0), ()),
+    ],
+)
+async def test_what_is_granted_lower_than_asked_is_refused(
+    qos: int, codes: tuple[int, ...], refused: tuple[str, ...]
+) -> None:
+    async with Broker() as broker, broker.link() as link:
+        peer = await broker.accept()
+        asking = asyncio.create_task(link.subscribe("a", "b", qos=qos))
+        asked = await peer.grant(*codes)
+        assert asked.filters == (("a", qos), ("b", qos))
+        assert asked.packet_id > 60_000
+        if refused:
+            with pytest.raises(SubscriptionRefused) as caught:
+                await asking
+            assert caught.value.filters == refused
+        else:
+            await asking
+
+
+@pytest.mark.parametrize("wrong", [Suback(1, (1,)), Suback(1, (1, 1, 1)), Unsuback(1)])
+async def test_an_answer_that_does_not_fit_the_question_ends_the_connection(wrong: Suback | Unsuback) -> None:
+    async with Broker() as broker, broker.link() as link:
+        peer = await broker.accept()
+        asking = asyncio.create_task(link.subscribe("a", "b"))
+        asked = await peer.expect(Subscribe)
+        peer.send(replace(wrong, packet_id=asked.packet_id))
+        again = await broker.accept()
+        await again.grant()
+        await soon(asking)
+        assert peer.gone
+
+
+async def test_acknowledgements_of_unknown_messages_are_ignored() -> None:
+    async with Broker() as broker, broker.link() as link:
+        peer = await broker.accept()
+        peer.send(Puback(1), Puback(65_535), Publish("t", b"x"))
+        assert (await soon(link.receive())).messages == [Publish("t", b"x")]
+        assert link.trouble is None
+
+
+async def test_a_quiet_connection_is_kept_by_pings() -> None:
+    async with Broker() as broker, broker.link(keep_alive=1):
+        peer = await broker.accept()
+        for _ in range(3):
+            await peer.expect(Pingreq)
+            peer.send(Pingresp())
+        assert len(broker.peers) == 1
+
+
+async def test_a_connection_with_traffic_both_ways_needs_no_pings() -> None:
+    async with Broker() as broker, broker.link(keep_alive=2) as link:
+        peer = await broker.accept()
+        loop = asyncio.get_running_loop()
+        enough = loop.time() + 2
+        while loop.time() < enough:
+            peer.send(Publish("t", b"", qos=1, packet_id=1))
+            (await soon(link.receive())).acknowledge()
+            await peer.next()
+            await asyncio.sleep(0.01)
+        assert Pingreq() not in peer.received
+
+
+async def test_a_broker_that_does_not_answer_pings_is_dead() -> None:
+    async with Broker() as broker, broker.link(keep_alive=1, delays=NEVER) as link:
+        peer = await broker.accept()
+        await peer.expect(Pingreq)
+        await until(lambda: link.trouble)
+        assert "nothing was heard from the broker for 0.333 seconds" in str(link.trouble)
+        await until(lambda: peer.gone)
+
+
+async def test_without_keep_alive_nobody_is_pinged() -> None:
+    async with Broker() as broker, broker.link(keep_alive=0) as link:
+        peer = await broker.accept()
+        peer.send(Publish("t", b""))
+        await soon(link.receive())
+    assert not any(isinstance(packet, Pingreq) for packet in peer.received)

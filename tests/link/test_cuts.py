@@ -1,0 +1,302 @@
+"""The network is cut anywhere, or falls silent; the link comes back, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.errors import BrokerUnreachable, ConnectionLost, LinkClosed, Undelivered
+from meshfleet.link import Address, Delays, Link, Options, Publish
+from meshfleet.wire.mqtt.packets import Puback, Suback
+from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, address, fetch, fetch_until, fresh
+from tests.servers import Mosquitto, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.servers import Address as Place
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = Options(delays=Delays(first=0.001, most=0.002))
+HASTY = Options(delays=Delays(first=0.01, most=0.05), patience=1.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0 is no limit
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
+        yield broker.address
+
+
+@pytest.fixture
+def topic() -> str:
+    return fresh("t")[:10]
+
+
+async def speak(link: Link, topic: str, enough: asyncio.Event) -> list[bytes]:
+    """Publish number after number, then a last word; the numbers that the broker has taken."""
+    taken: list[bytes] = []
+    while not enough.is_set():
+        await link.publish(topic, b"%d" % len(taken))
+        taken.append(b"%d" % len(taken))
+    await link.publish(topic, b"end")
+    return taken
+
+
+def up_to(bytes_: int) -> list[Cut]:
+    return [Cut(up=count) for count in range(bytes_)]
+
+
+def down_to(bytes_: int) -> list[Cut]:
+    return [Cut(down=count) for count in range(bytes_)]
+
+
+@pytest.mark.parametrize(
+    "cuts", [up_to(120), down_to(120)], ids=["while we speak", "while the broker speaks"]
+)
+async def test_a_network_that_is_cut_one_byte_later_each_time_loses_nothing(
+    place: Place, topic: str, cuts: Sequence[Cut]
+) -> None:
+    enough = asyncio.Event()
+    async with Proxy(place) as proxy, Link(proxy.address, fresh("c")[:10], options=AT_ONCE) as link:
+        await link.subscribe(topic)
+        async with asyncio.TaskGroup() as tasks:
+            speaking = tasks.create_task(speak(link, topic, enough))
+            listening = tasks.create_task(fetch_until(link, b"end"))
+            proxy.plan(*cuts)
+            await proxy.cut()
+            await proxy.until(lambda: not proxy.planned and proxy.passages[-1].over)
+            enough.set()
+        reached = [(len(each.up), len(each.down)) for each in proxy.passages if each.cut != Cut()]
+        sent = {
+            (each.payload, each.packet_id) for passage in proxy.passages for each in passage.said(Publish)
+        }
+    assert list(dict.fromkeys(message.payload for message in listening.result())) == speaking.result()
+    assert all(
+        cut.up in {None, up} and cut.down in {None, down}
+        for cut, (up, down) in zip(cuts, reached, strict=True)
+    )
+    payloads = {payload for payload, _ in sent}
+    assert len(payloads) == len(sent), "a message changed its id"
+    assert len({packet_id for _, packet_id in sent}) == len(sent), "two messages shared an id"
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+async def test_a_clean_session_is_subscribed_again_however_often_that_is_cut(
+    place: Place, topic: str, direction: str
+) -> None:
+    async with (
+        Proxy(place) as proxy,
+        Link(proxy.address, fresh("c")[:10], clean=True, options=AT_ONCE) as ear,
+        Link(address(place), fresh("mouth"), clean=True) as mouth,
+    ):
+        await ear.subscribe(topic, f"{topic}/+")
+        first = proxy.passages[0]
+        whole = {"up": len(first.up), "down": len(first.down)}[direction]
+        proxy.plan(*(Cut(**{direction: count}) for count in range(whole)))
+        await proxy.cut()
+        await proxy.until(lambda: len(proxy.passages) == whole + 2 and proxy.passages[-1].heard(Suback))
+        await mouth.publish(f"{topic}/a", b"heard")
+        assert [message.payload for message in await fetch(ear, 1)] == [b"heard"]
+        assert proxy.passages[-1].up.startswith(first.up)
+
+
+@pytest.mark.parametrize("down", [4, 5, 6, 8])
+async def test_a_subscription_that_is_cut_before_its_answer_is_asked_again(
+    place: Place, topic: str, down: int
+) -> None:
+    async with Proxy(place) as proxy:
+        proxy.plan(Cut(down=down))  # a CONNACK has four bytes, a SUBACK five
+        async with Link(proxy.address, fresh("ear"), clean=True, options=EAGER) as link:
+            async with asyncio.timeout(PATIENCE):
+                await link.subscribe(topic)
+            await link.publish(topic, b"heard")
+            assert [message.payload for message in await fetch(link, 1)] == [b"heard"]
+        assert len(proxy.passages) == 2
+
+
+@pytest.mark.parametrize("cut", [Cut(up=0), Cut(up=9), Cut(down=0), Cut(down=1), Cut(down=3)])
+async def test_a_broker_whose_answer_is_cut_off_counts_as_unreachable(place: Place, cut: Cut) -> None:
+    async with Proxy(place) as proxy:
+        proxy.plan(cut)
+        with pytest.raises(BrokerUnreachable, match=f"^{proxy.address}: .+"):
+            await Link(proxy.address, fresh("c"), clean=True).__aenter__()
+        async with Link(proxy.address, fresh("c"), clean=True) as link:
+            assert link.trouble is None
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        [Cut(up=n) for n in range(1_000, 2_000_000, 400_000)],
+        [Cut(down=n) for n in range(1_000, 2_000_000, 400_000)],
+    ],
+    ids=["while we speak", "while the broker speaks"],
+)
+async def test_large_messages_survive_a_cut_in_their_midst(
+    place: Place, topic: str, cuts: Sequence[Cut]
+) -> None:
+    large = [bytes((number,)) * 300_000 for number in range(10)]
+    async with Proxy(place) as proxy, Link(proxy.address, fresh("c"), options=AT_ONCE) as link:
+        await link.subscribe(topic)
+        proxy.plan(*cuts)
+        await proxy.cut()
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(fetch_until(link, b"end"))
+            await link.publish_all([Publish(topic, payload, 1) for payload in large])
+            await proxy.until(lambda: not proxy.planned)
+            await link.publish(topic, b"end")
+    assert list(dict.fromkeys(message.payload for message in listening.result())) == large
+
+
+async def test_publishes_that_are_pending_at_a_cut_return_after_it(place: Place, topic: str) -> None:
+    async with (
+        Proxy(place) as proxy,
+        Link(proxy.address, fresh("mouth"), options=EAGER) as mouth,
+        Link(address(place), fresh("ear")) as ear,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await ear.subscribe(topic)
+        proxy.stall()
+        pending = [tasks.create_task(mouth.publish(topic, b"%d" % number)) for number in range(100)]
+        await asyncio.sleep(0)
+        await proxy.cut()
+        proxy.flow()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*pending)
+        assert [message.payload for message in await fetch(ear, 100)] == [
+            b"%d" % number for number in range(100)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "up", "down"),
+    [(1, True, True), (2, True, False), (3, False, True)],
+    ids=["both ways", "up", "down"],
+)
+async def test_a_network_that_falls_silent_is_noticed(
+    place: Place, topic: str, keep_alive: int, *, up: bool, down: bool
+) -> None:
+    options = Options(keep_alive=keep_alive, patience=2.0, delays=Delays(first=0.01, most=0.05))
+    async with Proxy(place) as proxy, Link(proxy.address, fresh("c"), options=options) as link:
+        await link.subscribe(topic)
+        proxy.stall(up=up, down=down)
+        async with asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(link.publish(topic, b"held up"))
+            await proxy.until(lambda: len(proxy.passages) > 1)
+            assert isinstance(link.trouble, ConnectionLost | BrokerUnreachable)
+            assert not publishing.done()
+            proxy.flow()
+            async with asyncio.timeout(PATIENCE):
+                await publishing
+        await link.publish(topic, b"end")
+        assert {message.payload for message in await fetch_until(link, b"end")} == {b"held up"}
+
+
+async def test_an_idle_link_keeps_a_quiet_connection(place: Place) -> None:
+    async with Proxy(place) as proxy, Link(proxy.address, fresh("c"), options=Options(keep_alive=2)):
+        await proxy.until(lambda: bytes(proxy.passages[-1].down).count(b"\xd0\x00") > 1)  # PINGRESP
+        assert len(proxy.passages) == 1
+
+
+async def test_closing_while_the_network_is_silent_tells_what_is_undelivered(
+    place: Place, topic: str
+) -> None:
+    async with Proxy(place) as proxy:
+        link = await Link(proxy.address, fresh("c"), options=HASTY).__aenter__()
+        proxy.stall()
+        pending = [asyncio.create_task(link.publish(topic, b"lost")) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Undelivered, match="3 messages"):
+            await link.close()
+        for outcome in await asyncio.gather(*pending, return_exceptions=True):
+            assert isinstance(outcome, Undelivered)
+
+
+async def test_closing_while_the_broker_is_away_tells_what_is_undelivered(tmp_path: Path, topic: str) -> None:
+    with Mosquitto(tmp_path) as broker:
+        async with Proxy(broker.address) as proxy:
+            link = await Link(proxy.address, fresh("c"), options=HASTY).__aenter__()
+            proxy.stall(up=False)
+            pending = asyncio.create_task(link.publish(topic, b"lost"))
+            await proxy.until(lambda: proxy.passages[0].said(Publish))
+            await asyncio.to_thread(broker.stop)
+            await proxy.cut()
+            with pytest.raises(Undelivered, match="1 messages"):
+                await link.close()
+            with pytest.raises(Undelivered):
+                await pending
+            with pytest.raises(LinkClosed):
+                await link.publish(topic, b"too late")
+
+
+async def test_a_publisher_with_more_than_fits_is_refused_at_the_close_and_nothing_else_happens(
+    place: Place, topic: str
+) -> None:
+    options = Options(window=10, patience=1.0)
+    async with Proxy(place) as proxy:
+        link = await Link(proxy.address, fresh("c"), options=options).__aenter__()
+        proxy.stall()
+        pending = asyncio.create_task(link.publish_all([Publish(topic, b"lost", 1)] * 30))
+        await asyncio.sleep(0)
+        with pytest.raises(Undelivered, match="10 messages"):
+            await link.close()
+        with pytest.raises(LinkClosed):
+            await pending
+        del pending
+        gc.collect()  # an error that nobody could fetch would be told now, and fail the test
+
+
+async def test_a_batch_acknowledged_while_the_link_takes_leave_does_no_harm(place: Place, topic: str) -> None:
+    async with Proxy(place) as proxy:
+        link = await Link(proxy.address, fresh("c"), options=HASTY).__aenter__()
+        await link.subscribe(topic)
+        await link.publish(topic, b"late")
+        async with asyncio.timeout(PATIENCE):
+            batch = await link.receive()
+        proxy.stall(up=False)  # the broker's good-bye does not come
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(link.close())
+            await proxy.until(lambda: proxy.passages[0].up.endswith(b"\xe0\x00"))  # DISCONNECT
+            batch.acknowledge()
+        assert proxy.passages[0].said(Puback) == []
+
+
+async def test_nobody_at_the_address_is_an_error_at_once() -> None:
+    nowhere = Address(host="127.0.0.1", port=free_port())
+    with pytest.raises(BrokerUnreachable, match=f"^{nowhere}: Connection refused"):
+        await Link(nowhere, fresh("c")).__aenter__()
+
+
+async def test_the_patient_wait_for_a_broker_that_is_not_there_yet(tmp_path: Path, topic: str) -> None:
+    broker = Mosquitto(tmp_path)
+    options = Options(patient=True, delays=Delays(first=0.01, most=0.05))
+    try:
+        async with (
+            asyncio.timeout(PATIENCE),
+            Link(address(broker.address), fresh("c"), options=options) as link,
+            asyncio.TaskGroup() as tasks,
+        ):
+            assert "Connection refused" in str(link.trouble)
+            subscribing = tasks.create_task(link.subscribe(topic))
+            await asyncio.to_thread(broker.start)
+            await subscribing
+            assert link.trouble is None
+            await link.publish(topic, b"at last")
+            assert [message.payload for message in await fetch(link, 1)] == [b"at last"]
+    finally:
+        broker.stop()
+
+
+async def test_the_patient_can_leave_before_the_broker_comes() -> None:
+    nowhere = Address(host="127.0.0.1", port=free_port())
+    async with asyncio.timeout(PATIENCE), Link(nowhere, fresh("c"), options=Options(patient=True)) as link:
+        waiting = asyncio.create_task(link.publish("a", b"never"))
+        await asyncio.sleep(0)
+    with pytest.raises(LinkClosed):
+        await waiting

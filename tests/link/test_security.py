@@ -1,0 +1,317 @@
+"""Who gets in, whom the link trusts, and what it never says: against a real broker with real certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from meshfleet.errors import (
+    BrokerUnreachable,
+    ConnectionRefused,
+    LinkError,
+    SubscriptionRefused,
+    UntrustedBroker,
+    UnusableCertificate,
+)
+from meshfleet.link import Address, Link, Options, tls
+from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fetch_until, fresh
+from tests.parts import Part, need
+from tests.servers import Mosquitto
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from ssl import SSLContext
+
+pytestmark = pytest.mark.anyio
+
+PASSWD = Part("mosquitto", ("mosquitto_passwd",))
+USER, PASSWORD = "käthe-the-reader", "p@ss/wörd:hush"
+
+
+class Certificates:
+    """An authority, and what it has signed, as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._authority = trustme.CA()
+        self.authority = folder / "authority.pem"
+        self._authority.cert_pem.write_to_path(str(self.authority))
+
+    def issue(
+        self, *names: str, not_before: datetime | None = None, not_after: datetime | None = None
+    ) -> Path:
+        """A certificate and its key, in one file."""
+        issued = self._authority.issue_cert(*names, not_before=not_before, not_after=not_after)
+        file = self._folder / f"{fresh('certificate')}.pem"
+        issued.private_key_and_cert_chain_pem.write_to_path(str(file))
+        return file
+
+    def trust(self, certificate: Path | None = None) -> SSLContext:
+        return tls.context(authorities=self.authority, certificate=certificate)
+
+
+def served(certificate: Path) -> tuple[str, str]:
+    return f"certfile {certificate}", f"keyfile {certificate}"
+
+
+def secured(broker: Mosquitto, host: str = "127.0.0.1") -> Address:
+    return Address(host=host, port=broker.address.port, tls=True)
+
+
+def identified(broker: Mosquitto, user: str | None, password: str | None) -> Address:
+    return Address(host=broker.address.host, port=broker.address.port, user=user, password=password)
+
+
+def set_password(file: Path, user: str, password: str) -> None:
+    subprocess.run([need(PASSWD), "-c", "-b", file, user, password], check=True, capture_output=True)
+
+
+async def talk(link: Link) -> None:
+    """Prove that a link works."""
+    topic = fresh("topic")
+    await link.subscribe(topic)
+    await link.publish(topic, topic.encode())
+    await fetch_until(link, topic.encode())
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    """Shows a certificate that holds, for two names."""
+    certificate = certificates.issue("127.0.0.1", "localhost")
+    with Mosquitto(tmp_path_factory.mktemp("secure"), *served(certificate)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    file = tmp_path / "passwords"
+    set_password(file, USER, PASSWORD)
+    return file
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, passwords: Path) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path, f"password_file {passwords}", "allow_anonymous false") as broker:
+        yield broker
+
+
+async def test_the_right_password_opens(guarded: Mosquitto) -> None:
+    async with Link(identified(guarded, USER, PASSWORD), fresh("c"), clean=True) as link:
+        await talk(link)
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [(USER, "guess-of-a-thief"), (USER, None), ("stranger-at-door", PASSWORD), (USER, ""), (None, None)],
+    ids=["wrong password", "no password", "wrong user", "empty password", "nobody"],
+)
+async def test_a_refusal_says_why_and_nothing_about_the_credentials(
+    guarded: Mosquitto, user: str | None, password: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    there = identified(guarded, user, password)
+    with pytest.raises(ConnectionRefused, match="not authorised") as refusal:
+        await Link(there, fresh("c"), clean=True).__aenter__()
+    assert refusal.value.reason == 5
+    told = f"{refusal.value} {refusal.value!r} {there} {there!r} {caplog.text}"
+    assert str(address(guarded.address)) in told
+    for secret in (user, password):
+        assert not secret or secret not in told
+
+
+async def test_a_password_that_changes_under_a_link_is_told_without_it(
+    guarded: Mosquitto, passwords: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with Link(identified(guarded, USER, PASSWORD), fresh("c"), options=EAGER) as link:
+        set_password(passwords, USER, "another")
+        await asyncio.to_thread(guarded.stop)
+        await asyncio.to_thread(guarded.start)
+        async with asyncio.timeout(PATIENCE):
+            while "refuses the connection" not in str(link.trouble):  # noqa: ASYNC110 # nothing rings for it
+                await asyncio.sleep(0.01)
+        set_password(passwords, USER, PASSWORD)
+        await asyncio.to_thread(guarded.stop)
+        await asyncio.to_thread(guarded.start)
+        async with asyncio.timeout(PATIENCE):
+            await talk(link)
+    assert "refuses the connection: not authorised" in caplog.text
+    assert USER not in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> tuple[str, str]:
+    """Everybody may subscribe to what is below open/."""
+    plugin = next(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"), None)
+    if plugin is None:
+        pytest.skip("mosquitto's plugin for access rules is not installed")
+    access = {
+        "publishClientSend": True,
+        "publishClientReceive": True,
+        "subscribe": False,
+        "unsubscribe": True,
+    }
+    allowed = {"acltype": "subscribePattern", "topic": "open/#", "priority": 1, "allow": True}
+    rules = {
+        "defaultACLAccess": access,
+        "clients": [],
+        "groups": [{"groupname": "all", "roles": [{"rolename": "reader"}]}],
+        "roles": [{"rolename": "reader", "acls": [allowed]}],
+        "anonymousGroup": "all",
+    }
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps(rules))
+    return f"plugin {plugin}", f"plugin_opt_config_file {file}"
+
+
+async def test_a_subscription_that_is_not_allowed_is_refused_and_the_others_hold(
+    tmp_path: Path, rules: tuple[str, str]
+) -> None:
+    with Mosquitto(tmp_path, *rules) as broker:
+        async with Link(address(broker.address), fresh("c"), clean=True) as link:
+            with pytest.raises(SubscriptionRefused) as refusal:
+                await link.subscribe("open/a", "secret/#", "open/+/b")
+            assert refusal.value.filters == ("secret/#",)
+            await link.publish("secret/a", b"unheard")
+            await link.publish("open/a", b"heard")
+            assert [message.payload for message in await fetch(link, 1)] == [b"heard"]
+
+
+async def test_a_lower_qos_than_asked_for_is_a_refusal(tmp_path: Path) -> None:
+    with Mosquitto(tmp_path, "max_qos 0") as broker:
+        async with Link(address(broker.address), fresh("c"), clean=True) as link:
+            with pytest.raises(SubscriptionRefused):
+                await link.subscribe("a")
+            await link.subscribe("a", qos=0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_certificate_that_holds_is_trusted(
+    secure: Mosquitto, certificates: Certificates, host: str
+) -> None:
+    options = Options(tls=certificates.trust())
+    async with Link(secured(secure, host), fresh("c"), clean=True, options=options) as link:
+        await talk(link)
+
+
+async def test_nothing_is_readable_on_the_way(secure: Mosquitto, certificates: Certificates) -> None:
+    async with Proxy(secure.address) as proxy:
+        there = Address(host="127.0.0.1", port=proxy.address.port, tls=True, user=USER, password=PASSWORD)
+        async with Link(there, fresh("c"), clean=True, options=Options(tls=certificates.trust())) as link:
+            await link.publish("a", b"secret" * 1000)
+        up = bytes(proxy.passages[0].up)
+    assert len(up) > 6000
+    assert b"secret" not in up
+    assert PASSWORD.encode() not in up
+
+
+async def test_a_link_over_tls_comes_back_after_a_cut(secure: Mosquitto, certificates: Certificates) -> None:
+    options = Options(tls=certificates.trust(), delays=EAGER.delays)
+    async with Proxy(secure.address) as proxy:
+        there = Address(host="127.0.0.1", port=proxy.address.port, tls=True)
+        async with Link(there, fresh("c"), options=options) as link:
+            await talk(link)
+            await proxy.cut()
+            await talk(link)
+
+
+async def test_a_handshake_that_is_never_answered_is_given_up(
+    secure: Mosquitto, certificates: Certificates
+) -> None:
+    options = Options(tls=certificates.trust(), patience=0.3)
+    async with Proxy(secure.address) as proxy:
+        proxy.stall(up=False)
+        there = Address(host="127.0.0.1", port=proxy.address.port, tls=True)
+        with pytest.raises(BrokerUnreachable, match=f"^{there} does not answer within"):
+            await Link(there, fresh("c"), options=options).__aenter__()
+        proxy.flow()
+        await proxy.until(lambda: proxy.passages[0].over)
+
+
+@pytest.mark.parametrize("authority", ["another", "the system's"])
+async def test_an_unknown_authority_is_not_trusted(secure: Mosquitto, tmp_path: Path, authority: str) -> None:
+    options = Options(tls=Certificates(tmp_path).trust()) if authority == "another" else Options()
+    with pytest.raises(UntrustedBroker, match=f"^{secured(secure)}: .*issuer"):
+        await Link(secured(secure), fresh("c"), options=options).__aenter__()
+
+
+async def test_a_certificate_for_another_host_is_not_trusted(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    with Mosquitto(tmp_path, *served(certificates.issue("broker.example"))) as broker:
+        for host, words in (("127.0.0.1", "IP address mismatch"), ("localhost", "Hostname mismatch")):
+            with pytest.raises(UntrustedBroker, match=words):
+                await Link(
+                    secured(broker, host), fresh("c"), options=Options(tls=certificates.trust())
+                ).__aenter__()
+
+
+async def test_an_expired_certificate_is_not_trusted(certificates: Certificates, tmp_path: Path) -> None:
+    born, dead = datetime(2020, 1, 1, tzinfo=UTC), datetime(2021, 1, 1, tzinfo=UTC)
+    expired = certificates.issue("127.0.0.1", not_before=born, not_after=dead)
+    with Mosquitto(tmp_path, *served(expired)) as broker, pytest.raises(UntrustedBroker, match="expired"):
+        await Link(secured(broker), fresh("c"), options=Options(tls=certificates.trust())).__aenter__()
+
+
+async def test_a_broker_may_ask_for_our_certificate(certificates: Certificates, tmp_path: Path) -> None:
+    strict = (f"cafile {certificates.authority}", "require_certificate true")
+    with Mosquitto(tmp_path, *served(certificates.issue("127.0.0.1")), *strict) as broker:
+        ours = Options(tls=certificates.trust(certificates.issue("reader@fleet.example")))
+        async with Link(secured(broker), fresh("c"), clean=True, options=ours) as link:
+            await talk(link)
+        with pytest.raises(BrokerUnreachable, match="certificate required"):
+            await Link(secured(broker), fresh("c"), options=Options(tls=certificates.trust())).__aenter__()
+
+
+async def test_tls_and_plain_do_not_meet_and_both_say_so(
+    secure: Mosquitto, certificates: Certificates, tmp_path: Path
+) -> None:
+    plain = address(secure.address)
+    with pytest.raises(LinkError, match=f"^{plain}.*(reset|closed|answer|protocol)"):
+        await Link(plain, fresh("c")).__aenter__()
+    with Mosquitto(tmp_path) as broker:
+        there, options = secured(broker), Options(tls=certificates.trust())
+        with pytest.raises(LinkError, match=f"^{there}.*(reset|closed|answer|TLS)"):
+            await Link(there, fresh("c"), options=options).__aenter__()
+
+
+def test_files_that_hold_no_certificate_are_named(certificates: Certificates, tmp_path: Path) -> None:
+    nothing, text = tmp_path / "nothing.pem", tmp_path / "text.pem"
+    text.write_text("not a certificate")
+    one, another = certificates.issue("a.example"), certificates.issue("b.example")
+    with pytest.raises(UnusableCertificate, match=f"^{nothing}: No such file"):
+        tls.context(authorities=nothing)
+    with pytest.raises(UnusableCertificate, match=f"^{text}: .+"):
+        tls.context(authorities=text)
+    with pytest.raises(UnusableCertificate, match=f"^{certificates.authority}, {text}: .+"):
+        tls.context(authorities=certificates.authority, certificate=text)
+    with pytest.raises(UnusableCertificate, match=f"^{certificates.authority}: .+"):
+        tls.context(certificate=certificates.authority)  # no key in it
+    with pytest.raises(UnusableCertificate, match=f"^{one}, {another}: .*(?i:mismatch)"):
+        tls.context(certificate=one, key=another)
+
+
+def test_a_key_behind_a_password_is_refused_without_asking_at_the_terminal(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    certificate, locked = certificates.issue("a.example"), tmp_path / "locked.pem"
+    key = serialization.load_pem_private_key(certificate.read_bytes(), None)
+    lock = serialization.BestAvailableEncryption(b"hush")
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    locked.write_bytes(key.private_bytes(pem, pkcs8, lock))
+    with pytest.raises(UnusableCertificate, match=f"^{certificate}, {locked}: .*password"):
+        tls.context(certificate=certificate, key=locked)

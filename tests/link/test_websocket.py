@@ -1,0 +1,350 @@
+"""MQTT inside a WebSocket: with mosquitto, and with servers that are no broker, or a strange one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import trustme
+from msgspec.structs import replace
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from meshfleet.errors import BrokerUnreachable, LinkClosed, UntrustedBroker
+from meshfleet.link import Address, Delays, Link, Options, Publish, Will, tls
+from meshfleet.wire.mqtt.encoder import DISCONNECT, encode
+from meshfleet.wire.mqtt.packets import Connack
+from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, fetch, fetch_until, fresh
+from tests.servers import Address as Place
+from tests.servers import Mosquitto, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
+    from ssl import SSLContext
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = Options(delays=Delays(first=0.001, most=0.002))
+CONNACK = encode(Connack())
+
+
+class Broker(NamedTuple):
+    """One broker that listens in three ways."""
+
+    ws: Address
+    wss: Address
+    mqtt: Address
+    trust: SSLContext
+
+    @property
+    def options(self) -> Options:
+        return Options(tls=self.trust, delays=EAGER.delays)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("mosquitto")
+    authority = trustme.CA()
+    trusted, shown = folder / "authority.pem", folder / "broker.pem"
+    authority.cert_pem.write_to_path(str(trusted))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(shown))
+    plain, secure = free_port(), free_port()
+    settings = (
+        *("protocol websockets", f"listener {plain} 127.0.0.1"),
+        *(f"listener {secure} 127.0.0.1", "protocol websockets", f"certfile {shown}", f"keyfile {shown}"),
+        *("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true"),  # 0 is no limit
+    )
+    with Mosquitto(folder, *settings) as mosquitto:
+        wait_for(plain)
+        wait_for(secure)
+        ws = Address(host="127.0.0.1", port=mosquitto.address.port, path="/mqtt")
+        wss = replace(ws, port=secure, tls=True)
+        mqtt = Address(host="127.0.0.1", port=plain)
+        yield Broker(ws, wss, mqtt, tls.context(authorities=trusted))
+
+
+def wait_for(port: int) -> None:
+    """The first listener of a broker may be there before its others."""
+    until = monotonic() + PATIENCE
+    with closing(socket.socket()) as probe:
+        while probe.connect_ex(("127.0.0.1", port)):
+            assert monotonic() < until
+            sleep(0.01)
+
+
+@pytest.fixture
+async def awake(broker: Broker) -> AsyncIterator[None]:
+    """Mosquitto looks at its WebSockets ten times a second, and whenever something else happens: let it."""
+    async with Link(broker.mqtt, fresh("neighbour"), clean=True) as link:
+        talking = asyncio.create_task(talk_on(link))
+        yield
+        talking.cancel()
+        await asyncio.wait((talking,))
+
+
+async def talk_on(link: Link) -> None:
+    while True:
+        await link.publish("nobody/listens", b"")
+
+
+@pytest.fixture(params=["ws", "wss"])
+def there(broker: Broker, request: pytest.FixtureRequest) -> Address:
+    address: Address = getattr(broker, request.param)
+    return address
+
+
+@pytest.fixture
+def topic() -> str:
+    return fresh("topic")
+
+
+def behind(proxy: Proxy) -> Address:
+    return replace(proxy.address, path="/mqtt")
+
+
+def place(address: Address) -> Place:
+    return Place(address.host, address.port)
+
+
+@pytest.mark.usefixtures("awake")
+async def test_messages_pass_both_ways_between_a_websocket_and_plain_mqtt(
+    broker: Broker, there: Address, topic: str
+) -> None:
+    async with (
+        Link(there, fresh("web"), clean=True, options=broker.options) as web,
+        Link(broker.mqtt, fresh("plain"), clean=True) as plain,
+    ):
+        await web.subscribe(f"{topic}/web")
+        await plain.subscribe(f"{topic}/plain")
+        for qos in (0, 1):
+            await web.publish(f"{topic}/plain", b"\x00\xff", qos=qos)
+            await plain.publish(f"{topic}/web", b"\xff\x00", qos=qos)
+            assert [(each.payload, each.qos) for each in await fetch(plain, 1)] == [(b"\x00\xff", qos)]
+            assert [(each.payload, each.qos) for each in await fetch(web, 1)] == [(b"\xff\x00", qos)]
+
+
+@pytest.mark.usefixtures("awake")
+@pytest.mark.parametrize("size", [0, 100, 126, 65_000, 65_536, 300_000])
+async def test_a_payload_of_any_size_arrives_whole(
+    broker: Broker, there: Address, topic: str, size: int
+) -> None:
+    payload = bytes(number * 7 % 251 for number in range(size))
+    async with Link(there, fresh("web"), clean=True, options=broker.options) as link:
+        await link.subscribe(topic)
+        await link.publish_all([Publish(topic, payload, 1)] * 3)
+        assert [message.payload for message in await fetch(link, 3)] == [payload] * 3
+
+
+@pytest.mark.usefixtures("awake")
+async def test_thousands_of_messages_arrive_once_and_in_order(
+    broker: Broker, there: Address, topic: str
+) -> None:
+    messages = [Publish(topic, b"%d" % number, 1) for number in range(5000)]
+    async with Link(there, fresh("web"), options=broker.options) as link:
+        await link.subscribe(topic)
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(fetch(link, 5000))
+            await link.publish_all(messages)
+    assert [message.payload for message in listening.result()] == [each.payload for each in messages]
+
+
+@pytest.mark.usefixtures("awake")
+async def test_who_takes_leave_has_no_last_will(broker: Broker, there: Address, topic: str) -> None:
+    async with Link(broker.mqtt, fresh("heir"), clean=True) as heir:
+        await heir.subscribe(topic)
+        will = Will(topic, b"gone", 1)
+        async with Link(there, fresh("web"), clean=True, will=will, options=broker.options) as web:
+            await web.publish(topic, b"farewell", qos=0)
+        await heir.publish(topic, b"end")
+        assert [message.payload for message in await fetch_until(heir, b"end")] == [b"farewell"]
+
+
+@pytest.mark.usefixtures("awake")
+@pytest.mark.parametrize("direction", ["up", "down"])
+async def test_a_websocket_that_is_cut_here_and_there_loses_nothing(
+    broker: Broker, topic: str, direction: str
+) -> None:
+    messages = [Publish(topic, b"%d" % number, 1) for number in range(100)]
+    async with (
+        Proxy(place(broker.ws)) as proxy,
+        Link(behind(proxy), fresh("web"), options=AT_ONCE) as link,
+    ):
+        await link.subscribe(topic)
+        proxy.plan(*(Cut(**{direction: count}) for count in range(0, 700, 7)))
+        await proxy.cut()
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(fetch_until(link, b"end"))
+            for message in messages:
+                await link.publish_all([message])
+            while proxy.planned:
+                await link.publish(topic, messages[-1].payload)
+            await link.publish(topic, b"end")
+    came = dict.fromkeys(message.payload for message in listening.result())
+    assert list(came) == [message.payload for message in messages]
+
+
+async def test_an_upgrade_that_is_never_answered_is_given_up_and_closed(broker: Broker) -> None:
+    async with Proxy(place(broker.ws)) as proxy:
+        proxy.stall()
+        with pytest.raises(BrokerUnreachable, match="does not answer within"):
+            await Link(behind(proxy), fresh("web"), options=Options(patience=0.2)).__aenter__()
+        proxy.flow()
+        await proxy.until(lambda: proxy.passages[0].over)
+        assert proxy.passages[0].up.endswith(b"\r\n\r\n"), "it went on behind the request"
+
+
+async def test_an_unknown_authority_is_not_trusted(broker: Broker) -> None:
+    with pytest.raises(UntrustedBroker):
+        await Link(broker.wss, fresh("web")).__aenter__()
+
+
+async def test_a_plain_listener_is_no_websocket_and_the_other_way_round(broker: Broker) -> None:
+    for wrong in (replace(broker.mqtt, path="/mqtt"), replace(broker.ws, path=None)):
+        with pytest.raises(BrokerUnreachable, match=f"^{wrong}: .+"):
+            await Link(wrong, fresh("web")).__aenter__()
+
+
+class Old(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.0"
+
+
+class New(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+
+@contextmanager
+def web_server(folder: Path, kind: type[SimpleHTTPRequestHandler]) -> Iterator[Address]:
+    """A server that shows the files of a folder."""
+    show = partial(kind, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), show) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield Address(host="127.0.0.1", port=server.server_port, path="/mqtt")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "words"),
+    [(New, "index.html", "HTTP 404"), (New, "mqtt", "HTTP 200"), (Old, "mqtt", "HTTP")],
+    ids=["no such path", "a page", "a server of the last century"],
+)
+async def test_a_server_that_knows_nothing_of_websockets_is_no_broker(
+    tmp_path: Path, kind: type[SimpleHTTPRequestHandler], file: str, words: str
+) -> None:
+    (tmp_path / file).write_text("welcome")
+    with web_server(tmp_path, kind) as there, pytest.raises(BrokerUnreachable, match=f"^{there}: .*{words}"):
+        await Link(there, fresh("web")).__aenter__()
+
+
+@asynccontextmanager
+async def strange(
+    talk: Callable[[ServerConnection], Awaitable[None]], protocol: str | None = "mqtt"
+) -> AsyncIterator[Address]:
+    """A WebSocket server that talks to each client as a test tells it."""
+    protocols = None if protocol is None else [Subprotocol(protocol)]
+    async with serve(talk, "127.0.0.1", 0, subprotocols=protocols) as server:
+        [door] = server.sockets
+        yield Address(host="127.0.0.1", port=door.getsockname()[1], path="/mqtt")
+
+
+async def welcome(client: ServerConnection) -> None:
+    """As a broker would, but in frames whose borders mean nothing."""
+    await client.recv()
+    await client.send([CONNACK[:1], CONNACK[1:3], CONNACK[3:]])
+
+
+@pytest.mark.parametrize("protocol", [None, "chat"])
+async def test_a_websocket_for_something_else_is_no_broker(protocol: str | None) -> None:
+    async with strange(ServerConnection.wait_closed, protocol) as there:
+        with pytest.raises(BrokerUnreachable, match=f"^{there}: .+"):
+            await Link(there, fresh("web")).__aenter__()
+
+
+async def test_text_in_a_websocket_ends_it() -> None:
+    async def talk(client: ServerConnection) -> None:
+        await client.send("hello")
+        await client.wait_closed()
+
+    async with strange(talk) as there:
+        with pytest.raises(BrokerUnreachable, match="sent text"):
+            await Link(there, fresh("web")).__aenter__()
+
+
+async def test_borders_of_frames_mean_nothing_and_pings_are_answered() -> None:
+    answered = asyncio.Event()
+
+    async def talk(client: ServerConnection) -> None:
+        await welcome(client)
+        packets = b"".join(encode(Publish("a", b"%d" % number)) for number in range(3))
+        await client.send(packets[:7])
+        await client.send(packets[7:])
+        await (await client.ping())
+        answered.set()
+        assert await client.recv() == DISCONNECT
+        await client.wait_closed()
+
+    async with strange(talk) as there, asyncio.timeout(PATIENCE), Link(there, fresh("web")) as link:
+        assert [message.payload for message in await fetch(link, 3)] == [b"0", b"1", b"2"]
+        await answered.wait()
+
+
+async def test_a_close_by_the_broker_is_no_end_of_the_link() -> None:
+    visits = 0
+
+    async def talk(client: ServerConnection) -> None:
+        nonlocal visits
+        visits += 1
+        await welcome(client)
+        await client.send(encode(Publish("a", b"%d" % visits)))
+        if visits < 3:
+            await client.close()
+        await client.wait_closed()
+
+    async with strange(talk) as there, Link(there, fresh("web"), options=EAGER) as link:
+        assert [(await fetch(link, 1))[0].payload for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_a_link_that_closes_just_when_the_broker_does_is_closed() -> None:
+    async def talk(client: ServerConnection) -> None:
+        await welcome(client)
+        client.protocol.send_binary(encode(Publish("a", b"last words")))
+        client.protocol.send_close()
+        client.send_data()  # both in one piece
+        await client.wait_closed()
+
+    async with strange(talk) as there, asyncio.timeout(PATIENCE):
+        link = await Link(there, fresh("web"), options=EAGER).__aenter__()
+        batch = await link.receive()
+        await link.close()
+        assert [message.payload for message in batch.messages] == [b"last words"]
+        with pytest.raises(LinkClosed):
+            await link.receive()
+
+
+@pytest.mark.usefixtures("awake")
+async def test_a_batch_acknowledged_while_the_link_takes_leave_does_no_harm(
+    broker: Broker, topic: str
+) -> None:
+    async with Proxy(place(broker.ws)) as proxy:
+        link = await Link(behind(proxy), fresh("web"), options=Options(patience=1.0)).__aenter__()
+        await link.subscribe(topic)
+        await link.publish(topic, b"late")
+        async with asyncio.timeout(PATIENCE):
+            batch = await link.receive()
+        proxy.stall(up=False)  # the broker's good-bye does not come
+        said = len(proxy.passages[0].up)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(link.close())
+            await proxy.until(lambda: len(proxy.passages[0].up) > said)
+            batch.acknowledge()
