@@ -34,10 +34,12 @@ class Part(NamedTuple):
 
 
 MOSQUITTO = Part("mosquitto", ("mosquitto",), ("usr/sbin", "usr/local/sbin"))
+MOSQUITTO_PUB = Part("mosquitto-clients", ("mosquitto_pub",))
+MOSQUITTO_SUB = Part("mosquitto-clients", ("mosquitto_sub",))
 POSTGRESQL = Part("postgresql", ("postgres",), ("usr/lib/postgresql/*/bin",))
 CHROMIUM = Part("chromium", ("chromium", "chromium-browser", "google-chrome"))
 
-PARTS = (MOSQUITTO, POSTGRESQL, CHROMIUM)
+PARTS = (MOSQUITTO, MOSQUITTO_PUB, MOSQUITTO_SUB, POSTGRESQL, CHROMIUM)
 
 
 def need(part: Part) -> Path:
@@ -51,4 +53,4 @@ def need(part: Part) -> Path:
 
 
 if __name__ == "__main__":
-    print(*(part.package for part in PARTS if part.find() is None))  # noqa: T201 # for scripts/parts
+    print(*sorted({part.package for part in PARTS if part.find() is None}))  # noqa: T201 # for scripts/parts

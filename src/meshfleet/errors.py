@@ -282,7 +282,8 @@ class Undelivered(LinkError):
         self.messages = messages
 
     def __str__(self) -> str:
-        return f"closed before the broker acknowledged {self.messages} messages; it may have got them"
+        count = "one message" if self.messages == 1 else f"{self.messages} messages"
+        return f"closed before the broker acknowledged {count}, which it may have got"
 
 
 class UnusableCertificate(FleetError):

@@ -146,11 +146,12 @@ class Broken(Delays, frozen=True):
 async def test_a_defect_of_ours_is_logged_and_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
     async with Broker() as broker, broker.link(delays=Broken()) as link:
         peer = await broker.accept()
-        uses = (link.receive(), link.subscribe("a"))
+        uses = (link.receive(), link.publish("t", b"x"), link.subscribe("a"))
         waiting = [asyncio.create_task(use) for use in uses]
+        await peer.publishes(1)
         await peer.expect(Subscribe)
         peer.close()
         ends = await soon(asyncio.gather(*waiting, return_exceptions=True))
-        assert [type(end) for end in ends] == [LinkClosed] * 2
+        assert [type(end) for end in ends] == [LinkClosed] * 3
         assert all("defect of ours" in str(end) for end in ends)
     assert "has failed" in caplog.text

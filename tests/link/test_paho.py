@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.link import Link, Publish, Will
 from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fresh
-from tests.parts import Part, need
+from tests.parts import MOSQUITTO_PUB, MOSQUITTO_SUB, need
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
     from meshfleet.link import Address
+    from tests.parts import Part
     from tests.servers import Address as Place
 
 pytestmark = pytest.mark.anyio
 
-PUB = Part("mosquitto-clients", ("mosquitto_pub",))
-SUB = Part("mosquitto-clients", ("mosquitto_sub",))
 
 TOPICS = ["Zürich/東京/🌡", "a//b", "/", " ", "deep/" * 50, "x" * 1000, "é", "e\u0301"]
 PAYLOADS = [bytes(range(256)), b"", b"\x00", b"\xff\xfe", "Größe: 5 µm".encode(), b"x" * 100_000]
@@ -218,9 +217,9 @@ async def test_what_mosquitto_pub_says_arrives(broker: Address, place: Place, to
     async with Link(broker, fresh("ear"), clean=True) as ear:
         await ear.subscribe(f"{topic}/+")
         lines = "eins\nzwei\ndrei: ½\n".encode()
-        await asyncio.to_thread(run, PUB, place, "-t", f"{topic}/ä", "-q", qos, "-l", lines=lines)
+        await asyncio.to_thread(run, MOSQUITTO_PUB, place, "-t", f"{topic}/ä", "-q", qos, "-l", lines=lines)
         messages = await fetch(ear, 3)
-        await asyncio.to_thread(run, PUB, place, "-t", f"{topic}/empty", "-q", qos, "-n")
+        await asyncio.to_thread(run, MOSQUITTO_PUB, place, "-t", f"{topic}/empty", "-q", qos, "-n")
         messages += await fetch(ear, 1)
     assert [each.payload for each in messages] == [b"eins", b"zwei", "drei: ½".encode(), b""]
     assert {each.topic for each in messages} == {f"{topic}/ä", f"{topic}/empty"}
@@ -229,8 +228,8 @@ async def test_what_mosquitto_pub_says_arrives(broker: Address, place: Place, to
 
 async def test_mosquitto_sub_hears_what_we_say(broker: Address, place: Place, topic: str) -> None:
     session = ("-i", fresh("sub"), "-c", "-q", "1", "-t", f"{topic}/#")
-    await asyncio.to_thread(run, SUB, place, *session, "-E")  # subscribes, and leaves
+    await asyncio.to_thread(run, MOSQUITTO_SUB, place, *session, "-E")  # subscribes, and leaves
     async with Link(broker, fresh("mouth"), clean=True) as mouth:
         await mouth.publish_all([Publish(f"{topic}/{name}", name.encode(), 1) for name in ("a", "ß", "c/d")])
-    heard = await asyncio.to_thread(run, SUB, place, *session, "-C", "3", "-F", "%t %q %p")
+    heard = await asyncio.to_thread(run, MOSQUITTO_SUB, place, *session, "-C", "3", "-F", "%t %q %p")
     assert heard.decode().splitlines() == [f"{topic}/{name} 1 {name}" for name in ("a", "ß", "c/d")]

@@ -14,6 +14,7 @@ pulse           keep-alive
 pace            short rests between reads under load
 delays          how long to wait before the next try
 bell            wakes those who wait for a change
+words           what went wrong, for a person
 loop            runs a program, on uvloop where it is installed
 
 Nothing here knows of gateways or devices. See docs/link.md for how to use it.

@@ -12,6 +12,7 @@ from meshfleet.link.flight import LAST_ID
 from meshfleet.link.inbox import Acks
 from meshfleet.link.pace import REST, Pace
 from meshfleet.link.pulse import BEATS, Beat, Pulse
+from meshfleet.link.words import words
 from meshfleet.wire.mqtt.decoder import FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import DISCONNECT, PINGREQ, encode
 from meshfleet.wire.mqtt.packets import (
@@ -209,7 +210,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
-        reason = ConnectionLost("the broker closed the connection" if exc is None else f"{exc}")
+        reason = ConnectionLost("the broker closed the connection" if exc is None else words(exc))
         self._end(reason)
 
     # Inside

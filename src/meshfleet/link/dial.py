@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from meshfleet.errors import (
 )
 from meshfleet.link import tls
 from meshfleet.link.connection import Connection
+from meshfleet.link.words import words
 from meshfleet.wire.mqtt.packets import Accept
 
 if TYPE_CHECKING:
@@ -79,16 +79,5 @@ def _translated(address: Address, problem: BaseException, patience: float) -> Li
         case TimeoutError():
             return BrokerUnreachable(f"{address} does not answer within {patience:g} seconds")
         case OSError() | ConnectionLost():
-            return BrokerUnreachable(f"{address}: {_words(problem)}")
+            return BrokerUnreachable(f"{address}: {words(problem)}")
     return None
-
-
-def _words(problem: OSError | ConnectionLost) -> str:
-    match problem:
-        case ssl.SSLError(reason=str(reason)):
-            return f"TLS failed, {reason.lower().replace('_', ' ')}"
-        case OSError(errno=int(number)) if number > 0:  # asyncio's text for it is a tuple
-            return os.strerror(number)
-        case OSError(strerror=str(words)):
-            return words
-    return str(problem)

@@ -25,13 +25,13 @@ class Keeper:
     """
 
     __slots__ = (
+        "_break",
         "_defect",
         "_delays",
         "_make",
         "_name",
         "_pauses",
         "_return",
-        "_rouse",
         "_since",
         "changed",
         "closing",
@@ -40,17 +40,21 @@ class Keeper:
     )
 
     def __init__(
-        self, name: str, make: Callable[[], Awaitable[Connection]], delays: Delays, rouse: Callable[[], None]
+        self,
+        name: str,
+        make: Callable[[], Awaitable[Connection]],
+        delays: Delays,
+        broken: Callable[[LinkClosed], None],
     ) -> None:
         self._name = name
         self._make = make
         self._delays = delays
-        self._rouse = rouse
-        """Wakes everybody, whatever they wait for: the link will not come back."""
+        self._break = broken
+        """Called when the link will not come back, by a defect of ours."""
         self._pauses = iter(delays)
         self._since = 0.0
         self._return: asyncio.Task[None] | None = None
-        self._defect: BaseException | None = None
+        self._defect: LinkClosed | None = None
         self.connection: Connection | None = None
         self.trouble: LinkError | None = LinkClosed("the link is not open: use it as `async with`")
         """Why there is no connection now, or None when there is one."""
@@ -82,7 +86,7 @@ class Keeper:
         if self.closing:
             raise LinkClosed("the link is closed")
         if self._defect is not None:
-            raise LinkClosed("the link has failed, which is a defect of ours: see the log") from self._defect
+            raise self._defect
         if isinstance(self.trouble, LinkClosed):
             raise self.trouble
 
@@ -139,5 +143,5 @@ class Keeper:
     def _returned(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (defect := task.exception()):
             _log.error("%s has failed", self._name, exc_info=defect)
-            self._defect = defect
-            self._rouse()
+            self._defect = LinkClosed("the link has failed, which is a defect of ours: see the log")
+            self._break(self._defect)

@@ -87,7 +87,7 @@ class Link:
         self._address = address
         self._connect = Connect(client_id, clean, options.keep_alive, will, address.user, password)
         self._options = options
-        self._keeper = Keeper(f"{client_id} to {address}", self._establish, options.delays, self._rouse)
+        self._keeper = Keeper(f"{client_id} to {address}", self._establish, options.delays, self._broken)
         self._granted: dict[str, int] = {}
         self._flight = Flight(options.window)
         self._inbox = Inbox()
@@ -225,6 +225,10 @@ class Link:
         self._keeper.lose(connection, reason)
 
     # Inside
+
+    def _broken(self, defect: LinkClosed) -> None:
+        self._flight.give_up(defect)
+        self._rouse()
 
     def _rouse(self) -> None:
         self._keeper.changed.ring()

@@ -69,7 +69,8 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass it on, with the reason of the upgrade or the frames if there is one."""
-        self._inside.connection_lost(self._reason or self._frames.handshake_exc or exc)
+        reason = self._reason or self._frames.handshake_exc or exc or self._frames.parser_exc
+        self._inside.connection_lost(reason)
 
     # To the connection
 

@@ -1,0 +1,18 @@
+"""What went wrong with a connection, in words for a person."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+
+def words(problem: BaseException) -> str:
+    """The reason alone: without the error's number, and without where in OpenSSL it was noticed."""
+    match problem:
+        case ssl.SSLError(reason=str(reason)):
+            return f"TLS failed, {reason.lower().replace('_', ' ')}"
+        case OSError(errno=int(number)) if number > 0:  # asyncio's text for it is a tuple
+            return os.strerror(number)
+        case OSError(strerror=str(text)):
+            return text
+    return str(problem)
