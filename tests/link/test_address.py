@@ -91,6 +91,10 @@ def test_an_address_is_written_as_it_was_read(url: str) -> None:
         (f"mqtt://{USER}:12/{PASSWORD}@host", "has an @ behind a /"),
         (f"mqtt://{USER}:{PASSWORD}#more@host", "is not a URL"),
         (f"mqtt://{USER}:12?{PASSWORD}@host", "has a ? or #"),
+        (f"mqtt://{USER}:{PASSWORD}\t@host", "has a space or a control character"),
+        (f"mqtt://{USER}:{PASSWORD} @host", "has a space or a control character"),
+        (f"mqtt://{USER}:{PASSWORD}@host\n", "has a space or a control character"),
+        (f"mqtt://{USER}:{PASSWORD}%FF@host", "is not a URL"),
     ],
 )
 def test_an_illegal_url_is_refused_with_words_that_repeat_none_of_it(url: str, reason: str) -> None:

@@ -269,6 +269,25 @@ async def test_cancelled_while_entering_it_leaves_nothing_behind() -> None:
         assert asyncio.all_tasks() == before
 
 
+async def test_an_error_inside_is_not_hidden_by_what_was_undelivered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Broker() as broker:
+        publishing: list[asyncio.Task[None]] = []
+
+        async def fail() -> None:
+            async with broker.link(patience=0.1) as link:
+                publishing.append(asyncio.create_task(link.publish("t", b"x")))
+                await (await broker.accept()).publishes(1)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await soon(fail())
+        with pytest.raises(Undelivered):
+            await publishing[0]
+    assert "acknowledged one message" in caplog.text
+
+
 async def test_an_error_inside_passes_and_the_link_is_closed() -> None:
     async with Broker() as broker:
 

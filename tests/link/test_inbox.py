@@ -101,6 +101,13 @@ def test_messages_at_qos_0_are_not_acknowledged() -> None:
     assert broker.got == pubacks([5, 6])
 
 
+def test_messages_at_qos_0_that_are_never_acknowledged_keep_nobody_waiting() -> None:
+    broker = Broker()
+    _, second = _batches(broker, [0, 0], [7])
+    second.acknowledge()
+    assert broker.got == pubacks([7])
+
+
 def test_acknowledging_twice_tells_once() -> None:
     broker = Broker()
     first, second = _batches(broker, [1], [2])

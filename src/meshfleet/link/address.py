@@ -34,8 +34,11 @@ class Address(Struct, frozen=True, kw_only=True):
         Characters of user and password that mean something in a URL are percent-encoded.
         """
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(_printable(url))
             port = parts.port
+            user, password = (
+                unquote(text or "", errors="strict") for text in (parts.username, parts.password)
+            )
         except ValueError:
             raise MalformedAddress("broker", "is not a URL such as mqtt://host:1883") from None
         if parts.scheme not in _PORTS:
@@ -47,8 +50,8 @@ class Address(Struct, frozen=True, kw_only=True):
             port=_PORTS[parts.scheme] if port is None else port,
             tls=parts.scheme in {"mqtts", "wss"},
             path=(parts.path or _DEFAULT_PATH) if parts.scheme in {"ws", "wss"} else None,
-            user=None if parts.username is None else unquote(parts.username),
-            password=None if parts.password is None else unquote(parts.password),
+            user=None if parts.username is None else user,
+            password=None if parts.password is None else password,
         )
 
     def __str__(self) -> str:
@@ -61,6 +64,13 @@ class Address(Struct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("url", str(self))]
+
+
+def _printable(url: str) -> str:
+    """What urlsplit would silently leave out is refused."""
+    if not url.isprintable() or " " in url:
+        raise MalformedAddress("broker", "has a space or a control character in it")
+    return url
 
 
 def _host(parts: SplitResult) -> str:

@@ -147,6 +147,7 @@ class Connection(asyncio.Protocol):
         """Read on."""
         if self._held:
             self._held = False
+            self._pulse.heard = True  # what the broker said meanwhile is still to be read
             self._read_on()
 
     async def leave(self, patience: float) -> None:

@@ -104,7 +104,12 @@ class Link:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except Undelivered as undelivered:
+            if problem is None:
+                raise
+            _log.warning("%s: %s", self._connect.client_id, undelivered)  # behind the error that ended it
 
     # What the owner does
 
@@ -157,6 +162,8 @@ class Link:
                 sent += len(packets)
         if delivery.left:
             await delivery.done
+        else:
+            await asyncio.sleep(0)  # a loop around QoS 0 must not keep everybody else from their turn
 
     async def receive(self) -> Batch:
         """Everything that has arrived since the last call, or the first that does. Acknowledge it.

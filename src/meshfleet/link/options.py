@@ -28,3 +28,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Bytes of messages that may wait to be received; the network waits beyond."""
     largest: int = 1024 * 1024
     """Bytes of the largest packet that is taken. A longer message arrives as `Oversized`, without payload."""
+
+    def __post_init__(self) -> None:
+        if min(self.window, self.backlog, self.largest, self.patience) <= 0:
+            raise ValueError("window, backlog, largest and patience must be more than nothing")

@@ -1,0 +1,15 @@
+"""Settings that could never work are refused at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshfleet.link import Options
+
+
+@pytest.mark.parametrize("setting", [{"window": 0}, {"backlog": 0}, {"largest": -1}, {"patience": 0.0}])
+def test_nothing_is_too_little(setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="more than nothing"):
+        Options(**setting)
