@@ -149,6 +149,8 @@ class Proxy:
             except* OSError:
                 pass  # One end is gone, or never was there: no reason to keep the other.
             finally:
+                # A cancelled sock_recv gives up its file number one turn later: not while another has it.
+                await asyncio.sleep(0)
                 passage.over = True
                 self._changed.ring()
 

@@ -269,6 +269,27 @@ async def test_cancelled_while_entering_it_leaves_nothing_behind() -> None:
         assert asyncio.all_tasks() == before
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_cancelled_at_any_turn_of_entering_it_leaves_nothing_behind(turns: int) -> None:
+    async with Broker() as broker:
+        before = asyncio.all_tasks()
+        link = broker.link(keep_alive=1)
+        entering = asyncio.create_task(link.__aenter__())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        entering.cancel()
+        await asyncio.wait((entering,))
+        await soon(link.close())
+        await until(lambda: all(peer.gone for peer in broker.peers))
+        await until(lambda: asyncio.all_tasks() == before)  # the broker's own accepting ends too
+
+
+async def test_a_loop_over_a_link_that_was_never_entered_is_an_error() -> None:
+    async with Broker() as broker:
+        with pytest.raises(LinkClosed, match="async with"):
+            await anext(broker.link())
+
+
 async def test_an_error_inside_is_not_hidden_by_what_was_undelivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

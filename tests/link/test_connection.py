@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -293,6 +294,17 @@ async def test_a_quiet_connection_is_kept_by_pings() -> None:
             await peer.expect(Pingreq)
             peer.send(Pingresp())
         assert len(broker.peers) == 1
+
+
+async def test_a_program_that_was_busy_for_long_does_not_blame_the_broker() -> None:
+    async with Broker() as broker, broker.link(keep_alive=1) as link:
+        peer = await broker.accept()
+        await peer.expect(Pingreq)
+        time.sleep(1)  # noqa: ASYNC251 # nobody has a turn, so the next beat comes late
+        for _ in range(2):
+            peer.send(Pingresp())
+            await peer.expect(Pingreq)
+        assert (link.trouble, len(broker.peers)) == (None, 1)
 
 
 async def test_a_broker_that_does_not_answer_pings_is_dead() -> None:

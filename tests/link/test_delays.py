@@ -154,4 +154,7 @@ async def test_a_defect_of_ours_is_logged_and_leaves_nobody_waiting(caplog: pyte
         ends = await soon(asyncio.gather(*waiting, return_exceptions=True))
         assert [type(end) for end in ends] == [LinkClosed] * 3
         assert all("defect of ours" in str(end) for end in ends)
+        assert "defect of ours" in str(link.trouble)
+        with pytest.raises(LinkClosed, match="defect of ours"):
+            await anext(link)
     assert "has failed" in caplog.text

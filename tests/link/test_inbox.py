@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,6 +109,19 @@ def test_messages_at_qos_0_that_are_never_acknowledged_keep_nobody_waiting() -> 
     _, second = _batches(broker, [0, 0], [7])
     second.acknowledge()
     assert broker.got == pubacks([7])
+
+
+def test_a_batch_that_waits_for_another_to_be_acknowledged_does_not_keep_its_messages() -> None:
+    broker = Broker()
+    first, second, third = _batches(broker, [1], [2], [0])
+    message = weakref.ref(second)
+    second.acknowledge()
+    third.acknowledge()
+    del second, third
+    gc.collect()
+    assert message() is None
+    first.acknowledge()
+    assert broker.got == pubacks([1, 2])
 
 
 def test_acknowledging_twice_tells_once() -> None:

@@ -212,6 +212,32 @@ async def test_publishes_go_again_after_the_subscriptions() -> None:
         await soon(publishing)
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["refused", "cut off"])
+async def test_a_session_that_was_made_anew_is_not_trusted_before_it_has_the_subscriptions(
+    *, answered: bool
+) -> None:
+    async with Broker() as broker, broker.link() as link:
+        peer = await broker.accept()
+        asking = asyncio.create_task(link.subscribe("a"))
+        await peer.grant()
+        await asking
+        peer.close()
+        peer = await broker.accept()  # it has forgotten us, and has a session of ours from now on
+        broker.welcome = Connack(session_present=True)
+        if answered:
+            await peer.grant(REFUSED)
+        else:
+            await peer.expect(Subscribe)
+            peer.close()
+        peer = await broker.accept()
+        assert (await peer.grant()).filters == (("a", 1),)
+        await until(lambda: link.trouble is None)
+        peer.close()
+        peer = await broker.accept()
+        await soon(link.publish("t", b"mark", qos=0))
+        assert await peer.next() == Publish("t", b"mark")
+
+
 async def test_a_subscription_that_is_refused_later_is_trouble_and_tried_again() -> None:
     async with Broker() as broker, broker.link() as link:
         peer = await broker.accept()

@@ -1,10 +1,10 @@
-"""MQTT inside a WebSocket: with mosquitto, and with servers that are no broker, or a strange one."""
+"""MQTT inside a WebSocket: with mosquitto, and with servers that know nothing of it."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -14,26 +14,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import trustme
 from msgspec.structs import replace
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.typing import Subprotocol
 
-from meshfleet.errors import BrokerUnreachable, LinkClosed, UntrustedBroker
+from meshfleet.errors import BrokerUnreachable, UntrustedBroker
 from meshfleet.link import Address, Delays, Link, Options, Publish, Will, tls
-from meshfleet.wire.mqtt.encoder import DISCONNECT, encode
-from meshfleet.wire.mqtt.packets import Connack
 from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, fetch, fetch_until, fresh
 from tests.servers import Address as Place
 from tests.servers import Mosquitto, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
     from ssl import SSLContext
 
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = Options(delays=Delays(first=0.001, most=0.002))
-CONNACK = encode(Connack())
 
 
 class Broker(NamedTuple):
@@ -245,91 +240,6 @@ async def test_a_server_that_knows_nothing_of_websockets_is_no_broker(
     (tmp_path / file).write_text("welcome")
     with web_server(tmp_path, kind) as there, pytest.raises(BrokerUnreachable, match=f"^{there}: .*{words}"):
         await Link(there, fresh("web")).__aenter__()
-
-
-@asynccontextmanager
-async def strange(
-    talk: Callable[[ServerConnection], Awaitable[None]], protocol: str | None = "mqtt"
-) -> AsyncIterator[Address]:
-    """A WebSocket server that talks to each client as a test tells it."""
-    protocols = None if protocol is None else [Subprotocol(protocol)]
-    async with serve(talk, "127.0.0.1", 0, subprotocols=protocols) as server:
-        [door] = server.sockets
-        yield Address(host="127.0.0.1", port=door.getsockname()[1], path="/mqtt")
-
-
-async def welcome(client: ServerConnection) -> None:
-    """As a broker would, but in frames whose borders mean nothing."""
-    await client.recv()
-    await client.send([CONNACK[:1], CONNACK[1:3], CONNACK[3:]])
-
-
-@pytest.mark.parametrize("protocol", [None, "chat"])
-async def test_a_websocket_for_something_else_is_no_broker(protocol: str | None) -> None:
-    async with strange(ServerConnection.wait_closed, protocol) as there:
-        with pytest.raises(BrokerUnreachable, match=f"^{there}: .+"):
-            await Link(there, fresh("web")).__aenter__()
-
-
-async def test_text_in_a_websocket_ends_it() -> None:
-    async def talk(client: ServerConnection) -> None:
-        await client.send("hello")
-        await client.wait_closed()
-
-    async with strange(talk) as there:
-        with pytest.raises(BrokerUnreachable, match="sent text"):
-            await Link(there, fresh("web")).__aenter__()
-
-
-async def test_borders_of_frames_mean_nothing_and_pings_are_answered() -> None:
-    answered = asyncio.Event()
-
-    async def talk(client: ServerConnection) -> None:
-        await welcome(client)
-        packets = b"".join(encode(Publish("a", b"%d" % number)) for number in range(3))
-        await client.send(packets[:7])
-        await client.send(packets[7:])
-        await (await client.ping())
-        answered.set()
-        assert await client.recv() == DISCONNECT
-        await client.wait_closed()
-
-    async with strange(talk) as there, asyncio.timeout(PATIENCE), Link(there, fresh("web")) as link:
-        assert [message.payload for message in await fetch(link, 3)] == [b"0", b"1", b"2"]
-        await answered.wait()
-
-
-async def test_a_close_by_the_broker_is_no_end_of_the_link() -> None:
-    visits = 0
-
-    async def talk(client: ServerConnection) -> None:
-        nonlocal visits
-        visits += 1
-        await welcome(client)
-        await client.send(encode(Publish("a", b"%d" % visits)))
-        if visits < 3:
-            await client.close()
-        await client.wait_closed()
-
-    async with strange(talk) as there, Link(there, fresh("web"), options=EAGER) as link:
-        assert [(await fetch(link, 1))[0].payload for _ in range(3)] == [b"1", b"2", b"3"]
-
-
-async def test_a_link_that_closes_just_when_the_broker_does_is_closed() -> None:
-    async def talk(client: ServerConnection) -> None:
-        await welcome(client)
-        client.protocol.send_binary(encode(Publish("a", b"last words")))
-        client.protocol.send_close()
-        client.send_data()  # both in one piece
-        await client.wait_closed()
-
-    async with strange(talk) as there, asyncio.timeout(PATIENCE):
-        link = await Link(there, fresh("web"), options=EAGER).__aenter__()
-        batch = await link.receive()
-        await link.close()
-        assert [message.payload for message in batch.messages] == [b"last words"]
-        with pytest.raises(LinkClosed):
-            await link.receive()
 
 
 @pytest.mark.usefixtures("awake")

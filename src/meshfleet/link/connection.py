@@ -172,6 +172,14 @@ class Connection(asyncio.Protocol):
         self.abort()
         return lost
 
+    def abandon(self) -> None:
+        """End it, since nobody waits for it any more; also before it has begun."""
+        self.accepted.cancel()
+        if not self.lost.done():
+            self.lost.set_result(ConnectionLost("nobody waited for the broker's answer"))
+        self._stop_beating()
+        self.abort()
+
     def abort(self) -> None:
         """End it at once."""
         if self._transport is not None:
@@ -182,6 +190,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduce ourselves."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        if self.lost.done():
+            self.abort()
+            return
         self._flush()
         self._wait_for_beat()
 
@@ -293,7 +304,11 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(self._keep_alive / BEATS, self._beat)
 
     def _beat(self) -> None:
-        self._pulse.heard |= self._held  # who does not listen cannot complain of silence
+        # Who does not listen cannot complain of silence, nor who was too busy to be in time for the beat.
+        late = (
+            self._timer is not None and self._loop.time() - self._timer.when() > self._keep_alive / BEATS / 2
+        )
+        self._pulse.heard |= self._held or late
         match self._pulse.beat():
             case Beat.PING:
                 self.send(PINGREQ)

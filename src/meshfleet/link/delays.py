@@ -23,6 +23,10 @@ class Delays(Struct, frozen=True, kw_only=True):
     steady_after: float = 30.0
     """A connection that held this long was a good one: after it the delays begin anew."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= self.most:
+            raise ValueError("delays grow from more than nothing: 0 < first <= most")
+
     def __iter__(self) -> Iterator[float]:
         """The delays after one failure and the next: anything up to a limit that doubles."""
         limit = self.first

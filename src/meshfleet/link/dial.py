@@ -45,6 +45,7 @@ async def dial(
             answer = await connection.accepted
         _check(address, connect, answer)
     except BaseException as problem:
+        connection.abandon()
         if transport is not None:
             transport.abort()
         if translated := _translated(address, problem, options.patience):
@@ -56,13 +57,19 @@ async def dial(
 async def _open(address: Address, connection: Connection, options: Options) -> asyncio.Transport:
     protocol: asyncio.Protocol = connection
     if address.path is not None:
-        from meshfleet.link.websocket import WebSocket  # noqa: PLC0415 # its library is optional
-
-        protocol = WebSocket(address, connection, largest=options.largest)
-    trust = (options.tls or tls.context()) if address.tls else None
+        protocol = _websocket(address, connection)
+    trust = (options.tls or tls.system()) if address.tls else None
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port, ssl=trust)
     return transport
+
+
+def _websocket(address: Address, connection: Connection) -> asyncio.Protocol:
+    try:
+        from meshfleet.link.websocket import WebSocket  # noqa: PLC0415 # its library is optional
+    except ModuleNotFoundError as missing:
+        raise BrokerUnreachable(f"{address}: WebSockets need the extra meshfleet[websocket]") from missing
+    return WebSocket(address, connection)
 
 
 def _check(address: Address, connect: Connect, answer: Connack) -> None:

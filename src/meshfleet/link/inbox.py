@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
 
 
+class Due:
+    """The place of a batch in the order of acknowledgements. It outlives the messages."""
+
+    __slots__ = ("acks",)
+
+    def __init__(self) -> None:
+        self.acks: bytes | None = None
+
+
 class Acks:
     """The acknowledgements of one connection, in the order in which its messages came [MQTT-4.6.0-2]."""
 
@@ -20,41 +29,54 @@ class Acks:
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self._open: deque[Batch] = deque()
+        self._open: deque[Due] = deque()
 
-    def expect(self, batch: Batch) -> None:
-        """A batch that will be acknowledged after those before it."""
-        self._open.append(batch)
+    def expect(self) -> Due:
+        """A place behind those before it."""
+        due = Due()
+        self._open.append(due)
+        return due
+
+    def drop(self, due: Due) -> None:
+        """Nothing will come there."""
+        self._open.remove(due)
 
     def settle(self) -> None:
         """Send what is due."""
-        while self._open and self._open[0].acknowledged:
-            batch = self._open.popleft()
-            if ids := [message.packet_id for message in batch.messages if message.qos]:
-                self._send(pubacks(ids))
+        while self._open and (acks := self._open[0].acks):
+            self._open.popleft()
+            self._send(acks)
 
 
 class Batch:
     """Messages that arrived together on one connection, in their order."""
 
-    __slots__ = ("acknowledged", "acks", "messages", "size")
+    __slots__ = ("__weakref__", "_due", "acks", "messages", "size")
 
     def __init__(self, acks: Acks) -> None:
         self.acks = acks
+        self._due: Due | None = acks.expect()
         self.messages: list[Publish] = []
         self.size = 0
         """Bytes, as they came from the network."""
-        self.acknowledged = False
 
     def acknowledge(self) -> None:
         """Tell the broker that these messages are taken care of: it will not send them again.
 
-        Without a word from here it will, on the next connection of a session that is not clean. Once the
-        connection that brought them is gone, this does nothing: packet ids mean something else on the next.
+        Without a word from here it will, on the next connection of a session that is not clean; until then
+        the acknowledgements of later batches wait behind this one. Once the connection that brought the
+        messages is gone, this does nothing: packet ids mean something else on the next.
         """
-        if not self.acknowledged:
-            self.acknowledged = True
+        if self._due is not None:
+            self._due.acks = pubacks([message.packet_id for message in self.messages if message.qos])
+            self._due = None
             self.acks.settle()
+
+    def seal(self) -> None:
+        """Nothing is added any more. Without a message at QoS 1 nobody waits for its acknowledgement."""
+        if self._due is not None and not any(message.qos for message in self.messages):
+            self.acks.drop(self._due)
+            self._due = None
 
 
 class Inbox:
@@ -73,9 +95,7 @@ class Inbox:
         """Add what one read brought to the last batch, or begin another for another connection."""
         self.size += size
         if not self._batches or self._batches[-1].acks is not acks:
-            batch = Batch(acks)
-            acks.expect(batch)
-            self._batches.append(batch)
+            self._batches.append(Batch(acks))
         last = self._batches[-1]
         last.messages += messages
         last.size += size
@@ -84,6 +104,5 @@ class Inbox:
         """The oldest batch."""
         batch = self._batches.pop(0)
         self.size -= batch.size
-        if not any(message.qos for message in batch.messages):
-            batch.acknowledge()  # nobody waits for that, and those behind it must not either
+        batch.seal()
         return batch

@@ -26,8 +26,8 @@ class Keeper:
 
     __slots__ = (
         "_break",
-        "_defect",
         "_delays",
+        "_entered",
         "_make",
         "_name",
         "_pauses",
@@ -54,7 +54,7 @@ class Keeper:
         self._pauses = iter(delays)
         self._since = 0.0
         self._return: asyncio.Task[None] | None = None
-        self._defect: LinkClosed | None = None
+        self._entered = False
         self.connection: Connection | None = None
         self.trouble: LinkError | None = LinkClosed("the link is not open: use it as `async with`")
         """Why there is no connection now, or None when there is one."""
@@ -64,8 +64,9 @@ class Keeper:
 
     async def begin(self, *, patient: bool) -> None:
         """Make the first connection. Only the patient go on when that fails."""
-        if self.closing or self.trouble is None:
+        if self._entered:
             raise LinkClosed("a link is entered once")
+        self._entered = True
         try:
             self._take(await self._make())
         except LinkError as trouble:
@@ -85,10 +86,8 @@ class Keeper:
         """Whether there is a connection or will be."""
         if self.closing:
             raise LinkClosed("the link is closed")
-        if self._defect is not None:
-            raise self._defect
         if isinstance(self.trouble, LinkClosed):
-            raise self.trouble
+            raise LinkClosed(*self.trouble.args)
 
     def lose(self, connection: Connection, reason: LinkError) -> None:
         """Come back, unless it was a connection that never became ours, or that we let go."""
@@ -118,7 +117,7 @@ class Keeper:
 
     def _begin_return(self, trouble: LinkError) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._since > self._delays.steady_after:
+        if loop.time() - self._since >= self._delays.steady_after:
             self._pauses = iter(self._delays)
         self._tell(trouble)
         self._return = loop.create_task(self._come_back(), name=f"return of {self._name}")
@@ -138,10 +137,11 @@ class Keeper:
         """Each reason once, not at every try: ten thousand links would fill a disk."""
         if str(trouble) != str(self.trouble):
             _log.warning("%s has no connection: %s", self._name, trouble)
-        self.trouble = trouble
+        self.trouble = trouble.with_traceback(None)  # traces and causes would keep alive what the try made
+        trouble.__cause__ = trouble.__context__ = None
 
     def _returned(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (defect := task.exception()):
             _log.error("%s has failed", self._name, exc_info=defect)
-            self._defect = LinkClosed("the link has failed, which is a defect of ours: see the log")
-            self._break(self._defect)
+            self.trouble = LinkClosed("the link has failed, which is a defect of ours: see the log")
+            self._break(self.trouble)

@@ -66,6 +66,7 @@ class Link:
         "_asking",
         "_connect",
         "_flight",
+        "_forgotten",
         "_granted",
         "_held",
         "_inbox",
@@ -96,6 +97,9 @@ class Link:
         self._held: Connection | None = None
         """The connection that waits until messages are fetched."""
         self._asking = 0
+        self._forgotten = False
+        """The broker has lost our subscriptions. It has a session again from the next CONNECT on, which says
+        nothing of whether they are in it: only a SUBACK does."""
 
     async def __aenter__(self) -> Self:
         await self._keeper.begin(patient=self._options.patient)
@@ -122,6 +126,7 @@ class Link:
         """Ask for the messages of these filters, and ask again whenever the broker has forgotten.
 
         Raises SubscriptionRefused for those that the broker does not grant with this QoS; the others hold.
+        What it granted lower it sends all the same, until you unsubscribe.
         """
         if qos > _HIGHEST_QOS:
             raise MalformedPacket("SUBSCRIBE qos", f"a link takes QoS 0 and 1, not {qos}")
@@ -145,8 +150,8 @@ class Link:
         """Publish messages in their order; at QoS 1, return when the broker has acknowledged them all.
 
         Waits while there is no connection or no room. What has left is sent again on the next connection
-        until it is acknowledged, even if the caller has been cancelled. Packet ids and dup marks are the
-        link's own.
+        until it is acknowledged, even if the caller has been cancelled. If a message is malformed, those in
+        front of it may have left. Packet ids and dup marks are the link's own.
         """
         levels = [message.qos for message in messages]
         if max(levels, default=0) > _HIGHEST_QOS:
@@ -185,7 +190,9 @@ class Link:
         try:
             return await self.receive()
         except LinkClosed:
-            raise StopAsyncIteration from None
+            if self._keeper.closing:
+                raise StopAsyncIteration from None
+            raise
 
     async def close(self) -> None:
         """Wait until all that has left is acknowledged, and take leave. Publishers who wait are refused.
@@ -253,10 +260,13 @@ class Link:
         """Let the network wait while too much waits to be fetched."""
         expecting = self._flight or self._asking
         if self._inbox.size > self._options.backlog * (_STRETCH if expecting else 1):
+            if expecting and connection is not self._held:
+                _log.warning("%s has too much to fetch: answers wait behind it", self._connect.client_id)
             connection.hold()
             self._held = connection
         else:
             connection.release()
+            self._held = None
 
     async def _insist(self, question: Callable[[Connection], Awaitable[_Answer]]) -> _Answer:
         """Ask until there is an answer, on the next connection if need be."""
@@ -282,8 +292,10 @@ class Link:
         """Connect, subscribe again if the broker has forgotten, and send again what is on its way."""
         connection, answer = await dial(self._address, self._connect, self, self._options)
         try:
-            if self._granted and not answer.session_present:
+            self._forgotten |= not answer.session_present
+            if self._forgotten and self._granted:
                 await self._subscribe_again(connection)
+            self._forgotten = False
             connection.check()
         except BaseException:
             connection.abort()

@@ -25,7 +25,8 @@ class Options(Struct, frozen=True, kw_only=True):
     window: int = 1000
     """Messages that may be on their way without an acknowledgement; publishers wait for room."""
     backlog: int = 8 * 1024 * 1024
-    """Bytes of messages that may wait to be received; the network waits beyond."""
+    """Bytes of messages that may wait to be received; the network waits beyond. They are counted as they
+    came: small messages take several times as much in memory."""
     largest: int = 1024 * 1024
     """Bytes of the largest packet that is taken. A longer message arrives as `Oversized`, without payload."""
 

@@ -28,7 +28,7 @@ class Pulse:
         self._pinged = False
 
     def beat(self) -> Beat:
-        """Nothing said or heard since the last beat: ping. Nothing heard after that either: dead."""
+        """Ping, unless something was said and heard since the last beat; dead, if a ping went unheard."""
         heard, spoken, pinged = self.heard, self.spoken, self._pinged
         self.heard = self.spoken = self._pinged = False
         if heard and spoken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from functools import cache
 from typing import TYPE_CHECKING
 
 from meshfleet.errors import UnusableCertificate
@@ -26,6 +27,12 @@ def context(
         files = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
         raise UnusableCertificate(files, getattr(problem, "strerror", None) or str(problem)) from problem
     return made
+
+
+@cache
+def system() -> ssl.SSLContext:
+    """Trust whom the system trusts. Made once: reading its authorities takes longer than a connection."""
+    return context()
 
 
 class _Locked(Exception):

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 _SUBPROTOCOL: Final = Subprotocol("mqtt")
 
-_SEVERAL: Final = 2
-"""A frame may hold several packets, so it may be this many times as long as the longest of them."""
+_LONGEST_FRAME: Final = 16 * 1024 * 1024
+"""Bytes of a frame, which is read as a whole. A message beyond it cannot be passed over."""
 
 
 class WebSocket(asyncio.Transport, asyncio.Protocol):
     """A protocol on the outside, a transport on the inside."""
 
-    def __init__(self, address: Address, inside: asyncio.Protocol, *, largest: int) -> None:
+    def __init__(self, address: Address, inside: asyncio.Protocol) -> None:
         super().__init__()
         self._inside = inside
         self._outside: asyncio.Transport | None = None
         self._reason: ConnectionLost | None = None
         self._frames = ClientProtocol(
-            parse_uri(str(address)), subprotocols=[_SUBPROTOCOL], max_size=_SEVERAL * largest
+            parse_uri(str(address)), subprotocols=[_SUBPROTOCOL], max_size=_LONGEST_FRAME
         )
 
     # To the network
@@ -56,8 +56,8 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         for event in self._frames.events_received():
             self._take(event)
         self._pump()
-        if self._frames.close_expected():
-            self.close()
+        if self._frames.close_rcvd or self._frames.parser_exc or self._frames.handshake_exc:
+            self.close()  # and not when we said that nothing follows: the broker has not read it all yet
 
     def pause_writing(self) -> None:
         """Pass it on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 
 
@@ -15,4 +16,6 @@ def words(problem: BaseException) -> str:
             return os.strerror(number)
         case OSError(strerror=str(text)):
             return text
+        case OSError() if numbers := re.findall(r"\[Errno (\d+)\]", str(problem)):  # of several addresses
+            return ", ".join(sorted({os.strerror(int(number)) for number in numbers}))
     return str(problem)

@@ -51,7 +51,10 @@ _DUP: Final = 0x08
 
 def encode(packet: Packet) -> bytes:
     """Write any packet."""
-    return _ENCODERS[type(packet)](packet)
+    encoder = _ENCODERS.get(type(packet))
+    if encoder is None:
+        raise MalformedPacket("packet", f"{type(packet).__name__} is none that travels")
+    return encoder(packet)
 
 
 def publish(message: Publish, packet_id: int, *, dup: bool = False) -> bytes:

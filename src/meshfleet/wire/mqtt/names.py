@@ -24,9 +24,9 @@ def text(value: str, field: str) -> bytes:
     try:
         raw = value.encode()
     except UnicodeEncodeError:
-        raise MalformedPacket(field, f"{shown(value)} cannot be written as UTF-8") from None
+        raise MalformedPacket(field, f"{_seen(value, field)} cannot be written as UTF-8") from None
     if "\0" in value:
-        raise MalformedPacket(field, f"{shown(value)} holds the character U+0000")
+        raise MalformedPacket(field, f"{_seen(value, field)} holds the character U+0000")
     return binary(raw, field)
 
 
@@ -42,10 +42,15 @@ def read_text(raw: bytes, field: str) -> str:
     try:
         value = raw.decode()
     except UnicodeDecodeError:
-        raise MalformedPacket(field, f"{shown(raw)} is not UTF-8") from None
+        raise MalformedPacket(field, f"{_seen(raw, field)} is not UTF-8") from None
     if "\0" in value:
-        raise MalformedPacket(field, f"{shown(value)} holds the character U+0000")
+        raise MalformedPacket(field, f"{_seen(value, field)} holds the character U+0000")
     return value
+
+
+def _seen(value: str | bytes, field: str) -> str:
+    """A user name is nobody's business, and now and then it is a password in the wrong place."""
+    return "it" if field == "CONNECT user name" else shown(value)
 
 
 def read_topic(raw: bytes, field: str = "PUBLISH topic") -> str:

@@ -1,0 +1,166 @@
+"""MQTT inside a WebSocket whose server is strange: other frames, other habits, or no broker at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from meshfleet.errors import BrokerUnreachable, LinkClosed
+from meshfleet.link import Address, Link, Options, Publish
+from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
+from meshfleet.wire.mqtt.encoder import DISCONNECT, encode
+from meshfleet.wire.mqtt.packets import Connack, Disconnect, Oversized, Packet
+from meshfleet.wire.mqtt.parser import Parser
+from tests.link.proxy import EAGER, PATIENCE, fetch, fresh
+from tests.link.scripted import until
+from tests.servers import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+pytestmark = pytest.mark.anyio
+
+CONNACK = encode(Connack())
+
+
+@asynccontextmanager
+async def strange(
+    talk: Callable[[ServerConnection], Awaitable[None]], protocol: str | None = "mqtt"
+) -> AsyncIterator[Address]:
+    """A WebSocket server that talks to each client as a test tells it."""
+    protocols = None if protocol is None else [Subprotocol(protocol)]
+    async with serve(talk, "127.0.0.1", 0, subprotocols=protocols) as server:
+        [door] = server.sockets
+        yield Address(host="127.0.0.1", port=door.getsockname()[1], path="/mqtt")
+
+
+async def welcome(client: ServerConnection) -> None:
+    """As a broker would, but in frames whose borders mean nothing."""
+    await client.recv()
+    await client.send([CONNACK[:1], CONNACK[1:3], CONNACK[3:]])
+
+
+async def test_what_was_said_last_is_read_by_a_broker_that_talks_all_the_time() -> None:
+    got: list[Packet] = []
+
+    async def talk(client: ServerConnection) -> None:
+        await welcome(client)
+        parser, flood = Parser(FROM_CLIENTS), encode(Publish("t", bytes(20_000)))
+        talking = asyncio.create_task(talk_without_end(client, flood))
+        with suppress(ConnectionClosed):
+            while True:
+                got.extend(parser.feed(cast("bytes", await client.recv())))
+                await asyncio.sleep(0.001)  # a slow one, too
+        talking.cancel()
+
+    async with strange(talk) as there, asyncio.timeout(PATIENCE):
+        async with Link(there, fresh("web"), options=EAGER) as link:
+            for number in range(100):
+                await link.publish("x", b"%d" % number + bytes(2000), qos=0)
+        await until(lambda: Disconnect() in got)
+    assert [int(each.payload.rstrip(b"\0")) for each in got if isinstance(each, Publish)] == list(range(100))
+
+
+async def talk_without_end(client: ServerConnection, frame: bytes) -> None:
+    with suppress(ConnectionClosed):
+        while True:
+            await client.send(frame)
+
+
+async def test_a_message_too_large_is_passed_over_in_a_websocket_too() -> None:
+    async def talk(client: ServerConnection) -> None:
+        await welcome(client)
+        await client.send(encode(Publish("big", bytes(350_000), 1, packet_id=1)))
+        await client.send(encode(Publish("small", b"x")))
+        await client.wait_closed()
+
+    async with (
+        strange(talk) as there,
+        asyncio.timeout(PATIENCE),
+        Link(there, fresh("web"), options=Options(largest=100_000)) as link,
+    ):
+        got = await fetch(link, 2)
+    assert got == [Oversized("big", b"", 1, packet_id=1, size=350_000), Publish("small", b"x")]
+
+
+async def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "meshfleet.link.websocket", raising=False)
+    monkeypatch.setitem(sys.modules, "websockets.client", None)
+    nowhere = Address(host="127.0.0.1", port=free_port(), path="/mqtt")
+    with pytest.raises(BrokerUnreachable, match=r"meshfleet\[websocket\]"):
+        await Link(nowhere, fresh("web")).__aenter__()
+
+
+@pytest.mark.parametrize("protocol", [None, "chat"])
+async def test_a_websocket_for_something_else_is_no_broker(protocol: str | None) -> None:
+    async with strange(ServerConnection.wait_closed, protocol) as there:
+        with pytest.raises(BrokerUnreachable, match=f"^{there}: .+"):
+            await Link(there, fresh("web")).__aenter__()
+
+
+async def test_text_in_a_websocket_ends_it() -> None:
+    async def talk(client: ServerConnection) -> None:
+        await client.send("hello")
+        await client.wait_closed()
+
+    async with strange(talk) as there:
+        with pytest.raises(BrokerUnreachable, match="sent text"):
+            await Link(there, fresh("web")).__aenter__()
+
+
+async def test_borders_of_frames_mean_nothing_and_pings_are_answered() -> None:
+    answered = asyncio.Event()
+
+    async def talk(client: ServerConnection) -> None:
+        await welcome(client)
+        packets = b"".join(encode(Publish("a", b"%d" % number)) for number in range(3))
+        await client.send(packets[:7])
+        await client.send(packets[7:])
+        await (await client.ping())
+        answered.set()
+        assert await client.recv() == DISCONNECT
+        await client.wait_closed()
+
+    async with strange(talk) as there, asyncio.timeout(PATIENCE), Link(there, fresh("web")) as link:
+        assert [message.payload for message in await fetch(link, 3)] == [b"0", b"1", b"2"]
+        await answered.wait()
+
+
+async def test_a_close_by_the_broker_is_no_end_of_the_link() -> None:
+    visits = 0
+
+    async def talk(client: ServerConnection) -> None:
+        nonlocal visits
+        visits += 1
+        await welcome(client)
+        await client.send(encode(Publish("a", b"%d" % visits)))
+        if visits < 3:
+            await client.close()
+        await client.wait_closed()
+
+    async with strange(talk) as there, Link(there, fresh("web"), options=EAGER) as link:
+        assert [(await fetch(link, 1))[0].payload for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_a_link_that_closes_just_when_the_broker_does_is_closed() -> None:
+    async def talk(client: ServerConnection) -> None:
+        await welcome(client)
+        client.protocol.send_binary(encode(Publish("a", b"last words")))
+        client.protocol.send_close()
+        client.send_data()  # both in one piece
+        await client.wait_closed()
+
+    async with strange(talk) as there, asyncio.timeout(PATIENCE):
+        link = await Link(there, fresh("web"), options=EAGER).__aenter__()
+        batch = await link.receive()
+        await link.close()
+        assert [message.payload for message in batch.messages] == [b"last words"]
+        with pytest.raises(LinkClosed):
+            await link.receive()
