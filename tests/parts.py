@@ -15,12 +15,14 @@ import pytest
 
 
 class Part(NamedTuple):
-    """A program that tests start."""
+    """A program that tests start, or a file that such a program reads."""
 
     package: str
     commands: tuple[str, ...]
     folders: tuple[str, ...] = ()
     """Where else it may be, as patterns below the root; of several versions the newest is taken."""
+    use: int = os.X_OK
+    """What must be allowed: to run it, or only to read it."""
 
     def find(self) -> Path | None:
         """Where it is on this machine."""
@@ -28,18 +30,28 @@ class Part(NamedTuple):
             if found := shutil.which(command):
                 return Path(found)
             places = (path for folder in self.folders for path in Path("/").glob(f"{folder}/{command}"))
-            if there := [path for path in places if os.access(path, os.X_OK)]:
+            if there := [path for path in places if os.access(path, self.use)]:
                 return max(there, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
         return None
 
 
 MOSQUITTO = Part("mosquitto", ("mosquitto",), ("usr/sbin", "usr/local/sbin"))
+MOSQUITTO_PASSWD = Part("mosquitto", ("mosquitto_passwd",))
+MOSQUITTO_RULES = Part("mosquitto", ("mosquitto_dynamic_security.so",), ("usr/lib/*", "usr/lib"), os.R_OK)
 MOSQUITTO_PUB = Part("mosquitto-clients", ("mosquitto_pub",))
 MOSQUITTO_SUB = Part("mosquitto-clients", ("mosquitto_sub",))
 POSTGRESQL = Part("postgresql", ("postgres",), ("usr/lib/postgresql/*/bin",))
 CHROMIUM = Part("chromium", ("chromium", "chromium-browser", "google-chrome"))
 
-PARTS = (MOSQUITTO, MOSQUITTO_PUB, MOSQUITTO_SUB, POSTGRESQL, CHROMIUM)
+PARTS = (
+    MOSQUITTO,
+    MOSQUITTO_PASSWD,
+    MOSQUITTO_RULES,
+    MOSQUITTO_PUB,
+    MOSQUITTO_SUB,
+    POSTGRESQL,
+    CHROMIUM,
+)
 
 
 def need(part: Part) -> Path:

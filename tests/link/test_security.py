@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,16 +22,16 @@ from meshfleet.errors import (
 )
 from meshfleet.link import Address, Link, Options, tls
 from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fetch_until, fresh
-from tests.parts import Part, need
+from tests.parts import MOSQUITTO_PASSWD, MOSQUITTO_RULES, need
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from ssl import SSLContext
 
 pytestmark = pytest.mark.anyio
 
-PASSWD = Part("mosquitto", ("mosquitto_passwd",))
 USER, PASSWORD = "käthe-the-reader", "p@ss/wörd:hush"
 
 
@@ -71,7 +70,9 @@ def identified(broker: Mosquitto, user: str | None, password: str | None) -> Add
 
 
 def set_password(file: Path, user: str, password: str) -> None:
-    subprocess.run([need(PASSWD), "-c", "-b", file, user, password], check=True, capture_output=True)
+    subprocess.run(
+        [need(MOSQUITTO_PASSWD), "-c", "-b", file, user, password], check=True, capture_output=True
+    )
 
 
 async def talk(link: Link) -> None:
@@ -156,9 +157,6 @@ async def test_a_password_that_changes_under_a_link_is_told_without_it(
 @pytest.fixture
 def rules(tmp_path: Path) -> tuple[str, str]:
     """Everybody may subscribe to what is below open/."""
-    plugin = next(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"), None)
-    if plugin is None:
-        pytest.skip("mosquitto's plugin for access rules is not installed")
     access = {
         "publishClientSend": True,
         "publishClientReceive": True,
@@ -175,7 +173,7 @@ def rules(tmp_path: Path) -> tuple[str, str]:
     }
     file = tmp_path / "rules.json"
     file.write_text(json.dumps(rules))
-    return f"plugin {plugin}", f"plugin_opt_config_file {file}"
+    return f"plugin {need(MOSQUITTO_RULES)}", f"plugin_opt_config_file {file}"
 
 
 async def test_a_subscription_that_is_not_allowed_is_refused_and_the_others_hold(
