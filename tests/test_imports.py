@@ -18,7 +18,8 @@ ROOMS = {
     "errors": set[str](),
     "wire": {"errors"},
     "link": {"errors", "wire"},
-    "cli": {"errors", "wire"},
+    "gateway": {"errors", "wire", "link"},
+    "cli": {"errors", "wire", "link", "gateway"},
 }
 """The rooms of the package, and the rooms that each may use."""
 
@@ -32,6 +33,8 @@ PURE = {
     "datetime",
     "enum",
     "functools",
+    "hashlib",  # works on bytes in memory here, as do io, zipfile and zlib: a package of firmware is a zip
+    "io",
     "itertools",
     "math",
     "re",
@@ -39,6 +42,8 @@ PURE = {
     "typing",
     "unicodedata",
     "urllib",  # urllib.parse alone: see below
+    "zipfile",
+    "zlib",
     "msgspec",
 }
 """What `wire` may use besides: nothing that talks, waits, logs or asks for the time."""
@@ -49,7 +54,8 @@ EXCEPTIONS = {
 
 OUTSIDE = {
     "link": {"msgspec", "uvloop", "websockets"},
-    "cli": {"click", "rich", "msgspec"},
+    "gateway": {"httpx", "msgspec"},
+    "cli": {"click", "httpx", "rich", "msgspec"},
 }
 """The libraries that each of the other rooms may use."""
 

@@ -20,7 +20,8 @@
     │   ├── UnknownIdentifier     not in the catalogue, or there without a known layout
     │   ├── UndecodableValue      raw bytes that do not fit the identifier's layout
     │   ├── UnencodableValue      a JSON value that does not fit the identifier's layout
-    │   └── MalformedAddress      a broker's URL that cannot be used
+    │   ├── MalformedImage        firmware that is broken
+    │   └── MalformedAddress      a broker's or service's URL that cannot be used
     ├── LinkError                 the connection to a broker
     │   ├── BrokerUnreachable     nobody answers there
     │   ├── UntrustedBroker       somebody answers, whose certificate does not hold
@@ -29,9 +30,13 @@
     │   ├── SubscriptionRefused   the broker grants less than was asked
     │   ├── LinkClosed            by ourselves
     │   └── Undelivered           closed before the broker acknowledged everything
+    ├── ImageUnavailable          nobody gives us the firmware image; another try may help
+    ├── ImageBroken               we got it, and it is not what was promised, or no image at all
+    ├── ServiceRefused            the service does not do what we ask over REST, or is none
     ├── UnusableCertificate       a file with certificates or a key that cannot be read
     ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
-    └── MalformedCatalogue        an identifier table with mistakes; names each line
+    ├── MalformedCatalogue        an identifier table with mistakes; names each line
+    └── MalformedSite             a site file with mistakes; names each place
 
 `code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
 REST answer when the error reaches it.
@@ -208,8 +213,14 @@ class UnencodableValue(WireError):
     code = "unencodable-value"
 
 
+class MalformedImage(WireError):
+    """A firmware image that is empty, broken, or not what it says it is."""
+
+    code = "malformed-image"
+
+
 class MalformedAddress(WireError):
-    """A broker's URL that cannot be used. The URL itself is not repeated: it may hold a password."""
+    """A URL of a broker or service that cannot be used. It is not repeated: it may hold a password."""
 
     code = "malformed-address"
 
@@ -286,6 +297,24 @@ class Undelivered(LinkError):
         return f"closed before the broker acknowledged {count}, which it may have got"
 
 
+class ImageUnavailable(FleetError):
+    """Nobody says where a firmware image is, or it cannot be fetched there. Another try may help."""
+
+    code = "image-unavailable"
+
+
+class ImageBroken(FleetError):
+    """What was fetched is not the firmware image that was promised. It will not get better."""
+
+    code = "image-broken"
+
+
+class ServiceRefused(FleetError):
+    """The service does not do what we ask of it over REST, is not there, or is something else."""
+
+    code = "service-refused"
+
+
 class UnusableCertificate(FleetError):
     """A file with certificates or a key that cannot be read."""
 
@@ -334,3 +363,17 @@ class MalformedCatalogue(FleetError):
 
     def __str__(self) -> str:
         return "\n".join(f"{self.source}:{line}: {reason}" for line, reason in self.mistakes)
+
+
+class MalformedSite(FleetError):
+    """A site file with mistakes, all of them: where they are, and what they are."""
+
+    code, http = "malformed-site", 400
+
+    def __init__(self, source: str, mistakes: Sequence[tuple[str, str]]) -> None:
+        super().__init__(source, mistakes)
+        self.source = source
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.source}: {where}: {reason}" for where, reason in self.mistakes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from meshfleet.errors import MalformedPayload, MalformedTopic, WireError
 from meshfleet.wire import diagnostics
 from meshfleet.wire.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
+from meshfleet.wire.hextext import Hex
 from meshfleet.wire.ids import Mac, ModelNumber, Version
 from tests.wire.strategies import macs, texts, versions
 
@@ -32,6 +34,8 @@ ANSWER = (
 ANSWERED = FirmwareAnswer(
     uri="https://fleet/fw?a=b", file_name="mt.raucb", firmware_type=FirmwareType.RAUC_BUNDLE
 )
+CHECKED_ANSWER = ANSWER[:-2] + b',"sha256":"' + b"0f" * 32 + b'","size":123456}}'
+CHECKED = msgspec.structs.replace(ANSWERED, sha256=Hex("0f" * 32), size=123456)
 PARAMS: dict[str, Any] = json.loads(QUESTION)["params"]
 RESULT: dict[str, Any] = json.loads(ANSWER)["result"]
 
@@ -55,9 +59,11 @@ def test_a_gateway_asks_on_a_topic_of_its_own(gateway: Mac) -> None:
 
 
 @pytest.mark.rule("firmware-18", "topic-21")
-def test_a_gateway_waits_for_the_answer_on_a_topic_of_its_own() -> None:
-    topic = diagnostics.answer_topic(Mac("c4bd6a010203"))
-    assert topic == "meshtech/diagnostics/c4bd6a010203/server-response/firmware"
+@given(macs)
+def test_a_gateway_waits_for_the_answer_on_a_topic_of_its_own(gateway: Mac) -> None:
+    topic = diagnostics.answer_topic(gateway)
+    assert topic == f"meshtech/diagnostics/{gateway}/server-response/firmware"
+    assert diagnostics.parse_answer_topic(topic) == gateway
 
 
 @pytest.mark.rule("firmware-15", "topic-9", "topic-22")
@@ -80,6 +86,24 @@ def test_no_other_topic_is_a_question(topic: str) -> None:
         diagnostics.parse_question_topic(topic)
 
 
+@pytest.mark.rule("firmware-18", "topic-9")
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        "meshtech/diagnostics/C4BD6A010203/server-response/firmware",
+        "meshtech/diagnostics/c4bd6a010203/server-command/firmware",
+        "meshtech/diagnostics/c4bd6a010203/server-response/other",
+        "meshtech/diagnostics/c4bd6a010203/server-response/firmware\n",
+        "meshtech/diagnostics/+/server-response/firmware",
+        "site/meshtech/diagnostics/c4bd6a010203/server-response/firmware",
+    ],
+)
+def test_no_other_topic_is_an_answer(topic: str) -> None:
+    with pytest.raises(MalformedTopic):
+        diagnostics.parse_answer_topic(topic)
+
+
 @pytest.mark.rule("firmware-15", "firmware-16")
 def test_a_question_is_read_and_written_to_the_letter() -> None:
     assert diagnostics.decode_question(QUESTION) == (GUID, ASKED)
@@ -90,6 +114,31 @@ def test_a_question_is_read_and_written_to_the_letter() -> None:
 def test_an_answer_is_read_and_written_to_the_letter() -> None:
     assert diagnostics.decode_answer(ANSWER) == (GUID, ANSWERED)
     assert diagnostics.encode_answer(GUID, ANSWERED) == ANSWER
+
+
+@pytest.mark.rule("firmware-35")
+def test_an_answer_may_tell_hash_and_size_of_the_image() -> None:
+    assert diagnostics.decode_answer(CHECKED_ANSWER) == (GUID, CHECKED)
+    assert diagnostics.encode_answer(GUID, CHECKED) == CHECKED_ANSWER
+
+
+@pytest.mark.rule("firmware-35")
+def test_an_answer_may_tell_only_one_of_them_or_neither() -> None:
+    for told in ({}, {"sha256": "0f" * 32}, {"size": 0}):
+        assert _answer(**RESULT | told) == msgspec.structs.replace(ANSWERED, **told)
+
+
+@pytest.mark.rule("firmware-35")
+def test_a_hash_is_read_in_either_case_and_written_in_lower() -> None:
+    answer = _answer(**RESULT | {"sha256": "0F" * 32, "size": 123456.0})
+    assert answer is not None
+    assert diagnostics.encode_answer(GUID, answer) == CHECKED_ANSWER
+
+
+@pytest.mark.rule("firmware-35")
+@pytest.mark.parametrize("field", ["md5", "expires"])
+def test_a_field_that_the_gateway_does_not_know_is_ignored(field: str) -> None:
+    assert _answer(**RESULT | {field: "x"}) == ANSWERED
 
 
 @pytest.mark.rule("firmware-15", "firmware-16", "firmware-18", "firmware-19")
@@ -150,6 +199,10 @@ WRONG_PARAMS: dict[str, list[Any]] = {
     "version": [*NO_TEXT, "", "2", "2.4.x", "2.4.0-beta", "2.4.0-beta.256", "v2.4.0"],
     "firmwareType": NO_TYPE,
 }
+WRONG_CHECKS: dict[str, list[Any]] = {
+    "sha256": [None, True, 1, [], "", "0f" * 31, "0f" * 33, "0f" * 31 + "0", "0g" * 32],
+    "size": [None, True, "1", 1.5, -1, 2**53 + 2, []],
+}
 WRONG_RESULT: dict[str, list[Any]] = {"uri": NO_TEXT, "fileName": NO_TEXT, "firmwareType": NO_TYPE}
 
 
@@ -184,6 +237,16 @@ def test_a_success_needs_all_of_its_result(field: str) -> None:
     ("field", "wrong"), [(field, wrong) for field in WRONG_RESULT for wrong in WRONG_RESULT[field]]
 )
 def test_a_wrong_result_is_rejected_by_its_field(field: str, wrong: Any) -> None:
+    with pytest.raises(WireError) as rejected:
+        _answer(**RESULT | {field: wrong})
+    assert rejected.value.field == field
+
+
+@pytest.mark.rule("firmware-36")
+@pytest.mark.parametrize(
+    ("field", "wrong"), [(field, wrong) for field in WRONG_CHECKS for wrong in WRONG_CHECKS[field]]
+)
+def test_a_hash_or_size_that_is_none_is_rejected_by_its_field(field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _answer(**RESULT | {field: wrong})
     assert rejected.value.field == field

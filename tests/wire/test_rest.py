@@ -16,8 +16,19 @@ from rich.pretty import pretty_repr
 
 from meshfleet.errors import MalformedText
 from meshfleet.wire import rest
-from meshfleet.wire.ids import DeviceId, Version
-from meshfleet.wire.rest import Connectivity, Device, DevicePage, FriendlyName, LoggedIn, Login, NewLabel
+from meshfleet.wire.ids import DeviceId, Mac, Version
+from meshfleet.wire.rest import (
+    BrokerPlace,
+    Connectivity,
+    Device,
+    DevicePage,
+    FriendlyName,
+    GatewayClaim,
+    LoggedIn,
+    Login,
+    NewGateway,
+    NewLabel,
+)
 from meshfleet.wire.times import write_time
 from tests.wire.strategies import texts
 
@@ -54,12 +65,25 @@ NEW_TEXT = (
 )
 LOGGED_IN_TEXT = b'{"status":"SUCCESS","authToken":"correct-horse-battery-staple","sessionId":null}'
 
+CLAIM = GatewayClaim(
+    mac="d0cf5e000001",
+    device_id="bmac-d0cf5e000001",
+    username="d0cf5e000001",
+    password=HIDDEN,
+    broker=BrokerPlace(host="broker.example", port=8883, tls=True),
+)
+CLAIM_TEXT = (
+    b'{"mac":"d0cf5e000001","deviceId":"bmac-d0cf5e000001","username":"d0cf5e000001",'
+    b'"password":"correct-horse-battery-staple","broker":{"host":"broker.example","port":8883,"tls":true}}'
+)
+
 BODIES: list[tuple[msgspec.Struct, bytes]] = [
     (KNOWN, KNOWN_TEXT),
     (NEW, NEW_TEXT),
     (DevicePage(items=[NEW], next_token=NEXT), b'{"items":[%b],"nextToken":"a+/="}' % NEW_TEXT),
     (DevicePage(items=[], next_token=None), b'{"items":[],"nextToken":null}'),
     (LoggedIn(auth_token=HIDDEN), LOGGED_IN_TEXT),
+    (CLAIM, CLAIM_TEXT),
 ]
 ASKS: list[tuple[msgspec.Struct, bytes]] = [
     (
@@ -68,6 +92,7 @@ ASKS: list[tuple[msgspec.Struct, bytes]] = [
     ),
     (FriendlyName(name="Door"), b'{"name":"Door"}'),
     (NewLabel(label="north"), b'{"label":"north"}'),
+    (NewGateway(mac="d0cf5e000001"), b'{"mac":"d0cf5e000001"}'),
 ]
 
 
@@ -116,6 +141,13 @@ WRONG: list[tuple[msgspec.Struct, str, list[Any]]] = [
     (ASKS[0][0], "password", NO_TEXT),
     (ASKS[1][0], "name", NO_TEXT),
     (ASKS[2][0], "label", NO_TEXT),
+    (ASKS[3][0], "mac", NO_TEXT),
+    (CLAIM, "password", NO_TEXT),
+    (
+        CLAIM,
+        "broker",
+        [None, {}, {"host": "", "port": 1, "tls": True}, {"host": "a", "port": 0, "tls": True}],
+    ),
 ]
 
 
@@ -134,7 +166,7 @@ def test_an_ill_typed_field_is_refused(body: msgspec.Struct, field: str, wrong: 
 @pytest.mark.rule("rest-16", "rest-29", "rest-43", "rest-58", "auth-1")
 @pytest.mark.parametrize(
     ("body", "field"),
-    [(body, field) for body, text in [BODIES[0], BODIES[3], *ASKS] for field in json.loads(text)],
+    [(body, field) for body, text in [BODIES[0], BODIES[3], BODIES[5], *ASKS] for field in json.loads(text)],
 )
 def test_no_field_may_be_missing(body: msgspec.Struct, field: str) -> None:
     fields = msgspec.json.decode(msgspec.json.encode(body))
@@ -155,13 +187,16 @@ def test_an_unknown_field_is_ignored_in_what_is_answered(body: msgspec.Struct, t
     assert msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(body)) == body
 
 
-@pytest.mark.parametrize("body", [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN)])
+SECRETIVE = [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN), CLAIM]
+
+
+@pytest.mark.parametrize("body", SECRETIVE)
 def test_a_password_or_token_is_not_shown(body: msgspec.Struct) -> None:
     for shown in (repr(body), str(body), f"{[body]}"):
         assert HIDDEN not in shown
 
 
-@pytest.mark.parametrize("body", [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN)])
+@pytest.mark.parametrize("body", SECRETIVE)
 def test_a_password_or_token_is_not_shown_by_rich(body: msgspec.Struct) -> None:
     assert HIDDEN not in pretty_repr(body)
 
@@ -286,3 +321,20 @@ def test_any_label_fits_into_one_segment_of_a_path(label: str) -> None:
 def test_the_numbers_are_those_of_the_interface() -> None:
     assert (rest.MIN_RESULTS, rest.MAX_RESULTS, rest.DEFAULT_RESULTS) == (1, 1000, 100)
     assert timedelta(minutes=30) == rest.TOKEN_LIFETIME
+
+
+def test_a_gateway_gets_a_new_password_below_its_mac() -> None:
+    path = rest.credentials_path(Mac("d0cf5e000001"))
+    assert path == "/api/v1/gateways/d0cf5e000001/credentials"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("7", 7), ("999999999", 999_999_999)])
+def test_a_wait_is_told_in_seconds(text: str, seconds: int) -> None:
+    assert rest.parse_retry_after(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", " 1", "1 ", "\u0661", "soon", "1" * 5000, "Sun, 15 Nov 2026 07:31:40 GMT"]
+)
+def test_a_wait_that_is_told_otherwise_is_not_known(text: str) -> None:
+    assert rest.parse_retry_after(text) is None

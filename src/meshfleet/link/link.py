@@ -217,6 +217,14 @@ class Link:
         if left:
             raise Undelivered(left)
 
+    async def abandon(self) -> None:
+        """Go without a word, as a program that crashes: what is not acknowledged is lost, or sent twice."""
+        self._keeper.closing = True
+        self._rouse()
+        if connection := await self._keeper.let_go():
+            connection.abandon()
+        self._flight.give_up(LinkClosed("the link was abandoned"))
+
     # What the connection tells
 
     def messages_came(self, connection: Connection, messages: list[Publish], size: int) -> None:

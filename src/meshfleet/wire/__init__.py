@@ -9,6 +9,7 @@ gating                  which version of the interface brought what
 fields, payload         how payloads are checked, and which spellings are tolerated
 identifiers             the catalogue of identifiers, and their values raw and decoded
 diagnostics             a gateway asks where its firmware image is
+package                 firmware images, and the packages they come in
 rest                    the bodies of the REST interface
 mqtt                    the packets of MQTT 3.1.1, whatever they carry
 """

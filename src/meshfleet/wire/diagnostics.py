@@ -13,10 +13,11 @@ from enum import IntEnum
 from typing import Annotated, Final
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from meshfleet.errors import MalformedPayload, MalformedTopic, shown
 from meshfleet.wire import payload
-from meshfleet.wire.fields import WHOLE, Json, ModelNumberField, VersionField
+from meshfleet.wire.fields import WHOLE, Count, HexField, Json, ModelNumberField, VersionField
 from meshfleet.wire.ids import Mac
 from meshfleet.wire.payload import Payload
 
@@ -24,6 +25,7 @@ QUESTIONS: Final = "meshtech/diagnostics/+/server-command/firmware"
 """The filter for the questions of all gateways."""
 
 _QUESTION = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-command/firmware")
+_ANSWER = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-response/firmware")
 
 
 class FirmwareType(IntEnum):
@@ -34,6 +36,7 @@ class FirmwareType(IntEnum):
 
 
 FirmwareTypeField = Annotated[FirmwareType, WHOLE]
+Sha256Field = Annotated[HexField, Meta(min_length=64, max_length=64)]
 
 
 class FirmwareQuestion(Payload, frozen=True, kw_only=True):
@@ -50,6 +53,9 @@ class FirmwareAnswer(Payload, frozen=True, kw_only=True):
     uri: str
     file_name: str
     firmware_type: FirmwareTypeField
+    sha256: Sha256Field | UnsetType = UNSET
+    """Of what is behind the uri, as is the size: something to check a download against (firmware-35)."""
+    size: Count | UnsetType = UNSET
 
 
 def question_topic(gateway: Mac) -> str:
@@ -67,6 +73,14 @@ def parse_question_topic(topic: str) -> Mac:
     found = _QUESTION.fullmatch(topic)
     if found is None:
         raise MalformedTopic("topic", f"{shown(topic)} is not the question of a gateway for firmware")
+    return Mac(found[1])
+
+
+def parse_answer_topic(topic: str) -> Mac:
+    """Read which gateway is answered."""
+    found = _ANSWER.fullmatch(topic)
+    if found is None:
+        raise MalformedTopic("topic", f"{shown(topic)} is not the answer to a gateway about firmware")
     return Mac(found[1])
 
 

@@ -28,10 +28,11 @@ MAX_DEPTH = 128
 """Objects and arrays within each other. Python's own limit depends on its version and on who calls."""
 
 
-class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, rename="camel"):
+class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
     """What all payloads share. `read` drops unknown fields; the fast way of reports leaves them to it.
 
-    Payloads are written by `write` alone: msgspec by itself would spell times and versions in its own way.
+    Payloads are written by `write`: msgspec by itself would spell times and versions in its own way. Only the
+    fast way of reports asks it to, and puts that right.
     """
 
 

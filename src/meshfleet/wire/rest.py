@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from meshfleet.errors import MalformedPayload, MalformedText
 from meshfleet.wire import payload
 
 if TYPE_CHECKING:
-    from meshfleet.wire.ids import DeviceId
+    from meshfleet.wire.ids import DeviceId, Mac
 
 TOKEN_LIFETIME: Final = timedelta(minutes=30)
 
@@ -27,6 +27,7 @@ DEFAULT_RESULTS: Final = 100
 LOGIN: Final = "/api/v1/auth/login"
 DEVICES: Final = "/api/v1/devices"
 LABELS: Final = "/api/v1/labels"
+GATEWAYS: Final = "/api/v1/gateways"
 
 
 def friendly_name_path(device: DeviceId) -> str:
@@ -37,6 +38,11 @@ def friendly_name_path(device: DeviceId) -> str:
 def device_label_path(device: DeviceId, label: str) -> str:
     """Where a label is taken off a device; any label fits into a path."""
     return f"{DEVICES}/{device}/labels/{quote(label, safe='')}"
+
+
+def credentials_path(gateway: Mac) -> str:
+    """Where a gateway gets a new password (rest-73)."""
+    return f"{GATEWAYS}/{gateway}/credentials"
 
 
 class Body(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -117,11 +123,49 @@ class NewLabel(Ask, frozen=True, kw_only=True):
     device_ids: tuple[str, ...] = ()
 
 
-AskT = TypeVar("AskT", bound=Ask)
+class NewGateway(Ask, frozen=True, kw_only=True):
+    """A gateway to claim (rest-69)."""
+
+    mac: str
+    friendly_name: str | None = None
 
 
-def decode(kind: type[AskT], data: bytes) -> AskT:
-    """Read the body of a request, or raise a `WireError` that names the field."""
+class BrokerPlace(Body, frozen=True, kw_only=True):
+    """Where a gateway is to connect."""
+
+    host: Annotated[str, Meta(min_length=1)]
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    tls: bool
+
+
+class GatewayClaim(Body, frozen=True, kw_only=True):
+    """A claimed gateway with its credentials, which are shown this once (rest-70, rest-71)."""
+
+    mac: str
+    device_id: str
+    username: str
+    password: str
+    broker: BrokerPlace
+
+    def __repr__(self) -> str:
+        return f"GatewayClaim(mac={self.mac!r}, password=…)"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("mac", self.mac)]
+
+
+class Problem(Body, frozen=True, kw_only=True):
+    """As much of an RFC 9457 problem as a person reads."""
+
+    title: str | None = None
+    detail: str | None = None
+
+
+BodyT = TypeVar("BodyT", bound=Ask | Body)
+
+
+def decode(kind: type[BodyT], data: bytes) -> BodyT:
+    """Read the body of a request or an answer, or raise a `WireError` that names the field."""
     text = payload.utf8(data)
     try:
         return msgspec.json.decode(text, type=kind)
@@ -138,6 +182,11 @@ def parse_max_results(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_RESULTS <= int(text) <= MAX_RESULTS:
         raise MalformedPayload("MaxResults", f"is not a number from {MIN_RESULTS} to {MAX_RESULTS}")
     return int(text)
+
+
+def parse_retry_after(text: str) -> int | None:
+    """Read how many seconds to wait; None: it says something else, such as a date."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 _BEARER = re.compile(r"bearer ([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE | re.ASCII)

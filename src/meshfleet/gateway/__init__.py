@@ -1,0 +1,1 @@
+"""A complete gateway over a simulated mesh."""

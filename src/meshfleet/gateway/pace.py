@@ -1,0 +1,104 @@
+"""How the time of the simulated world passes: with the wall clock, or by reports per second."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from meshfleet.gateway.world.clock import Clock
+
+_SMOOTHING: Final = 1.0
+"""Seconds over which the speed of a world that follows a rate is measured."""
+
+
+def wall_millis() -> float:
+    """The time on the wall."""
+    return time.time_ns() / 1_000_000
+
+
+class Turn(NamedTuple):
+    """What may happen now."""
+
+    until: float
+    """Up to this moment."""
+    reports: float
+    """And so many reports."""
+
+
+class Pace(Protocol):
+    """How the world moves on."""
+
+    def begin(self) -> None:
+        """The world begins now."""
+
+    def moment(self) -> float:
+        """Which moment it is."""
+
+    def turn(self, due: float, made: int) -> Turn:
+        """What may happen now, when the next is due at a moment and so many reports were made."""
+
+    def lived(self, moment: float) -> None:
+        """The world has got so far."""
+
+
+class ByClock:
+    """A second of the wall is `clock.speed` seconds of the world."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._latest = 0.0
+
+    def begin(self) -> None:
+        """The world begins now."""
+        self._clock.bend(0.0, wall_millis(), self._clock.speed)
+
+    def moment(self) -> float:
+        """Which moment it is; it never goes back, even if somebody sets the clock."""
+        self._latest = max(self._latest, self._clock.moment(wall_millis()))
+        return self._latest
+
+    def turn(self, _due: float, _made: int) -> Turn:
+        """Everything up to now."""
+        return Turn(self.moment(), inf)
+
+    def lived(self, moment: float) -> None:
+        """Nothing follows from that."""
+
+
+class ByRate:
+    """So many reports per second, whatever time that takes in the world."""
+
+    def __init__(self, clock: Clock, rate: float) -> None:
+        self._clock = clock
+        self._rate = rate
+        self._moment = 0.0
+        self._began = 0.0
+        self._mark = (0.0, 0.0)
+        """A moment and the time on the wall then, from where the speed is measured."""
+
+    def begin(self) -> None:
+        """The world begins now."""
+        self._began = wall_millis()
+        self._mark = (0.0, self._began)
+
+    def moment(self) -> float:
+        """Which moment it is."""
+        return self._moment
+
+    def turn(self, due: float, made: int) -> Turn:
+        """As many reports as are missing up to now; whatever happens, happens at this time on the wall."""
+        now = wall_millis()
+        moment, millis = self._mark
+        if now - millis >= _SMOOTHING * 1000.0 and self._moment > moment:
+            speed = (self._moment - moment) * 1000.0 / (now - millis)
+            self._mark = (self._moment, now)
+        else:
+            speed = self._clock.speed
+        self._clock.bend(min(due, self._moment) if due == inf else due, now, speed)
+        return Turn(inf, (now - self._began) * self._rate / 1000.0 - made)
+
+    def lived(self, moment: float) -> None:
+        """The world has got so far."""
+        self._moment = moment

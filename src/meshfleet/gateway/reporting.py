@@ -1,0 +1,191 @@
+"""Reports of devices: raw or decoded, with what the gateway's version knows, counted and stamped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import UNSET
+
+from meshfleet.errors import UndecodableValue, UnknownIdentifier
+from meshfleet.gateway.settings import Mode
+from meshfleet.gateway.world.samples import Sample
+from meshfleet.wire import gating, reports
+from meshfleet.wire.codes import Kind, Operation
+from meshfleet.wire.hextext import to_hex
+from meshfleet.wire.times import from_millis
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from meshfleet.gateway.core import Core
+    from meshfleet.gateway.world.device import Device
+    from meshfleet.gateway.world.mesh import Node
+    from meshfleet.wire.codes import Status
+    from meshfleet.wire.identifiers import Decoded
+    from meshfleet.wire.ids import Identifier
+
+_DECODED = {
+    Kind.PROPERTY: Kind.PROPERTY_DECODED,
+    Kind.MEASUREMENT: Kind.MEASUREMENT_DECODED,
+    Kind.MEASUREMENT_ERROR: Kind.MEASUREMENT_ERROR_DECODED,
+    Kind.EVENT: Kind.EVENT_DECODED,
+}
+
+
+class Reading(NamedTuple):
+    """How well a node hears a device."""
+
+    parent: Node
+    rssi: int
+    channel: int | None
+    """None: on the link that they share, which has no advertising channel."""
+    unreachable: bool
+
+
+class Reporting:
+    """Writes the reports of one gateway."""
+
+    def __init__(self, core: Core) -> None:
+        settings = core.settings
+        self._core = core
+        self._decodes = settings.mode is Mode.DECODED
+        self._catalogue = core.catalogue
+        self._outbox = core.outbox
+        self._clock = core.clock
+        self._front = core.topics.reports(settings.mac).removesuffix("#")
+        self._counts_copies = gating.exists("report", Kind.HEARTBEAT, "lastCount", settings.api_version)
+        self._keeps_samples = gating.exists("request", Operation.ACK, None, settings.api_version)
+        self.count = 0
+        """Reports so far."""
+
+    def heartbeat(self, device: Device, t: float) -> None:
+        """The device is alive."""
+        self._put(
+            device,
+            Kind.HEARTBEAT,
+            reports.Heartbeat(
+                time=self._clock.time(t),
+                seq=device.next_seq(Kind.HEARTBEAT),
+                status=device.status(t),
+                last_count=device.copies if self._counts_copies else UNSET,
+            ),
+        )
+
+    def dfu(self, device: Device, parent: Node, rssi: int, t: float) -> None:
+        """The device advertises in DFU mode. It is reported under its own MAC."""
+        self._put(device, Kind.DFU, reports.Dfu(time=self._clock.time(t), parent=parent.mac, rssi=rssi))
+
+    def rssi(self, device: Device, reading: Reading, t: float) -> None:
+        """A node hears the device."""
+        self._put(
+            device,
+            Kind.RSSI,
+            reports.Rssi(
+                time=self._clock.time(t),
+                parent=reading.parent.mac,
+                rssi=reading.rssi,
+                channel=UNSET if reading.channel is None else reading.channel,
+                seq=device.next_seq(Kind.RSSI),
+                unreachable=reading.unreachable,
+            ),
+        )
+
+    def property(self, device: Device, identifier: Identifier, raw: bytes, t: float) -> None:
+        """A property has this value."""
+        time, seq = self._clock.time(t), device.next_seq(Kind.PROPERTY, identifier)
+        if (decoded := self._decode(identifier, raw)) is None:
+            report: reports.Report = reports.Property(time=time, value=to_hex(raw), seq=seq)
+            self._put(device, Kind.PROPERTY, report, identifier)
+        else:
+            ext = UNSET if decoded.ext is None else decoded.ext
+            report = reports.PropertyDecoded(time=time, value=decoded.value, ext=ext, seq=seq)
+            self._put_decoded(device, Kind.PROPERTY, report, identifier)
+
+    def measurement(
+        self, device: Device, identifier: Identifier, raw: bytes, t: float, *, heard: bool
+    ) -> None:
+        """The device has measured this; when nobody heard it, it keeps it all the same."""
+        sample = Sample(self._clock.millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
+        if self._keeps_samples:
+            device.samples_of(Kind.MEASUREMENT, identifier).keep(sample)
+        if heard:
+            self.sample(device, Kind.MEASUREMENT, identifier, sample)
+
+    def event(self, device: Device, identifier: Identifier, raw: bytes | None, t: float) -> None:
+        """Something has happened."""
+        sample = Sample(self._clock.millis(t), device.next_seq(Kind.EVENT, identifier), raw)
+        if self._keeps_samples:
+            device.samples_of(Kind.EVENT, identifier).keep(sample)
+        self.sample(device, Kind.EVENT, identifier, sample)
+
+    def sample(self, device: Device, kind: Kind, identifier: Identifier, sample: Sample) -> None:
+        """A timestamped measurement or event, for the first time or once more."""
+        time = from_millis(sample.millis)
+        decoded = self._decode(identifier, sample.value or b"")
+        if kind is Kind.MEASUREMENT:
+            self._put_measurement(device, identifier, sample, time, decoded)
+        else:
+            self._put_event(device, identifier, sample, time, decoded)
+
+    def _put_measurement(
+        self, device: Device, identifier: Identifier, sample: Sample, time: datetime, decoded: Decoded | None
+    ) -> None:
+        if decoded is None:
+            raw = to_hex(sample.value or b"")
+            report: reports.Report = reports.Measurement(time=time, seq=sample.seq, value=raw)
+            self._put(device, Kind.MEASUREMENT, report, identifier)
+        else:
+            ext = UNSET if decoded.ext is None else decoded.ext
+            report = reports.MeasurementDecoded(time=time, seq=sample.seq, value=decoded.value, ext=ext)
+            self._put_decoded(device, Kind.MEASUREMENT, report, identifier)
+
+    def _put_event(
+        self, device: Device, identifier: Identifier, sample: Sample, time: datetime, decoded: Decoded | None
+    ) -> None:
+        if decoded is None:
+            raw = UNSET if sample.value is None else to_hex(sample.value)
+            report: reports.Report = reports.Event(time=time, seq=sample.seq, value=raw)
+            self._put(device, Kind.EVENT, report, identifier)
+        else:
+            value = UNSET if sample.value is None else decoded.value
+            ext = UNSET if decoded.ext is None else decoded.ext
+            report = reports.EventDecoded(time=time, seq=sample.seq, value=value, ext=ext)
+            self._put_decoded(device, Kind.EVENT, report, identifier)
+
+    def measurement_error(
+        self, device: Device, identifier: Identifier, error: tuple[Status, int | None], t: float
+    ) -> None:
+        """The device could not measure. Its reports look alike in both modes, but for the topic."""
+        code, detail = error
+        report = reports.MeasurementError(
+            time=self._clock.time(t),
+            seq=device.next_seq(Kind.MEASUREMENT_ERROR, identifier),
+            error=code,
+            error_ext=UNSET if detail is None else detail,
+        )
+        entry = self._catalogue.find(identifier)
+        known = self._decodes and entry is not None and entry.layout is not None
+        put = self._put_decoded if known else self._put
+        put(device, Kind.MEASUREMENT_ERROR, report, identifier)
+
+    def _decode(self, identifier: Identifier, raw: bytes) -> Decoded | None:
+        """Decode a value if that is the mode and the dictionary knows how; else it goes out raw."""
+        if not self._decodes:
+            return None
+        try:
+            return self._catalogue.decode(identifier, raw)
+        except (UnknownIdentifier, UndecodableValue):
+            return None
+
+    def _put_decoded(
+        self, device: Device, kind: Kind, report: reports.Report, identifier: Identifier
+    ) -> None:
+        self._put(device, _DECODED[kind], report, self._catalogue[identifier].name)
+
+    def _put(self, device: Device, kind: Kind, report: reports.Report, identifier: str | None = None) -> None:
+        if self._core.own.is_away:
+            return
+        # What `ReportTopic` spells, at a quarter of the cost: this is the hottest line of an emulated fleet.
+        tail = kind if identifier is None else f"{kind}/{identifier}"
+        self._outbox.put(f"{self._front}{device.mac}/{tail}", reports.encode(kind, report))
+        self.count += 1

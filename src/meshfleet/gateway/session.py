@@ -1,0 +1,211 @@
+"""One emulated gateway on a broker: its connection, and the way of messages between both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from meshfleet.errors import ImageBroken, ImageUnavailable, LinkClosed
+from meshfleet.gateway.core import Fetch
+from meshfleet.gateway.images import Images, Terms
+from meshfleet.gateway.updates import Error
+from meshfleet.link import Link, Oversized
+from meshfleet.wire.diagnostics import answer_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from httpx import AsyncClient
+
+    from meshfleet.gateway.core import Chore
+    from meshfleet.gateway.gateway import Gateway
+    from meshfleet.link import Address, Options, Publish
+    from meshfleet.wire.diagnostics import FirmwareQuestion
+
+_log = logging.getLogger(__name__)
+
+_MOST_WAITING: Final = 10_000
+"""Messages that a gateway keeps while its broker is away; the oldest give way, as in a real one."""
+
+
+class _Restarting(Exception):  # it ends a group of tasks, and is no error
+    """The gateway goes down."""
+
+
+class Session:
+    """Keeps a gateway connected, through all its restarts."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        address: Address,
+        *,
+        options: Options,
+        http: AsyncClient,
+        now: Callable[[], float],
+    ) -> None:
+        self.gateway = gateway
+        self.scheduled = 0.0
+        """The moment at which somebody will look after the gateway."""
+        self.touched: Callable[[Session], None] = lambda _: None
+        """Told when something came for the gateway."""
+        self.published = 0
+        self.received = 0
+        self.dropped = 0
+        self.connections = 0
+        self._address = address
+        self._options = options
+        self._http = http
+        self._now = now
+        self._waiting: list[Publish] = []
+        self._ready = asyncio.Event()
+        self._restart = asyncio.Event()
+        self._up = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._link: Link | None = None
+        self._images: Images | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker has it now."""
+        return self._link is not None and self._link.trouble is None
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not connected, if that is so."""
+        if self.gateway.is_down:
+            return "the gateway is restarting"
+        if self._link is None:
+            return "not connected yet"
+        return str(self._link.trouble or "")
+
+    # What the owner does
+
+    def put(self, messages: list[Publish]) -> None:
+        """Publish what the gateway has to say, as soon as possible."""
+        if not self.gateway.is_down:
+            self._up.set()
+        if messages:
+            self._waiting += messages
+            if (surplus := len(self._waiting) - _MOST_WAITING) > 0:
+                del self._waiting[:surplus]
+                self.dropped += surplus
+            self._ready.set()
+
+    def do(self, chore: Chore) -> None:
+        """Do what the gateway cannot do itself."""
+        if not isinstance(chore, Fetch):
+            self._up.clear()
+            self._restart.set()
+        elif self._tasks is not None:
+            self._tasks.create_task(self._fetch(chore.question), name=f"image for {self._mac}")
+
+    async def run(self, turn: AbstractAsyncContextManager[object], connected: Callable[[], None]) -> None:
+        """Stay connected for ever. Connecting for the first time waits for its turn, and may fail."""
+        async with turn:
+            link = await self._connect(self._options)
+        connected()
+        while True:
+            await self._serve(link)
+            await self._up.wait()
+            link = await self._connect(replace(self._options, patient=True))
+
+    # The connection
+
+    @property
+    def _mac(self) -> str:
+        return self.gateway.settings.mac
+
+    async def _connect(self, options: Options) -> Link:
+        settings = self.gateway.settings
+        # What waits at the broker is for gateways that serve requests.
+        link = Link(self._address, self._mac, clean=settings.disable_subscribe, options=options)
+        await link.__aenter__()
+        try:
+            await self._subscribe(link)
+        except BaseException:
+            await link.abandon()
+            raise
+        self.connections += 1
+        return link
+
+    async def _subscribe(self, link: Link) -> None:
+        settings, topics = self.gateway.settings, self.gateway.topics
+        if not settings.disable_subscribe:
+            await link.subscribe(topics.requests(settings.mac), topics.broadcasts())
+            if self._mac == self._mac.upper():
+                await link.subscribe(answer_topic(settings.mac))
+
+    async def _serve(self, link: Link) -> None:
+        """Carry messages both ways until the gateway restarts."""
+        self._link = link
+        self._restart.clear()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._publish(link), name=f"reports of {self._mac}")
+                tasks.create_task(self._receive(link), name=f"requests to {self._mac}")
+                await self._until_restart()
+        except* _Restarting:
+            pass
+        finally:
+            self._link = self._images = self._tasks = None
+            self._waiting.clear()
+            await link.abandon()
+
+    async def _until_restart(self) -> None:
+        await self._restart.wait()
+        raise _Restarting
+
+    async def _publish(self, link: Link) -> None:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            messages, self._waiting = self._waiting, []
+            await link.publish_all(messages)
+            self.published += len(messages)
+
+    async def _receive(self, link: Link) -> None:
+        answers = answer_topic(self.gateway.settings.mac)
+        async for batch in link:
+            for message in batch.messages:
+                self.received += 1
+                if message.topic == answers:
+                    self._image_source(link).answer_came(message.payload)
+                else:
+                    payload = _TOO_LONG if isinstance(message, Oversized) else message.payload
+                    self.gateway.receive(message.topic, payload, self._now())
+            batch.acknowledge()
+            self.touched(self)
+
+    # Chores
+
+    def _image_source(self, link: Link) -> Images:
+        if self._images is None:
+            terms = Terms(tls=self._options.tls)
+            mac = self.gateway.settings.mac
+            self._images = Images(self._address, mac, link=link, http=self._http, terms=terms)
+        return self._images
+
+    async def _fetch(self, question: FirmwareQuestion) -> None:
+        if self._link is None:
+            return
+        try:
+            image = await self._image_source(self._link).get(question)
+        except (ImageUnavailable, LinkClosed) as exc:
+            _log.warning("%s cannot get an image: %s", self._mac, exc)
+            self.gateway.image_failed(question, Error.NO_IMAGE, self._now())
+        except ImageBroken as exc:
+            _log.warning("%s gets a broken image: %s", self._mac, exc)
+            self.gateway.image_failed(question, Error.BAD_HASH, self._now())
+        else:
+            self.gateway.image_came(question, image, self._now())
+        self.touched(self)
+
+
+_TOO_LONG: Final = b"\0" * (64 * 1024 + 1)
+"""Stands for a payload that was not even read: it is refused for its length."""

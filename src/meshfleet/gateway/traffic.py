@@ -1,0 +1,124 @@
+"""Packets on their way through the mesh, hop by hop.
+
+Every node sends one packet at a time and keeps five queues, one per priority: what is urgent overtakes what
+is not at every hop, which shows as soon as there is more to send than the air takes (gateway-21).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.gateway.world import radio
+from meshfleet.gateway.world.noise import noise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.gateway.world.agenda import Agenda, Deed
+    from meshfleet.gateway.world.mesh import Mesh, Node
+
+AIRTIME: Final = 0.010
+"""Seconds that a node is busy with sending one packet."""
+
+LATENCY: Final = 0.015
+"""Seconds until the next node has it and sends on: half a connection interval."""
+
+_MOST_TRIES: Final = 8
+_LONGEST_QUEUE: Final = 500
+"""Packets that a node has room for; what comes beyond is lost."""
+
+
+class _Packet:
+    __slots__ = ("arrived", "at", "lost", "path", "priority", "tries")
+
+    def __init__(self, path: Sequence[Node], priority: int, arrived: Deed, lost: Deed | None) -> None:
+        self.path = path
+        self.at = 0
+        self.priority = priority
+        self.arrived = arrived
+        self.lost = lost
+        self.tries = 0
+
+
+class _Sender:
+    """What one node has to send: the highest priority first, then in order of arrival."""
+
+    __slots__ = ("is_busy", "queue")
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[int, int, _Packet]] = []
+        self.is_busy = False
+
+
+class Traffic:
+    """All packets of one mesh."""
+
+    def __init__(self, agenda: Agenda, mesh: Mesh, key: int) -> None:
+        self._agenda = agenda
+        self._mesh = mesh
+        self._key = key
+        self._senders: dict[Node, _Sender] = {}
+        self._order = count()
+
+    def send(self, path: Sequence[Node], *, priority: int, arrived: Deed, lost: Deed | None = None) -> None:
+        """Send a packet from the first node of a path to the last; then one of both happens."""
+        self._enter(_Packet(path, priority, arrived, lost), self._agenda.now)
+
+    def is_full(self, node: Node) -> bool:
+        """Whether a node has no room for more packets."""
+        return node in self._senders and len(self._senders[node].queue) >= _LONGEST_QUEUE
+
+    def clear(self) -> None:
+        """Forget all packets: the gateway has lost its memory. What waits for them will time out."""
+        for sender in self._senders.values():
+            sender.queue.clear()
+
+    def _enter(self, packet: _Packet, t: float) -> None:
+        """Take a packet in: it has arrived, or waits for its turn to be sent."""
+        if packet.at == len(packet.path) - 1:
+            packet.arrived(t)
+            return
+        sender = self._senders.setdefault(packet.path[packet.at], _Sender())
+        if len(sender.queue) >= _LONGEST_QUEUE:
+            self._lose(packet, t)
+            return
+        heappush(sender.queue, (-packet.priority, next(self._order), packet))
+        if not sender.is_busy:
+            self._send_next(packet.path[packet.at], t)
+
+    def _send_next(self, node: Node, t: float) -> None:
+        sender = self._senders[node]
+        if sender.queue:
+            sender.is_busy = True
+            _, order, packet = heappop(sender.queue)
+            self._agenda.at(t + AIRTIME, partial(self._sent, node, packet, order))
+        else:
+            del self._senders[node]
+
+    def _sent(self, node: Node, packet: _Packet, order: int, t: float) -> None:
+        """A packet has left: it arrives at the next node, or has to be sent again."""
+        here, there = packet.path[packet.at], packet.path[packet.at + 1]
+        if noise(self._key + packet.tries, order) >= self._loss(here, there, t):
+            packet.at += 1
+            packet.tries = 0
+            self._agenda.at(t + LATENCY, partial(self._enter, packet))
+        elif packet.tries < _MOST_TRIES:
+            packet.tries += 1
+            heappush(self._senders[node].queue, (-packet.priority, order, packet))
+        else:
+            self._lose(packet, t)
+        self._send_next(node, t)
+
+    def _loss(self, here: Node, there: Node, t: float) -> float:
+        """The chance to lose a packet on a link; one that is gone loses them all."""
+        child, parent = (here, there) if here.parent is there else (there, here)
+        if child.parent is not parent:
+            return 1.0
+        return radio.loss(self._mesh.rssi(child, child.hearers.index(parent), t))
+
+    def _lose(self, packet: _Packet, t: float) -> None:
+        if packet.lost is not None:
+            packet.lost(t)

@@ -1,0 +1,81 @@
+"""How far an update is: the values of 8120, 8125 and 8130, which begin alike (firmware-4)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from meshfleet.wire.ids import ModelNumber, Version, model_number
+
+
+class State(IntEnum):
+    """What is being done (firmware-5)."""
+
+    IDLE = 0
+    FETCHING = 1
+    TRANSFERRING = 2
+    VERIFYING = 3
+    STAGED = 4
+    APPLYING = 5
+    DONE = 6
+    FAILED = 7
+
+
+class Error(IntEnum):
+    """Why an update failed (firmware-6)."""
+
+    NONE = 0
+    NO_IMAGE = 1
+    WRONG_MODEL = 2
+    BAD_HASH = 3
+    DOWNGRADE = 4
+    BATTERY = 5
+    ABORTED = 6
+    TRANSFER_LOST = 7
+    ROLLED_BACK = 8
+
+
+_IMAGE: Final = Layout(">H4B")
+_PROGRESS: Final = Layout(">3B")
+
+
+class ImageName(NamedTuple):
+    """Which firmware: for whom, and which version (firmware-1)."""
+
+    model: ModelNumber
+    version: Version
+
+    @classmethod
+    def read(cls, raw: bytes, at: int = 0) -> ImageName:
+        """Read it from a value that has been checked to hold one."""
+        number, major, minor, patch, beta = _IMAGE.unpack_from(raw, at)
+        return cls(model_number(number), Version(major, minor, patch, beta))
+
+    def raw(self) -> bytes:
+        """Write it into a value."""
+        major, minor, patch, _ = self.version
+        return _IMAGE.pack(int(self.model, 16), major, minor, patch, self.version.beta)
+
+
+IMAGE_SIZE: Final = _IMAGE.size
+
+
+class Progress(Struct):
+    """Where an update stands."""
+
+    image: ImageName
+    state: State = State.FETCHING
+    percent: int = 0
+    error: Error = Error.NONE
+
+    def raw(self) -> bytes:
+        """Write it as the value of 8120; those of 8125 and 8130 have more behind it."""
+        return _PROGRESS.pack(self.state, self.percent, self.error) + self.image.raw()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in (State.DONE, State.FAILED)

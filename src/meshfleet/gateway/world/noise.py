@@ -1,0 +1,53 @@
+"""Chance that can be repeated: a number that depends on a key and a count, and on nothing else.
+
+A stream of random numbers would be disturbed by every request that comes at another moment. Here the value
+of a device at its n-th beat is the same in every run with the same seed, whatever happened before.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2s
+from math import floor, inf, log
+
+_MASK = 0xFFFFFFFF
+_SPREAD = 0x9E3779B1
+_RANGE = 1 << 32
+_HALF = 1 << 31
+
+
+def key_of(*parts: object) -> int:
+    """A key for the noise of one thing, from all that names it."""
+    text = "\0".join(map(str, parts)).encode()
+    return int.from_bytes(blake2s(text, digest_size=4).digest(), "big")
+
+
+def bits(key: int, n: int) -> int:
+    """32 bits for the n-th time."""
+    mixed = (key ^ n * _SPREAD) & _MASK
+    mixed = (mixed >> 16 ^ mixed) * 0x7FEB352D & _MASK
+    mixed = (mixed >> 15 ^ mixed) * 0x846CA68B & _MASK
+    return mixed >> 16 ^ mixed
+
+
+def noise(key: int, n: int) -> float:
+    """Between 0 and 1, each value as likely as the other."""
+    return bits(key, n) / _RANGE
+
+
+def wobble(key: int, n: int) -> float:
+    """Between -1 and 1, around 0 more often: the sum of two dice."""
+    both = bits(key, n)
+    return ((both >> 16) + (both & 0xFFFF)) / 0xFFFF - 1.0
+
+
+def drift(key: int, t: float, period: float) -> float:
+    """Between -1 and 1, changing slowly: about one turn in a period."""
+    at = t / period
+    step = floor(at)
+    before, after = bits(key, step), bits(key, step + 1)
+    return (before + (after - before) * (at - step)) / _HALF - 1.0
+
+
+def wait(key: int, n: int, mean: float) -> float:
+    """How long until something that happens once in `mean` seconds happens the n-th time."""
+    return -mean * log(1.0 - noise(key, n)) if mean < inf else inf

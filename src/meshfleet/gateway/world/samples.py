@@ -1,0 +1,74 @@
+"""Samples that a device keeps until somebody acknowledges them (ack-18).
+
+A device has some dozen bytes for each: thousands of emulated ones share a process.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CAPACITY: Final = 512
+"""Samples of one identifier that a device has room for; the oldest give way."""
+
+_SEQ_BITS: Final = 8
+
+
+class Sample(NamedTuple):
+    """What was measured or happened, and when."""
+
+    millis: int
+    seq: int
+    value: bytes | None
+    """None: an event that says nothing more."""
+
+
+class Samples:
+    """The samples of one series, from the oldest to the newest."""
+
+    __slots__ = ("_keys", "_values", "backfilling")
+
+    def __init__(self) -> None:
+        self._keys = array("q")
+        """Time and seq in one number, ascending."""
+        self._values: list[bytes | None] = []
+        self.backfilling = False
+        """Whether older samples are on their way: a second wish for them starts nothing (ack-22)."""
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self._sample, range(len(self)))
+
+    def keep(self, sample: Sample) -> None:
+        """Keep a sample. Time does not run backwards, so it is the newest."""
+        if len(self._keys) >= CAPACITY:
+            del self._keys[0], self._values[0]
+        self._keys.append(sample.millis << _SEQ_BITS | sample.seq)
+        self._values.append(sample.value)
+
+    def drop(self, millis: int) -> bool:
+        """Forget the sample of this time; whether there was one."""
+        at = bisect_left(self._keys, millis << _SEQ_BITS)
+        if at == len(self._keys) or self._keys[at] >> _SEQ_BITS != millis:
+            return False
+        del self._keys[at], self._values[at]
+        return True
+
+    def newest_before(self, millis: int) -> Sample | None:
+        """The sample that a backfill brings next."""
+        at = bisect_left(self._keys, millis << _SEQ_BITS)
+        return self._sample(at - 1) if at else None
+
+    def erase(self) -> None:
+        """Forget them all (ack-23)."""
+        del self._keys[:], self._values[:]
+
+    def _sample(self, at: int) -> Sample:
+        key = self._keys[at]
+        return Sample(key >> _SEQ_BITS, key & (1 << _SEQ_BITS) - 1, self._values[at])
