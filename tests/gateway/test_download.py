@@ -12,7 +12,7 @@ import pytest
 from meshfleet.errors import FleetError, ImageBroken, ImageUnavailable
 from meshfleet.gateway.download import download
 from tests.gateway.web import Asked, Web, answer
-from tests.link.scripted import until
+from tests.link.scripted import soon, until
 from tests.servers import free_port
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ async def test_a_silent_server_is_left(http: httpx.AsyncClient) -> None:
 
     async with Web(say_nothing) as web:
         with pytest.raises(ImageUnavailable, match="in time"):
-            await fetch(http, web.url, silence=0.05)
+            await soon(fetch(http, web.url, silence=0.05, within=3600))
         await until(lambda: not web.busy)
 
 

@@ -34,11 +34,15 @@ class Fetch(Struct, frozen=True):
     question: FirmwareQuestion
 
 
-class Restart(Struct, frozen=True):
-    """A chore: drop the connection to the broker, and come back when the gateway is up again."""
+class GoDown(Struct, frozen=True):
+    """A chore: drop the connection to the broker."""
 
 
-Chore = Fetch | Restart
+class ComeUp(Struct, frozen=True):
+    """A chore: connect again."""
+
+
+Chore = Fetch | GoDown | ComeUp
 
 
 @cache

@@ -32,9 +32,8 @@ class _Discreet(logging.Filter):
 
 
 logging.getLogger("httpx").addFilter(_Discreet())
-logging.getLogger("httpcore").setLevel(
-    logging.INFO
-)  # below that it logs headers, where redirects lead included
+# Below that it logs headers, and with them where redirects lead.
+logging.getLogger("httpcore").setLevel(logging.INFO)
 
 
 def place(url: httpx.URL) -> str:

@@ -93,10 +93,12 @@ class Fleet:
     def _advance(self, session: Session, moment: float) -> None:
         gateway = session.gateway
         before = gateway.reports
-        session.put(gateway.advance(moment))
+        if messages := gateway.advance(moment):
+            session.put(messages)
         self._made += gateway.reports - before
-        for chore in gateway.chores():
-            session.do(chore)
+        if gateway.has_chores:
+            for chore in gateway.chores():
+                session.do(chore)
         self._schedule(session)
 
     def _schedule(self, session: Session) -> None:

@@ -75,6 +75,11 @@ class Gateway:
         if not self._core.is_down:
             self._answering.take(topic, payload)
 
+    @property
+    def has_chores(self) -> bool:
+        """Whether the owner is asked to do something."""
+        return bool(self._core.chores)
+
     def chores(self) -> list[Chore]:
         """What the owner is asked to do, once."""
         chores, self._core.chores = self._core.chores, []

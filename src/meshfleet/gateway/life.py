@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.gateway import properties
-from meshfleet.gateway.core import Restart
-from meshfleet.gateway.reporting import Reading
+from meshfleet.gateway.core import ComeUp, GoDown
 from meshfleet.gateway.world import radio
 from meshfleet.gateway.world.device import Reset
 from meshfleet.gateway.world.noise import bits, noise, wait
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 INTERVAL: Final = 60.0
 """Seconds from beat to beat."""
 
+_MOST_BEATS: Final = 30
+"""Beats of a gateway in that time: the devices of large ones share theirs, which costs less."""
+
 BEATS_BETWEEN_PROPERTIES: Final = 20
 REBOOT: Final = 8.0
 """Seconds that a device takes to restart."""
@@ -39,7 +41,7 @@ HOP: Final = 0.025
 _LOOKS_AROUND: Final = 5
 """Beats after which a device looks for a better parent; one that has none looks at every beat."""
 
-_HEARERS: Final = 3
+_HEARERS: Final = 4
 """As many nodes as report how well they hear a device."""
 
 _STILL: Final = 600.0
@@ -69,10 +71,10 @@ class Life:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._ring = list(core.devices.values())
-        self._next = 0
-        self._round = 0
-        slot = INTERVAL / len(self._ring)
-        self._phase = slot * noise(core.key, 7)
+        self._together = -(-len(self._ring) // _MOST_BEATS)
+        self._beats = -(-len(self._ring) // self._together)
+        self._beat = 0
+        self._phase = noise(core.key, 7) * INTERVAL / self._beats
         self._plan_beat()
         for device in self._ring:
             if device.product.motion:
@@ -81,17 +83,14 @@ class Life:
     # The beat
 
     def _plan_beat(self) -> None:
-        slot = INTERVAL / len(self._ring)
-        self._core.agenda.at(self._phase + self._round * INTERVAL + self._next * slot, self._on_beat)
+        self._core.agenda.at(self._phase + self._beat * INTERVAL / self._beats, self._on_beat)
 
     def _on_beat(self, t: float) -> None:
-        device = self._ring[self._next]
-        self._next += 1
-        if self._next == len(self._ring):
-            self._next = 0
-            self._round += 1
+        first = self._beat % self._beats * self._together
+        self._beat += 1
         self._plan_beat()
-        self.beat(device, t)
+        for device in self._ring[first : first + self._together]:
+            self.beat(device, t)
 
     def beat(self, device: Device, t: float) -> None:
         """Let a device report what is due once in a minute."""
@@ -129,15 +128,13 @@ class Life:
         return device.copies > 0
 
     def _tell_signal(self, device: Device, t: float) -> None:
-        mesh, node = self._core.mesh, device.node
+        mesh, node, tell = self._core.mesh, device.node, self._core.report.rssi
         for i, hearer in enumerate(node.hearers[:_HEARERS]):
             reading = mesh.reading(node, i, t, device.beats)
-            if hearer.depth < 0 or reading < radio.HEARD:
-                continue
-            linked = hearer is node.parent or hearer.parent is node
-            channel = None if linked else 37 + (device.beats + i) % 3
-            heard = Reading(hearer, reading, channel, reading < radio.USABLE)
-            self._core.report.rssi(device, heard, t)
+            if hearer.depth >= 0 and reading >= radio.HEARD:
+                linked = hearer is node.parent or hearer.parent is node
+                channel = None if linked else 37 + (device.beats + i) % 3
+                tell(device, hearer.mac, reading, channel, t)
 
     def _measure(self, device: Device, t: float, *, heard: bool) -> None:
         report = self._core.report
@@ -248,7 +245,7 @@ class Life:
         device.is_away = True
         if device is self._core.own:
             self._core.traffic.clear()
-            self._core.chores.append(Restart())
+            self._core.chores.append(GoDown())
         elif device.is_connected:
             self._core.mesh.leave(device.node)
         self._core.agenda.after(seconds, partial(self._back, device, cause, then))
@@ -256,6 +253,8 @@ class Life:
     def _back(self, device: Device, cause: int, then: Callable[[float], None] | None, t: float) -> None:
         device.is_away = False
         device.restart(t, cause)
+        if device is self._core.own:
+            self._core.chores.append(ComeUp())
         if device.is_connected and device is not self._core.own:
             self._core.mesh.join(device.node, t)
         if then is not None:

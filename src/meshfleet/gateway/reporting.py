@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from meshfleet.errors import UndecodableValue, UnknownIdentifier
 from meshfleet.gateway.settings import Mode
+from meshfleet.gateway.world.radio import USABLE
 from meshfleet.gateway.world.samples import Sample
 from meshfleet.wire import gating, reports
 from meshfleet.wire.codes import Kind, Operation
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.gateway.world.mesh import Node
     from meshfleet.wire.codes import Status
     from meshfleet.wire.identifiers import Decoded
-    from meshfleet.wire.ids import Identifier
+    from meshfleet.wire.ids import Identifier, Mac
 
 _DECODED = {
     Kind.PROPERTY: Kind.PROPERTY_DECODED,
@@ -30,16 +31,6 @@ _DECODED = {
     Kind.MEASUREMENT_ERROR: Kind.MEASUREMENT_ERROR_DECODED,
     Kind.EVENT: Kind.EVENT_DECODED,
 }
-
-
-class Reading(NamedTuple):
-    """How well a node hears a device."""
-
-    parent: Node
-    rssi: int
-    channel: int | None
-    """None: on the link that they share, which has no advertising channel."""
-    unreachable: bool
 
 
 class Reporting:
@@ -75,20 +66,17 @@ class Reporting:
         """The device advertises in DFU mode. It is reported under its own MAC."""
         self._put(device, Kind.DFU, reports.Dfu(time=self._clock.time(t), parent=parent.mac, rssi=rssi))
 
-    def rssi(self, device: Device, reading: Reading, t: float) -> None:
-        """A node hears the device."""
-        self._put(
-            device,
-            Kind.RSSI,
-            reports.Rssi(
-                time=self._clock.time(t),
-                parent=reading.parent.mac,
-                rssi=reading.rssi,
-                channel=UNSET if reading.channel is None else reading.channel,
-                seq=device.next_seq(Kind.RSSI),
-                unreachable=reading.unreachable,
-            ),
+    def rssi(self, device: Device, parent: Mac, rssi: int, channel: int | None, t: float) -> None:
+        """A node hears the device; without a channel, on the link that they share."""
+        report = reports.Rssi(
+            time=self._clock.time(t),
+            parent=parent,
+            rssi=rssi,
+            channel=UNSET if channel is None else channel,
+            seq=device.next_seq(Kind.RSSI),
+            unreachable=rssi < USABLE,
         )
+        self._put(device, Kind.RSSI, report)
 
     def property(self, device: Device, identifier: Identifier, raw: bytes, t: float) -> None:
         """A property has this value."""
@@ -109,7 +97,8 @@ class Reporting:
         if self._keeps_samples:
             device.samples_of(Kind.MEASUREMENT, identifier).keep(sample)
         if heard:
-            self.sample(device, Kind.MEASUREMENT, identifier, sample)
+            decoded = self._decode(identifier, raw)
+            self._put_measurement(device, identifier, sample, self._clock.time(t), decoded)
 
     def event(self, device: Device, identifier: Identifier, raw: bytes | None, t: float) -> None:
         """Something has happened."""

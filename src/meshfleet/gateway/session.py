@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from meshfleet.errors import ImageBroken, ImageUnavailable, LinkClosed
-from meshfleet.gateway.core import Fetch
+from meshfleet.gateway.core import ComeUp, Fetch, GoDown
 from meshfleet.gateway.images import Images, Terms
 from meshfleet.gateway.updates import Error
 from meshfleet.link import Link, Oversized
@@ -86,23 +86,29 @@ class Session:
     # What the owner does
 
     def put(self, messages: list[Publish]) -> None:
-        """Publish what the gateway has to say, as soon as possible."""
-        if not self.gateway.is_down:
-            self._up.set()
-        if messages:
-            self._waiting += messages
-            if (surplus := len(self._waiting) - _MOST_WAITING) > 0:
-                del self._waiting[:surplus]
-                self.dropped += surplus
-            self._ready.set()
+        """Publish what the gateway has to say: at once if that is possible, else as soon as it is."""
+        if not self._waiting and self._link is not None:
+            sent = self._link.post(messages)
+            self.published += sent
+            if sent == len(messages):
+                return
+            messages = messages[sent:]
+        self._waiting += messages
+        if (surplus := len(self._waiting) - _MOST_WAITING) > 0:
+            del self._waiting[:surplus]
+            self.dropped += surplus
+        self._ready.set()
 
     def do(self, chore: Chore) -> None:
         """Do what the gateway cannot do itself."""
-        if not isinstance(chore, Fetch):
-            self._up.clear()
-            self._restart.set()
-        elif self._tasks is not None:
-            self._tasks.create_task(self._fetch(chore.question), name=f"image for {self._mac}")
+        match chore:
+            case GoDown():
+                self._up.clear()
+                self._restart.set()
+            case ComeUp():
+                self._up.set()
+            case Fetch(question) if self._tasks is not None:
+                self._tasks.create_task(self._fetch(question), name=f"image for {self._mac}")
 
     async def run(self, turn: AbstractAsyncContextManager[object], connected: Callable[[], None]) -> None:
         """Stay connected for ever. Connecting for the first time waits for its turn, and may fail."""

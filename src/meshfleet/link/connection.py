@@ -232,6 +232,9 @@ class Connection(asyncio.Protocol):
         if kinds == {Publish} and self.accepted.done():
             self._owner.messages_came(self, packets, size)  # type: ignore[arg-type] # just seen
             return
+        if kinds == {Puback} and self.accepted.done():
+            self._owner.publishes_landed([packet.packet_id for packet in packets])  # type: ignore[attr-defined]
+            return
         if not self.accepted.done():
             self._open(packets.pop(0))
             if self._leaving or self.lost.done():

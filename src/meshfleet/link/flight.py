@@ -21,11 +21,11 @@ _MANY_BYTES: Final = 256 * 1024
 
 
 class Delivery:
-    """How much of what one caller published is still on its way."""
+    """How much of what one caller published is still on its way; without `done`, nobody wants to know."""
 
     __slots__ = ("done", "left")
 
-    def __init__(self, left: int, done: Future[None]) -> None:
+    def __init__(self, left: int, done: Future[None] | None) -> None:
         self.left = left
         self.done = done
 
@@ -87,9 +87,11 @@ class Flight:
         for packet_id in packet_ids:
             if packet_id in sent:
                 _, delivery = sent.pop(packet_id)
+                if (done := delivery.done) is None:
+                    continue
                 delivery.left -= 1
-                if not delivery.left and not delivery.done.done():
-                    delivery.done.set_result(None)
+                if not delivery.left and not done.done():
+                    done.set_result(None)
         if self._full and len(sent) <= self._window // 2:
             self._full = False
             return True
@@ -102,7 +104,7 @@ class Flight:
     def give_up(self, reason: LinkError) -> None:
         """Tell everybody who waits that nothing will come."""
         for _, delivery in self._sent.values():
-            if not delivery.done.done():
-                delivery.done.set_exception(reason)
-                delivery.done.exception()  # seen: a caller who was cancelled will not look
+            if (done := delivery.done) is not None and not done.done():
+                done.set_exception(reason)
+                done.exception()  # seen: a caller who was cancelled will not look
         self._sent.clear()

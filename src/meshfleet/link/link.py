@@ -42,6 +42,9 @@ _Answer = TypeVar("_Answer")
 
 _DEFAULTS: Final = Options()
 
+_NOBODY: Final = Delivery(0, None)
+"""Waits for what was posted."""
+
 _HIGHEST_QOS: Final = 1
 """QoS 2 costs twice the packets, and who must not count twice has to recognise repetitions anyway."""
 
@@ -156,7 +159,8 @@ class Link:
         levels = [message.qos for message in messages]
         if max(levels, default=0) > _HIGHEST_QOS:
             raise MalformedPacket("PUBLISH qos", "a link takes QoS 0 and 1")
-        delivery = Delivery(sum(levels), asyncio.get_running_loop().create_future())
+        done = asyncio.get_running_loop().create_future()
+        delivery = Delivery(sum(levels), done)
         async with self._turn:
             sent = 0
             while sent < len(messages):
@@ -166,9 +170,29 @@ class Link:
                 self._balance(connection)
                 sent += len(packets)
         if delivery.left:
-            await delivery.done
+            await done
         else:
             await asyncio.sleep(0)  # a loop around QoS 0 must not keep everybody else from their turn
+
+    def post(self, messages: Sequence[Publish]) -> int:
+        """Send as many of these messages, all of QoS 1, as may leave at this moment; gives how many that is.
+
+        For those who publish a little on each of thousands of links: nobody waits, and nothing is told. What
+        has left is sent again until it is acknowledged, like anything else. It may be none at all: then the
+        network, the window, or somebody who publishes in order is in the way, and `publish_all` waits.
+        """
+        connection, room = self._keeper.connection, self._flight.room
+        if (
+            connection is None
+            or not room
+            or not connection.writable
+            or self._turn.locked()
+            or self._keeper.closing
+        ):
+            return 0
+        packets = self._flight.launch(messages[:room], _NOBODY)
+        connection.send(b"".join(packets))
+        return len(packets)
 
     async def receive(self) -> Batch:
         """Everything that has arrived since the last call, or the first that does. Acknowledge it.

@@ -5,7 +5,6 @@ There may be hundreds of thousands in a process. What most devices never have is
 
 from __future__ import annotations
 
-from math import floor
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.gateway.world.noise import bits, key_of, noise
@@ -149,7 +148,7 @@ class Device:
 
     def battery_level(self, t: float) -> int:
         """Percent left; it drains in about five years."""
-        return max(0, self.battery - floor(100.0 * t / _BATTERY_LIFE))
+        return max(0, self.battery - int(100.0 * t / _BATTERY_LIFE))
 
     def status(self, t: float) -> int:
         """What the heartbeat says: 2 sensor fault, 1 low battery, 0 fine (gateway-29)."""
@@ -163,8 +162,8 @@ class Device:
         return self.transitions % 2 == 1
 
     def seconds_in_motion(self, t: float) -> float:
-        """All in all."""
-        return self.moved + (t - self.turned if self.is_moving else 0.0)
+        """All in all. A report may tell of a moment shortly before the last turn."""
+        return self.moved + (max(0.0, t - self.turned) if self.is_moving else 0.0)
 
     def turn(self, t: float) -> None:
         """Start or stop moving."""

@@ -7,12 +7,11 @@ of a device at its n-th beat is the same in every run with the same seed, whatev
 from __future__ import annotations
 
 from hashlib import blake2s
-from math import floor, inf, log
+from math import inf, log, sin, tau
 
 _MASK = 0xFFFFFFFF
 _SPREAD = 0x9E3779B1
 _RANGE = 1 << 32
-_HALF = 1 << 31
 
 
 def key_of(*parts: object) -> int:
@@ -40,12 +39,17 @@ def wobble(key: int, n: int) -> float:
     return ((both >> 16) + (both & 0xFFFF)) / 0xFFFF - 1.0
 
 
+def flicker(key: int, n: int) -> float:
+    """Between -1 and 1, each value as likely as the other: the cheap die, for what comes often."""
+    return ((key ^ n * _SPREAD) * 0x7FEB352D >> 16 & 0xFFFF) / 0x7FFF - 1.0
+
+
 def drift(key: int, t: float, period: float) -> float:
-    """Between -1 and 1, changing slowly: about one turn in a period."""
-    at = t / period
-    step = floor(at)
-    before, after = bits(key, step), bits(key, step + 1)
-    return (before + (after - before) * (at - step)) / _HALF - 1.0
+    """Between -1 and 1, changing slowly: a turn takes between half the period and all of it.
+
+    A wave instead of noise: it is asked for with every report.
+    """
+    return sin(tau * t / period * (1.0 + (key & 0xFF) / 256.0) + (key >> 8))
 
 
 def wait(key: int, n: int, mean: float) -> float:

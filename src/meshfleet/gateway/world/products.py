@@ -77,6 +77,8 @@ class Product(Struct, frozen=True, kw_only=True, dict=True):
     """Whether somebody can raise an alarm with it."""
     motion: int = 0
     """What 8810 says while it moves, or sees something move; 0: it does not notice."""
+    numbers_sensors: bool = False
+    """Whether the number of the sensor stands behind a temperature."""
     measured: tuple[Identifier, ...] = ()
     tells: tuple[Identifier, ...] = ()
     """Properties of its own that it sends by itself."""
@@ -296,6 +298,7 @@ PRODUCTS: Final = (
         usual=Mode.CONNECTED,
         ways=_DOWNLOAD,
         firmware=Version.parse("1.1.0"),
+        numbers_sensors=True,
         measured=_ids("8800"),
         tells=_ids("8831 9802"),
     ),

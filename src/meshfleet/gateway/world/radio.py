@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import exp, log10
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.gateway.world.noise import drift, wobble
+from meshfleet.gateway.world.noise import drift, flicker
 
 if TYPE_CHECKING:
     from meshfleet.gateway.world.site import Place, Walls
@@ -65,7 +65,7 @@ def slow(pair: int, t: float) -> float:
 
 def fast(pair: int, n: int) -> float:
     """The fast fading of the n-th reading, in dB."""
-    return FAST * wobble(pair ^ _FAST_KEY, n)
+    return FAST * flicker(pair ^ _FAST_KEY, n)
 
 
 def loss(rssi: float) -> float:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from math import pi, sin
+from math import sin, tau
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.gateway.world.noise import bits, drift, noise, wobble
 from meshfleet.wire.codes import Status
-from meshfleet.wire.ids import Identifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from meshfleet.gateway.world.device import Device
+    from meshfleet.wire.ids import Identifier
 
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
@@ -24,19 +24,16 @@ _MORNING: Final = 8 * _HOUR
 
 def _temperature(device: Device, t: float) -> bytes:
     key = device.key
-    room = 19.0 + 5.0 * noise(key, 1)
-    sun = 1.2 * sin(2 * pi * (t + _MORNING - 9 * _HOUR) / _DAY)
+    room = 19.0 + 5.0 * (key & 0xFF) / 0xFF
+    sun = 1.2 * sin(tau * (t + _MORNING - 9 * _HOUR) / _DAY)
     degrees = room + sun + 1.5 * drift(key, t, 3 * _HOUR) + 0.05 * wobble(key, device.beats)
-    return pack(">h", round(degrees * 100))
-
-
-def _numbered_temperature(device: Device, t: float) -> bytes:
-    """With the number of the sensor behind it: newer devices send more than old dictionaries know."""
-    return _temperature(device, t) + b"\x01"
+    raw = pack(">h", round(degrees * 100))
+    # Newer devices send more than old dictionaries know.
+    return raw + _FIRST_SENSOR if device.product.numbers_sensors else raw
 
 
 def _pressure(device: Device, t: float) -> bytes:
-    hpa = 1013.0 + 14.0 * drift(0x50A, t, 12 * _HOUR) + 0.4 * noise(device.key, 2)
+    hpa = 1013.0 + 14.0 * drift(0x50A00, t, 12 * _HOUR) + 0.4 * noise(device.key, 2)
     return pack(">I", round(hpa * 1_000_000))
 
 
@@ -46,7 +43,7 @@ def _humidity(device: Device, t: float) -> bytes:
 
 
 def _light(device: Device, t: float) -> bytes:
-    day = max(0.0, sin(2 * pi * (t + _MORNING - 6 * _HOUR) / _DAY))
+    day = max(0.0, sin(tau * (t + _MORNING - 6 * _HOUR) / _DAY))
     lamps = 320.0 if device.is_moving else 0.0
     return pack(
         ">H", round(900.0 * day * noise(device.key, 3) + lamps + 4.0 * noise(device.key, device.beats))
@@ -65,21 +62,20 @@ _SENSES: Final[Mapping[str, Callable[[Device, float], bytes]]] = {
     "8813": _minutes_in_motion,
 }
 
-_LONGER: Final = {("0050", Identifier("8800")): _numbered_temperature}
-
+_SALTS: Final = {identifier: int(identifier, 16) for identifier in _SENSES}
+_FIRST_SENSOR: Final = b"\x01"
 _FAILURES_IN_A_MILLION: Final = 2500
 _FAILURES: Final = (Status.FAILED, Status.BUSY, Status.TIMEOUT)
 
 
 def sense(device: Device, identifier: Identifier, t: float) -> bytes:
     """What the device measures now."""
-    find = _LONGER.get((device.product.model, identifier)) or _SENSES[identifier]
-    return find(device, t)
+    return _SENSES[identifier](device, t)
 
 
 def failure(device: Device, identifier: Identifier) -> tuple[Status, int | None] | None:
     """Why the measurement of this beat failed, with a detail now and then; None: it did not (gateway-30)."""
-    dice = bits(device.key ^ int(identifier, 16), device.beats)
+    dice = bits(device.key ^ _SALTS[identifier], device.beats)
     if dice % 1_000_000 >= _FAILURES_IN_A_MILLION:
         return None
     return _FAILURES[(dice >> 8) % len(_FAILURES)], (dice >> 16 if dice & 1 else None)

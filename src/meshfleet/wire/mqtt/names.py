@@ -13,6 +13,10 @@ _REMEMBERED = 16_384
 _REMEMBERED_LENGTH = 256
 """Longer names are rare and forgotten at once, so that what is remembered takes some megabytes at most."""
 
+_RARELY = 0xFFFF
+"""One name in so many makes a full memory begin anew: where there are more names than room, those that are
+here stay for a while, as replacing each by the next would cost more than it saves."""
+
 KNOWN: Final[dict[bytes, str]] = {}
 SPELT: Final[dict[str, bytes]] = {}
 """Topic names seen before, from their bytes and to their bytes with the length in front: the same ones come
@@ -25,7 +29,7 @@ def text(value: str, field: str) -> bytes:
         raw = value.encode()
     except UnicodeEncodeError:
         raise MalformedPacket(field, f"{_seen(value, field)} cannot be written as UTF-8") from None
-    if "\0" in value:
+    if b"\0" in raw:
         raise MalformedPacket(field, f"{_seen(value, field)} holds the character U+0000")
     return binary(raw, field)
 
@@ -59,7 +63,8 @@ def read_topic(raw: bytes, field: str = "PUBLISH topic") -> str:
     if topic is None:
         topic = read_text(raw, field)
         check_topic(topic, field)
-        _remember(topic, raw)
+        if len(KNOWN) < _REMEMBERED or not hash(topic) & _RARELY:
+            _remember(topic, raw)
     return topic
 
 
@@ -69,7 +74,8 @@ def write_topic(topic: str, field: str = "PUBLISH topic") -> bytes:
     if raw is None:
         check_topic(topic, field)
         raw = text(topic, field)
-        _remember(topic, raw[2:])
+        if len(KNOWN) < _REMEMBERED or not hash(topic) & _RARELY:
+            _remember(topic, raw[2:])
     return raw
 
 
