@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from meshfleet.cli.explain import explain
+from meshfleet.cli.gateway import gateway
 from meshfleet.cli.identifiers import identifiers
+from meshfleet.cli.simulate import simulate
 from meshfleet.errors import FleetError
 
 
@@ -26,5 +28,5 @@ def main() -> None:
     """Fleets of BLE-mesh devices behind MQTT gateways."""
 
 
-main.add_command(explain)
-main.add_command(identifiers)
+for _command in (gateway, simulate, explain, identifiers):
+    main.add_command(_command)

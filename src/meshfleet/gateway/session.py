@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from meshfleet.errors import ImageBroken, ImageUnavailable, LinkClosed
+from meshfleet.errors import ImageBroken, ImageUnavailable, LinkClosed, Undelivered
 from meshfleet.gateway.core import ComeUp, Fetch, GoDown
 from meshfleet.gateway.images import Images, Terms
 from meshfleet.gateway.updates import Error
@@ -157,11 +157,17 @@ class Session:
                 tasks.create_task(self._receive(link), name=f"requests to {self._mac}")
                 await self._until_restart()
         except* _Restarting:
-            pass
-        finally:
-            self._link = self._images = self._tasks = None
             self._waiting.clear()
             await link.abandon()
+        finally:
+            self._link = self._images = self._tasks = None
+            await self._leave(link)
+
+    async def _leave(self, link: Link) -> None:
+        try:
+            await link.close()
+        except Undelivered as undelivered:
+            _log.warning("%s: %s", self._mac, undelivered)
 
     async def _until_restart(self) -> None:
         await self._restart.wait()

@@ -1,0 +1,71 @@
+"""Options that several commands take, checked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshfleet.errors import WireError
+from meshfleet.link import Address
+from meshfleet.wire.ids import Mac, Version, parse_mac
+from meshfleet.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Text(click.ParamType[Any]):
+    """A text with a meaning, read by one of our parsers."""
+
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it, or say what is wrong with it."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except WireError as exc:
+            self.fail(exc.reason, param, ctx)
+
+
+def _mac(text: str) -> Mac:
+    """Labels print MACs in other ways than topics do."""
+    return parse_mac(text.replace(":", "").replace("-", "").lower())
+
+
+def _prefix(text: str) -> str:
+    Topics(text)
+    return text
+
+
+MAC = _Text("mac", _mac)
+VERSION = _Text("version", Version.parse)
+ADDRESS = _Text("url", Address.parse)
+PREFIX = _Text("prefix", _prefix)
+
+
+broker_option = click.option(
+    "--broker",
+    type=ADDRESS,
+    envvar="MESHFLEET_BROKER",
+    show_envvar=True,
+    help="mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
+)
+authorities_option = click.option(
+    "--tls-ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Trust the authorities in this file, instead of the system's.",
+)
+speed_option = click.option(
+    "--speed",
+    type=click.FloatRange(0.001, 100_000),
+    default=1.0,
+    show_default=True,
+    help="Let the simulated world run so many times faster; times in reports stay those of the wall.",
+)
+seed_option = click.option("--seed", default=1, show_default=True, help="The same seed gives the same world.")
