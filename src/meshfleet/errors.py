@@ -36,7 +36,8 @@
     ├── UnusableCertificate       a file with certificates or a key that cannot be read
     ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
     ├── MalformedCatalogue        an identifier table with mistakes; names each line
-    └── MalformedSite             a site file with mistakes; names each place
+    ├── MalformedSite             a site file with mistakes; names each place
+    └── UnreadableMemory          what emulated devices kept cannot be given back to them
 
 `code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
 REST answer when the error reaches it.
@@ -377,3 +378,9 @@ class MalformedSite(FleetError):
 
     def __str__(self) -> str:
         return "\n".join(f"{self.source}: {where}: {reason}" for where, reason in self.mistakes)
+
+
+class UnreadableMemory(FleetError):
+    """What emulated devices kept, in a form that is none."""
+
+    code, http = "unreadable-memory", 400

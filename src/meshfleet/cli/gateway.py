@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from meshfleet.cli.options import (
     speed_option,
 )
 from meshfleet.cli.running import run_fleet
-from meshfleet.errors import WireError
+from meshfleet.errors import UnreadableMemory, WireError
 from meshfleet.gateway import ByClock, Clock, Faults, Gateway, Mesh, Mode, Settings, describe, generate, parse
 from meshfleet.gateway.settings import OLDEST
 from meshfleet.gateway.world.site import MAX_DEVICES
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from meshfleet.gateway import Fleet, Site
     from meshfleet.link import Address
     from meshfleet.wire.ids import Mac, Version
+
+
+_log = logging.getLogger(__name__)
 
 
 def _faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Faults:
@@ -77,6 +81,11 @@ def _faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
     callback=_faults,
     help="Make trouble; repeatable.",
 )
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep what the devices remember in this file: samples, properties, versions.",
+)
 @authorities_option
 @click.option("--describe", "describes", is_flag=True, help="Print the site as JSON, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Say as JSON that it runs.")
@@ -93,6 +102,7 @@ def gateway(  # noqa: PLR0913 # one for each option
     topic_prefix: str,
     disable_subscribe: bool,
     faults: Faults,
+    state: Path | None,
     tls_ca: Path | None,
     describes: bool,
     as_json: bool,
@@ -120,8 +130,23 @@ def gateway(  # noqa: PLR0913 # one for each option
     except WireError as exc:
         raise click.BadParameter(exc.reason, param_hint=f"--{exc.field}") from exc
     clock = Clock(0, speed)
-    one = Gateway(settings, place, clock)
-    run(run_fleet(ByClock(clock), tls_ca, partial(_fill, one, broker), partial(_watch, broker, as_json)))
+    one = _gateway(settings, place, clock, state)
+    watch = partial(_watch, one, broker, as_json=as_json, state=state)
+    run(run_fleet(ByClock(clock), tls_ca, partial(_fill, one, broker), watch))
+    _keep(one, state)
+
+
+def _gateway(settings: Settings, site: Site, clock: Clock, state: Path | None) -> Gateway:
+    """Make the gateway, with what its devices remember; a state that cannot be kept is found out now."""
+    try:
+        memory = state.read_bytes() if state is not None and state.exists() else None
+        one = Gateway(settings, site, clock, memory=memory)
+        _keep(one, state)
+    except UnreadableMemory as exc:
+        raise click.ClickException(f"{state} cannot be used: {exc}") from exc
+    except OSError as exc:
+        raise click.ClickException(f"{state} cannot be used: {exc.strerror}") from exc
+    return one
 
 
 def _site(mac: Mac, devices: int | None, seed: int, file: Path | None) -> Site:
@@ -139,10 +164,10 @@ async def _fill(one: Gateway, broker: Address, fleet: Fleet, _http: httpx.AsyncC
     fleet.add(one, broker)
 
 
-async def _watch(broker: Address, as_json: bool, fleet: Fleet) -> None:  # noqa: FBT001 # bound by partial
-    """Say that it runs, and let it."""
+async def _watch(one: Gateway, broker: Address, fleet: Fleet, *, as_json: bool, state: Path | None) -> None:
+    """Say that it runs, and keep its state from time to time."""
     await fleet.is_complete.wait()
-    settings = fleet.sessions[0].gateway.settings
+    settings = one.settings
     if as_json:
         said = {"event": "connected", "gateway": settings.mac, "broker": str(broker)}
         click.echo(msgspec.json.encode(said))
@@ -151,4 +176,21 @@ async def _watch(broker: Address, as_json: bool, fleet: Fleet) -> None:  # noqa:
             f"Gateway {settings.mac} is connected to {broker}: {settings.mode} reports, "
             f"API version {settings.api_version}. Ctrl-C stops it."
         )
-    await asyncio.Event().wait()
+    while True:
+        await asyncio.sleep(_KEPT_EVERY)
+        try:
+            _keep(one, state)
+        except OSError as exc:
+            _log.warning("%s cannot be written: %s", state, exc.strerror)  # the gateway is worth more
+
+
+_KEPT_EVERY = 5.0
+"""Seconds: what a killed process may lose."""
+
+
+def _keep(one: Gateway, state: Path | None) -> None:
+    """Write the state whole or not at all."""
+    if state is not None:
+        fresh = state.with_name(f"{state.name}.new")
+        fresh.write_bytes(one.memory())
+        fresh.replace(state)

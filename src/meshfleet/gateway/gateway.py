@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from meshfleet.gateway.answering import Answering
 from meshfleet.gateway.core import Core
 from meshfleet.gateway.life import REBOOT, Life
+from meshfleet.gateway.memory import restore, save
 from meshfleet.gateway.updates import Updates
 from meshfleet.gateway.world.device import Reset
 from meshfleet.gateway.writing import Writing
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 class Gateway:
     """A gateway and the mesh below it. Whoever owns it brings the time, in simulated seconds.
 
-    Moments never go back: each call lives up to its own.
+    Moments never go back: each call lives up to its own. With `memory` its devices go on where they were.
     """
 
-    def __init__(self, settings: Settings, site: Site, clock: Clock) -> None:
+    def __init__(self, settings: Settings, site: Site, clock: Clock, *, memory: bytes | None = None) -> None:
         core = self._core = Core(settings, site, clock)
+        if memory is not None:
+            restore(core, memory)
         life = Life(core)
         self._updates = Updates(core, life)
         writing = Writing(core, life, self._updates)
@@ -94,6 +97,10 @@ class Gateway:
         """A chore cannot be done."""
         self._core.agenda.run(t)
         self._updates.image_failed(question, error)
+
+    def memory(self) -> bytes:
+        """What the devices keep, for another life."""
+        return save(self._core)
 
     def _plan_crash(self) -> None:
         seconds = self._core.settings.faults.crash * self._core.clock.speed
