@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Final
+
 import click
 
-from meshfleet.cli.explain import explain
-from meshfleet.cli.gateway import gateway
-from meshfleet.cli.identifiers import identifiers
-from meshfleet.cli.simulate import simulate
 from meshfleet.errors import FleetError
+
+_COMMANDS: Final = ("explain", "gateway", "identifiers", "simulate")
+"""Each is a module here, and a command of that name in it."""
 
 
 class _Commands(click.Group):
-    """Commands whose errors are sentences, not tracebacks."""
+    """Commands that are loaded when they are used, and whose errors are sentences, not tracebacks."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """All there are."""
+        return list(_COMMANDS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        """Load one of them."""
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"meshfleet.cli.{name}"), name)
+        return command
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; an error of ours ends it with exit code 1."""
@@ -26,7 +39,3 @@ class _Commands(click.Group):
 @click.version_option(package_name="meshfleet")
 def main() -> None:
     """Fleets of BLE-mesh devices behind MQTT gateways."""
-
-
-for _command in (gateway, simulate, explain, identifiers):
-    main.add_command(_command)

@@ -143,8 +143,6 @@ class Session:
         settings, topics = self.gateway.settings, self.gateway.topics
         if not settings.disable_subscribe:
             await link.subscribe(topics.requests(settings.mac), topics.broadcasts())
-            if self._mac == self._mac.upper():
-                await link.subscribe(answer_topic(settings.mac))
 
     async def _serve(self, link: Link) -> None:
         """Carry messages both ways until the gateway restarts."""

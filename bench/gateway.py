@@ -1,0 +1,67 @@
+"""Emulated gateways: what a report costs, alone and in a large fleet on a broker.
+
+The anchor is paho-mqtt publishing reports that are already written, over one connection to the same broker.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.servers import Mosquitto
+
+from bench.harness import Case, cpu_per_operation
+from bench.link import SETTINGS
+from meshfleet.gateway import Clock, Gateway, Mode, Settings, generate
+from meshfleet.wire.ids import Mac
+
+BARS = {"cpu_us": 25.0, "MiB": 2048, "gateways": 5000, "devices of each": 50, "per_s": 10_000}
+
+MAC = Mac("02005e000001")
+STEP = 60.0
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """One gateway by itself, then a fleet."""
+    return {
+        "one gateway, no broker": _alone(quick=quick),
+        "on a broker": _fleet(*((500, 10) if quick else (5000, 60))),
+        "bars": BARS,
+    }
+
+
+def _alone(*, quick: bool) -> dict[str, Any]:
+    """Minutes of a gateway with 50 devices; an operation is a report."""
+    cases = {}
+    for mode in Mode:
+        gateway = Gateway(Settings(mac=MAC, mode=mode), generate(MAC, devices=50, seed=1), Clock(0))
+        gateway.advance(STEP)
+        before = gateway.reports
+        gateway.advance(2 * STEP)
+        cases[f"{mode} reports"] = Case(_a_minute_more(gateway), None, gateway.reports - before)
+    return {name: {"cpu_us": cpu} for name, cpu in cpu_per_operation(cases, quick=quick).items()}
+
+
+def _a_minute_more(gateway: Gateway) -> Any:
+    minutes = iter(range(3, 1_000_000))
+    return lambda _: gateway.advance(next(minutes) * STEP)
+
+
+def _fleet(gateways: int, seconds: int) -> dict[str, Any]:
+    with TemporaryDirectory() as folder, Mosquitto(Path(folder), *SETTINGS) as broker:
+        port = str(broker.address.port)
+        anchor = _end("paho", port, "20000")
+        fleet = _end("fleet", port, str(gateways), "50", str(BARS["per_s"]), str(seconds))
+    fleet["of paho"] = round(fleet["cpu_us"] / anchor["cpu_us"], 3)
+    return {f"{gateways} gateways with 50 devices": fleet, "paho": anchor}
+
+
+def _end(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.gateway_ends", *arguments]
+    done = subprocess.run(command, check=True, capture_output=True)  # noqa: S603 # our own
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
