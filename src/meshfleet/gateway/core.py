@@ -35,7 +35,9 @@ class Fetch(Struct, frozen=True):
 
 
 class GoDown(Struct, frozen=True):
-    """A chore: drop the connection to the broker."""
+    """A chore: end the connection to the broker; after a crash without a word."""
+
+    crashed: bool
 
 
 class ComeUp(Struct, frozen=True):

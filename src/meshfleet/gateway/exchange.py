@@ -27,11 +27,22 @@ _STRUCTS: Final[dict[Operation, type[responses.Response]]] = {
 class Exchange:
     """A request, and where its response comes from."""
 
-    __slots__ = ("_core", "_since", "device", "extender", "is_over", "request", "request_id", "topic")
+    __slots__ = (
+        "_booted",
+        "_core",
+        "_since",
+        "device",
+        "extender",
+        "is_over",
+        "request",
+        "request_id",
+        "topic",
+    )
 
     def __init__(self, core: Core, topic: RequestTopic, request_id: RequestId | None) -> None:
         self._core = core
         self._since = core.agenda.now
+        self._booted = core.own.booted
         self.topic = topic
         self.request_id = request_id
         self.request: Request | None = None
@@ -62,8 +73,9 @@ class Exchange:
         self._respond(Status.TIMEOUT, origin, {"error_message": "the device does not answer"})
 
     def _respond(self, status: Status, origin: Origin, content: dict[str, Any]) -> None:
-        if self.is_over or self._core.is_down:
-            return
+        forgotten = self._core.is_down or self._core.own.booted != self._booted
+        if self.is_over or forgotten:
+            return  # a gateway that has restarted knows nothing of what it was asked before
         self.is_over = True
         core, operation = self._core, self.topic.operation
         now = core.agenda.now

@@ -245,7 +245,7 @@ class Life:
         device.is_away = True
         if device is self._core.own:
             self._core.traffic.clear()
-            self._core.chores.append(GoDown())
+            self._core.chores.append(GoDown(crashed=cause == Reset.WATCHDOG))
         elif device.is_connected:
             self._core.mesh.leave(device.node)
         self._core.agenda.after(seconds, partial(self._back, device, cause, then))

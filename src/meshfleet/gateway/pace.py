@@ -13,6 +13,10 @@ _SMOOTHING: Final = 1.0
 """Seconds over which the speed of a world that follows a rate is measured."""
 
 
+_LEAP: Final = 10_000.0
+"""Milliseconds between two looks at the wall clock that are too many to be lived through."""
+
+
 def wall_millis() -> float:
     """The time on the wall."""
     return time.time_ns() / 1_000_000
@@ -44,19 +48,28 @@ class Pace(Protocol):
 
 
 class ByClock:
-    """A second of the wall is `clock.speed` seconds of the world."""
+    """A second of the wall is `clock.speed` seconds of the world.
+
+    Where the wall clock leaps, because somebody set it or the machine slept, the world goes on where it was.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._latest = 0.0
+        self._seen = 0.0
 
     def begin(self) -> None:
         """The world begins now."""
-        self._clock.bend(0.0, wall_millis(), self._clock.speed)
+        self._seen = wall_millis()
+        self._clock.bend(0.0, self._seen, self._clock.speed)
 
     def moment(self) -> float:
-        """Which moment it is; it never goes back, even if somebody sets the clock."""
-        self._latest = max(self._latest, self._clock.moment(wall_millis()))
+        """Which moment it is; it never goes back."""
+        now = wall_millis()
+        if not 0.0 <= now - self._seen <= _LEAP:
+            self._clock.bend(self._latest, now, self._clock.speed)
+        self._seen = now
+        self._latest = max(self._latest, self._clock.moment(now))
         return self._latest
 
     def turn(self, _due: float, _made: int) -> Turn:
@@ -96,7 +109,7 @@ class ByRate:
             self._mark = (self._moment, now)
         else:
             speed = self._clock.speed
-        self._clock.bend(min(due, self._moment) if due == inf else due, now, speed)
+        self._clock.bend(due if due < inf else self._moment, now, speed)
         return Turn(inf, (now - self._began) * self._rate / 1000.0 - made)
 
     def lived(self, moment: float) -> None:

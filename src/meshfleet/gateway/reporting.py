@@ -74,7 +74,7 @@ class Reporting:
             rssi=rssi,
             channel=UNSET if channel is None else channel,
             seq=device.next_seq(Kind.RSSI),
-            unreachable=rssi < USABLE,
+            unreachable=rssi < USABLE or (device.is_connected and device.node.depth < 0),
         )
         self._put(device, Kind.RSSI, report)
 

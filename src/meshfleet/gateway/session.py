@@ -65,6 +65,7 @@ class Session:
         self._ready = asyncio.Event()
         self._restart = asyncio.Event()
         self._up = asyncio.Event()
+        self._crashed = False
         self._tasks: asyncio.TaskGroup | None = None
         self._link: Link | None = None
         self._images: Images | None = None
@@ -102,7 +103,8 @@ class Session:
     def do(self, chore: Chore) -> None:
         """Do what the gateway cannot do itself."""
         match chore:
-            case GoDown():
+            case GoDown(crashed):
+                self._crashed = crashed
                 self._up.clear()
                 self._restart.set()
             case ComeUp():
@@ -156,7 +158,8 @@ class Session:
                 await self._until_restart()
         except* _Restarting:
             self._waiting.clear()
-            await link.abandon()
+            if self._crashed:
+                await link.abandon()
         finally:
             self._link = self._images = self._tasks = None
             await self._leave(link)
