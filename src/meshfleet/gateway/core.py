@@ -72,7 +72,7 @@ class Core:
         for fixture in site.devices:
             self.devices[fixture.mac] = Device(fixture, self.mesh.nodes[fixture.mac], site.seed)
         self.outbox = Outbox(settings.faults, self.agenda, clock, self.key)
-        self.report = Reporting(self)
+        self.report = Reporting(settings, self.topics, catalogue, outbox=self.outbox, clock=clock)
         self.traffic = Traffic(self.agenda, self.mesh, self.key)
         self.chores: list[Chore] = []
         """What only the outside can do."""

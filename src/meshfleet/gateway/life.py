@@ -244,6 +244,7 @@ class Life:
             return
         device.is_away = True
         if device is self._core.own:
+            self._core.outbox.is_open = False
             self._core.traffic.clear()
             self._core.chores.append(GoDown(crashed=cause == Reset.WATCHDOG))
         elif device.is_connected:
@@ -254,6 +255,7 @@ class Life:
         device.is_away = False
         device.restart(t, cause)
         if device is self._core.own:
+            self._core.outbox.is_open = True
             self._core.chores.append(ComeUp())
         if device.is_connected and device is not self._core.own:
             self._core.mesh.join(device.node, t)

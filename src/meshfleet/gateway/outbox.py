@@ -35,9 +35,13 @@ class Outbox:
         self._count = 0
         self._ready: list[Publish] = []
         self._troubled = faults.touches_messages
+        self.is_open = True
+        """Whether there is a gateway to publish anything: not while it restarts."""
 
     def put(self, topic: str, payload: bytes) -> None:
         """Publish a message, if nothing happens to it."""
+        if not self.is_open:
+            return
         if self._troubled:
             self._put_troubled(Publish(topic, payload, _QOS))
         else:

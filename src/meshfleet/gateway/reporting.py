@@ -18,12 +18,15 @@ from meshfleet.wire.times import from_millis
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from meshfleet.gateway.core import Core
+    from meshfleet.gateway.outbox import Outbox
+    from meshfleet.gateway.settings import Settings
+    from meshfleet.gateway.world.clock import Clock
     from meshfleet.gateway.world.device import Device
     from meshfleet.gateway.world.mesh import Node
     from meshfleet.wire.codes import Status
-    from meshfleet.wire.identifiers import Decoded
+    from meshfleet.wire.identifiers import Catalogue, Decoded
     from meshfleet.wire.ids import Identifier, Mac
+    from meshfleet.wire.topics import Topics
 
 _DECODED = {
     Kind.PROPERTY: Kind.PROPERTY_DECODED,
@@ -36,14 +39,14 @@ _DECODED = {
 class Reporting:
     """Writes the reports of one gateway."""
 
-    def __init__(self, core: Core) -> None:
-        settings = core.settings
-        self._core = core
+    def __init__(
+        self, settings: Settings, topics: Topics, catalogue: Catalogue, *, outbox: Outbox, clock: Clock
+    ) -> None:
         self._decodes = settings.mode is Mode.DECODED
-        self._catalogue = core.catalogue
-        self._outbox = core.outbox
-        self._clock = core.clock
-        self._front = core.topics.reports(settings.mac).removesuffix("#")
+        self._catalogue = catalogue
+        self._outbox = outbox
+        self._clock = clock
+        self._front = topics.reports(settings.mac).removesuffix("#")
         self._counts_copies = gating.exists("report", Kind.HEARTBEAT, "lastCount", settings.api_version)
         self._keeps_samples = gating.exists("request", Operation.ACK, None, settings.api_version)
         self.count = 0
@@ -172,7 +175,7 @@ class Reporting:
         self._put(device, _DECODED[kind], report, self._catalogue[identifier].name)
 
     def _put(self, device: Device, kind: Kind, report: reports.Report, identifier: str | None = None) -> None:
-        if self._core.own.is_away:
+        if not self._outbox.is_open:
             return
         # What `ReportTopic` spells, at a quarter of the cost: this is the hottest line of an emulated fleet.
         tail = kind if identifier is None else f"{kind}/{identifier}"
