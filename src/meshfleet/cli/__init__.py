@@ -9,7 +9,12 @@ import click
 
 from meshfleet.errors import FleetError
 
-_COMMANDS: Final = ("explain", "gateway", "identifiers", "simulate")
+_COMMANDS: Final = {
+    "explain": "Explain messages of gateways and clients.",
+    "gateway": "Run an emulated gateway.",
+    "identifiers": "List the identifiers, or tell all about some.",
+    "simulate": "Run thousands of emulated gateways.",
+}
 """Each is a module here, and a command of that name in it."""
 
 
@@ -26,6 +31,11 @@ class _Commands(click.Group):
             return None
         command: click.Command = getattr(import_module(f"meshfleet.cli.{name}"), name)
         return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; an error of ours ends it with exit code 1."""

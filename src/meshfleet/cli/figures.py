@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -92,12 +94,19 @@ def _line(figures: Figures, *, as_json: bool) -> str:
 
 async def _watch_live(fleet: Fleet, seconds: float | None) -> None:
     with Live(_table(Watch(fleet).figures()), transient=False) as live:
-        while not fleet.is_complete.is_set():
+        while not await _completed(fleet):
             live.update(_table(Watch(fleet).figures()))
-            await asyncio.sleep(_SHOWN_EVERY)  # the display moves meanwhile
         watch = Watch(fleet)
         async for _ in _looks(_SHOWN_EVERY, seconds):
             live.update(_table(watch.figures()))
+
+
+async def _completed(fleet: Fleet) -> bool:
+    """Wait a little for all gateways to be connected; whether they are."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SHOWN_EVERY):
+            await fleet.is_complete.wait()
+    return fleet.is_complete.is_set()
 
 
 def _table(figures: Figures) -> Table:
@@ -109,8 +118,10 @@ def _table(figures: Figures) -> Table:
 
 
 async def _looks(every: float, seconds: float | None) -> AsyncIterator[None]:
-    """Wait for the next look, and for the last one."""
-    end = None if seconds is None else time.monotonic() + seconds
-    while end is None or (left := end - time.monotonic()) > 0:
-        await asyncio.sleep(every if end is None else min(every, left))
+    """Wait for the next look, and for the last one at the end."""
+    end = inf if seconds is None else time.monotonic() + seconds
+    left = inf
+    while left > every:
+        left = max(0.0, end - time.monotonic())
+        await asyncio.sleep(min(every, left))
         yield

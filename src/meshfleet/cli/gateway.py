@@ -20,7 +20,7 @@ from meshfleet.cli.options import (
     seed_option,
     speed_option,
 )
-from meshfleet.cli.running import run_fleet
+from meshfleet.cli.running import log_to_terminal, run_fleet
 from meshfleet.errors import UnreadableMemory, WireError
 from meshfleet.gateway import ByClock, Clock, Faults, Gateway, Mesh, Mode, Settings, describe, generate, parse
 from meshfleet.gateway.settings import OLDEST
@@ -112,12 +112,6 @@ def gateway(  # noqa: PLR0913 # one for each option
     Faults: loss, duplicate, reorder, quoted-seq and broken-json are fractions of the messages, silent of the
     devices, update-fail of the updates; delay is in seconds, crash in seconds between crashes.
     """
-    place = _site(mac, devices, seed, site)
-    if describes:
-        click.echo(msgspec.json.format(msgspec.json.encode(describe(place, Mesh(place)))))
-        return
-    if broker is None:
-        raise click.UsageError("Missing option '--broker'.")
     try:
         settings = Settings(
             mac=mac,
@@ -129,7 +123,14 @@ def gateway(  # noqa: PLR0913 # one for each option
         )
     except WireError as exc:
         raise click.BadParameter(exc.reason, param_hint=f"--{exc.field}") from exc
+    place = _site(mac, devices, seed, site)
+    if describes:
+        click.echo(msgspec.json.format(msgspec.json.encode(describe(place, Mesh(place)))))
+        return
+    if broker is None:
+        raise click.UsageError("Missing option '--broker'.")
     clock = Clock(0, speed)
+    log_to_terminal(logging.WARNING)
     one = _gateway(settings, place, clock, state)
     watch = partial(_watch, one, broker, as_json=as_json, state=state)
     run(run_fleet(ByClock(clock), tls_ca, partial(_fill, one, broker), watch))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshfleet.errors import WireError
+from meshfleet.errors import MalformedMac, WireError
 from meshfleet.link import Address
-from meshfleet.wire.ids import Mac, Version, parse_mac
+from meshfleet.wire.ids import EVERY_GATEWAY, Mac, Version, parse_mac
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
@@ -33,9 +34,23 @@ class _Text(click.ParamType[Any]):
             self.fail(exc.reason, param, ctx)
 
 
+class Number(click.FloatRange):
+    """A number within limits. NaN is within none, but click lets it pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        number = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
 def _mac(text: str) -> Mac:
     """Labels print MACs in other ways than topics do."""
-    return parse_mac(text.replace(":", "").replace("-", "").lower())
+    mac = parse_mac(text.replace(":", "").replace("-", "").lower())
+    if mac == EVERY_GATEWAY:
+        raise MalformedMac("mac", f"{mac} stands for all gateways")
+    return mac
 
 
 def _prefix(text: str) -> str:
@@ -63,7 +78,7 @@ authorities_option = click.option(
 )
 speed_option = click.option(
     "--speed",
-    type=click.FloatRange(0.001, 100_000),
+    type=Number(0.001, 100_000),
     default=1.0,
     show_default=True,
     help="Let the simulated world run so many times faster; times in reports stay those of the wall.",

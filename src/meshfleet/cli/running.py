@@ -6,7 +6,8 @@ import asyncio
 import logging
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import httpx
@@ -17,10 +18,12 @@ from meshfleet.link import Options
 from meshfleet.link.tls import context
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
     from meshfleet.gateway.pace import Pace
+
+    _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 _SPARE_FILES: Final = 200
@@ -44,35 +47,39 @@ def allow_connections(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def log_to_terminal(level: int) -> None:
+    """Show what the programs that run for long have to say."""
+    logging.basicConfig(format="%(levelname)s %(message)s", level=level)
+
+
 async def run_fleet(
     pace: Pace,
     tls_ca: Path | None,
-    fill: Callable[[Fleet, httpx.AsyncClient], Awaitable[None]],
-    watch: Callable[[Fleet], Awaitable[None]],
+    fill: Callable[[Fleet, httpx.AsyncClient], Coroutine[Any, Any, None]],
+    watch: Callable[[Fleet], Coroutine[Any, Any, None]],
 ) -> None:
     """Fill a fleet and run it until `watch` returns or a signal comes."""
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     tls = None if tls_ca is None else context(authorities=tls_ca)
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = Fleet(pace, http=http, options=Options(tls=tls))
-        await fill(fleet, http)
         with suppress(_Stopped):
-            await _alone(_together(fleet, watch))
+            await _alone(_together(fleet, partial(fill, fleet, http), partial(watch, fleet)))
 
 
 class _Stopped(Exception):  # it ends a group of tasks, and is no error
     """Time to go."""
 
 
-async def _together(fleet: Fleet, watch: Callable[[Fleet], Awaitable[None]]) -> None:
+async def _together(fleet: Fleet, fill: _Work, watch: _Work) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(fleet.run())
-        tasks.create_task(_until(watch(fleet)))
-        tasks.create_task(_until(_signalled()))
+        tasks.create_task(_until(_signalled))
+        tasks.create_task(_until(watch))
+        await fill()
+        await fleet.run()
 
 
-async def _until(something: Awaitable[None]) -> None:
-    await something
+async def _until(work: _Work) -> None:
+    await work()
     raise _Stopped
 
 

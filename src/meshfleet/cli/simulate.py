@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from meshfleet.cli.figures import watch
-from meshfleet.cli.options import authorities_option, broker_option, seed_option, speed_option
-from meshfleet.cli.running import allow_connections, run_fleet
+from meshfleet.cli.options import Number, authorities_option, broker_option, seed_option, speed_option
+from meshfleet.cli.running import allow_connections, log_to_terminal, run_fleet
 from meshfleet.gateway import ByClock, ByRate, Clock, Gateway, Mode, Settings, generate
 from meshfleet.gateway.claims import claim
 from meshfleet.gateway.world.noise import key_of
 from meshfleet.gateway.world.site import MAX_DEVICES
-from meshfleet.link import run
+from meshfleet.link import Address, run
 from meshfleet.wire.ids import Mac
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import httpx
 
     from meshfleet.gateway import Fleet
-    from meshfleet.link import Address
 
 _MOST_GATEWAYS: Final = 50_000
 
@@ -37,6 +37,9 @@ class _Service(NamedTuple):
     url: str
     user: str
     password: str
+
+
+_Where = Address | _Service
 
 
 @click.command()
@@ -57,10 +60,10 @@ class _Service(NamedTuple):
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0.01, 1_000_000),
+    type=Number(0.01, 1_000_000),
     help="Reports per second in all, instead of a speed: for load tests.",
 )
-@click.option("--seconds", type=click.FloatRange(min=0), help="Stop after so long.")
+@click.option("--seconds", type=Number(min=0), help="Stop after so long.")
 @seed_option
 @speed_option
 @authorities_option
@@ -82,10 +85,9 @@ def simulate(  # noqa: PLR0913 # one for each option
     as_json: bool,
 ) -> None:
     """Run many emulated gateways, each with devices of its own, on a broker or for a Meshfleet service."""
-    where = broker or _service(service, user, password)
-    if broker is not None and service is not None:
-        raise click.UsageError("--broker and --service exclude each other.")
+    where = _where(broker, service, user, password)
     allow_connections(gateways)
+    log_to_terminal(logging.ERROR)  # the figures tell of trouble, once for thousands of gateways
     clock = Clock(0, speed)
     pace = ByClock(clock) if rate is None else ByRate(clock, rate)
     macs = [Mac(f"{_FIRST_MAC | (key_of(seed) & 0xFF) << 20 | n:012x}") for n in range(gateways)]
@@ -95,16 +97,25 @@ def simulate(  # noqa: PLR0913 # one for each option
     run(run_fleet(pace, tls_ca, fill, partial(watch, seconds=seconds, as_json=as_json)))
 
 
-def _service(url: str | None, user: str | None, password: str | None) -> _Service:
-    if url is None:
-        raise click.UsageError("Give either --broker or --service.")
+def _where(broker: Address | None, service: str | None, user: str | None, password: str | None) -> _Where:
+    if service is None:
+        if broker is None:
+            raise click.UsageError("Give either --broker or --service.")
+        if user is not None:
+            raise click.UsageError("--user goes with --service; a broker's user stands in its URL.")
+        return broker
+    # A broker that the environment names is only a habit.
+    source = click.get_current_context().get_parameter_source("broker")
+    if broker is not None and source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--broker and --service exclude each other.")
     if user is None:
         raise click.UsageError("--service needs --user.")
-    return _Service(url, user, click.prompt("Password", hide_input=True) if password is None else password)
+    secret = click.prompt("Password", hide_input=True) if password is None else password
+    return _Service(service, user, secret)
 
 
 async def _fill(
-    macs: list[Mac], gateways: list[Gateway], where: Address | _Service, fleet: Fleet, http: httpx.AsyncClient
+    macs: list[Mac], gateways: list[Gateway], where: _Where, fleet: Fleet, http: httpx.AsyncClient
 ) -> None:
     if isinstance(where, _Service):
         claims = await claim(where.url, user=where.user, password=where.password, gateways=macs, http=http)

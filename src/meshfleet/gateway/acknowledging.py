@@ -76,14 +76,14 @@ class Acknowledging:
         samples.drop(millis)
         if type_ is AckType.BACKFILL and not samples.backfilling:
             samples.backfilling = True
-            self._backfill(series, millis, self._core.agenda.now)
+            self._backfill(series, (millis, 0), self._core.agenda.now)
 
-    def _backfill(self, series: _Series, before: int, _t: float) -> None:
+    def _backfill(self, series: _Series, before: tuple[int, int], _t: float) -> None:
         """Send the next older sample, and so on until there is none (ack-20)."""
         device, kind, identifier, samples = series
-        sample = samples.newest_before(before)
+        sample = samples.newest_before(*before)
         if sample is None or not device.is_reachable or self._core.is_down:
             samples.backfilling = False
             return
         self._core.report.sample(device, kind, identifier, sample)
-        self._core.agenda.after(_PAUSE, partial(self._backfill, series, sample.millis))
+        self._core.agenda.after(_PAUSE, partial(self._backfill, series, sample[:2]))

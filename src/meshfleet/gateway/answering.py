@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
@@ -13,6 +14,7 @@ from meshfleet.gateway.exchange import Exchange
 from meshfleet.gateway.target import Target
 from meshfleet.wire import gating, requests, responses
 from meshfleet.wire.codes import Operation, Origin, Priority, Status
+from meshfleet.wire.mqtt.names import LONGEST
 from meshfleet.wire.topics import BroadcastTopic, RequestTopic
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ class Answering:
         self._core = core
         self._target = Target(core, writing)
         self._acknowledging = Acknowledging(core)
-        self._open = 0
-        self._sessions: dict[Node, float] = {}
-        """Until when an extender is busy with unconnected devices."""
+        self._open: set[Exchange] = set()
+        self._sessions: dict[Node, list[tuple[int, int, Exchange]]] = {}
+        """What waits for an extender that is busy with another unconnected device: the urgent first."""
         self._count = 0
 
     def take(self, topic: str, payload: bytes) -> None:
@@ -61,21 +63,23 @@ class Answering:
 
     def _refuse_topic(self, topic: str, payload: bytes, problem: WireError) -> None:
         """Answer what has the shape of a request and is none (response-24, response-26)."""
-        answer_to = self._core.topics.answer_to(topic, self._core.settings.mac)
-        if answer_to is None or self._core.is_down:
+        core, mac = self._core, self._core.settings.mac
+        answer_to = core.topics.answer_to(topic, mac)
+        if answer_to is None or len(answer_to.encode()) > LONGEST:
+            return  # no topic of MQTT is longer, and answers have longer ones than requests
+        device, _, what = answer_to.removeprefix(core.topics.responses(mac).removesuffix("#")).partition("/")
+        to_all = not topic.startswith(core.topics.requests(mac).removesuffix("#"))
+        if to_all and device not in core.devices:
+            return  # gateway-15
+        if what.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._knows(Operation.ACK):
             return
         is_identifier = isinstance(problem, MalformedIdentifier)
-        operation = answer_to.rsplit("/", 2)[-2 if is_identifier else -1]
-        if operation in {Operation.ACK, Operation.ACK_DECODED} and self._knows(Operation.ACK):
-            return
-        core = self._core
         request_id = requests.read_id(payload)
-        own = f"/response/{core.settings.mac}/" in answer_to
         response = responses.Response(
             time=core.clock.time(core.agenda.now),
             status=Status.UNKNOWN_IDENTIFIER if is_identifier else Status.UNKNOWN_OPERATION,
             response_time=0,
-            origin=Origin.CONNECTED if own else Origin.GATEWAY,
+            origin=Origin.CONNECTED if device == mac else Origin.GATEWAY,
             id=UNSET if request_id is None else request_id,
             error_message=str(problem),
         )
@@ -111,14 +115,15 @@ class Answering:
             self._tell_version(exchange)
         elif exchange.device is None:
             exchange.give_up(Status.UNREACHABLE, f"the gateway knows no device {topic.device}")
-        elif self._open >= MOST_OPEN:
+        elif len(self._open) >= MOST_OPEN:
             exchange.give_up(Status.BUSY, f"the gateway works on {MOST_OPEN} requests already")
         elif not self._target.translate(exchange):
             return
         elif exchange.device is core.own:
             core.agenda.after(_THINKING, lambda _t: self._target.serve(exchange))
         else:
-            self._open += 1
+            self._open.add(exchange)
+            exchange.ended = self._open.discard
             core.agenda.after(PATIENCE, partial(self._expire, exchange))
             self._send(exchange)
 
@@ -129,7 +134,7 @@ class Answering:
             exchange.give_up(Status.NOT_SUPPORTED, "only a gateway has an API version")
 
     def _expire(self, exchange: Exchange, _t: float) -> None:
-        self._open -= 1
+        self._open.discard(exchange)
         exchange.time_out()
 
     # Through the mesh
@@ -148,6 +153,7 @@ class Answering:
         if route is None:
             exchange.give_up(Status.UNREACHABLE, "there is no route to the device")
         else:
+            exchange.way = route
             self._core.traffic.send((mesh.root, *route), priority=_priority(exchange), arrived=arrived)
 
     def _reacher(self, exchange: Exchange) -> Node | None:
@@ -159,13 +165,27 @@ class Answering:
 
     def _at_extender(self, exchange: Exchange, t: float) -> None:
         """Wait for the target's next advertisement, one target after the other (gateway-20)."""
-        device, extender = exchange.device, exchange.extender
-        assert device is not None and extender is not None  # noqa: S101, PT018 # see above
+        extender = exchange.extender
+        assert extender is not None  # noqa: S101 # see above
         self._count += 1
-        begin = max(t, self._sessions.get(extender, 0.0))
-        end = begin + device.advertisement_in(t, self._count) + _SESSION
-        self._sessions[extender] = end
-        self._core.agenda.at(end, partial(self._at_target, exchange))
+        is_free = extender not in self._sessions
+        heappush(self._sessions.setdefault(extender, []), (-_priority(exchange), self._count, exchange))
+        if is_free:
+            self._next_session(extender, t)
+
+    def _next_session(self, extender: Node, t: float) -> None:
+        waiting = self._sessions[extender]
+        while waiting:
+            _, count, exchange = heappop(waiting)
+            if not exchange.is_over and exchange.device is not None:
+                end = t + exchange.device.advertisement_in(t, count) + _SESSION
+                self._core.agenda.at(end, partial(self._end_session, extender, exchange))
+                return
+        del self._sessions[extender]
+
+    def _end_session(self, extender: Node, exchange: Exchange, t: float) -> None:
+        self._at_target(exchange, t)
+        self._next_session(extender, t)
 
     def _at_target(self, exchange: Exchange, _t: float) -> None:
         if not exchange.is_over and self._target.hears(exchange):
@@ -179,6 +199,7 @@ class Answering:
         route = self._core.mesh.route(node)
         deliver = self._target.perform(exchange)
         if route is not None:
+            exchange.way = route
             path = (*reversed(route), self._core.mesh.root)
             self._core.traffic.send(path, priority=_priority(exchange), arrived=lambda _t: deliver())
 

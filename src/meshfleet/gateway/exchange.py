@@ -10,6 +10,8 @@ from meshfleet.wire import responses
 from meshfleet.wire.codes import Operation, Origin, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.gateway.core import Core
     from meshfleet.gateway.world.device import Device
     from meshfleet.gateway.world.mesh import Node
@@ -32,11 +34,13 @@ class Exchange:
         "_core",
         "_since",
         "device",
+        "ended",
         "extender",
         "is_over",
         "request",
         "request_id",
         "topic",
+        "way",
     )
 
     def __init__(self, core: Core, topic: RequestTopic, request_id: RequestId | None) -> None:
@@ -49,6 +53,10 @@ class Exchange:
         self.device: Device | None = core.devices.get(topic.device)
         self.extender: Node | None = None
         """Who reaches the unconnected target."""
+        self.way: tuple[Node, ...] = ()
+        """The hops of the last packet, to the target or to the extender."""
+        self.ended: Callable[[Exchange], None] | None = None
+        """Told when the response is given."""
         self.is_over = False
 
     def answer(self, **content: Any) -> None:
@@ -77,6 +85,8 @@ class Exchange:
         if self.is_over or forgotten:
             return  # a gateway that has restarted knows nothing of what it was asked before
         self.is_over = True
+        if self.ended is not None:
+            self.ended(self)
         core, operation = self._core, self.topic.operation
         now = core.agenda.now
         response = _STRUCTS.get(operation, responses.Response)(
@@ -88,17 +98,18 @@ class Exchange:
             **self._way(origin),
             **content,
         )
-        payload = responses.encode(operation, response, version=core.settings.api_version)
+        known = operation if operation.is_answered else Operation.WRITE  # acks before their version
+        payload = responses.encode(known, response, version=core.settings.api_version)
         core.outbox.put(core.topics.spell(self.topic.response()), payload)
 
     def _way(self, origin: Origin) -> dict[str, Any]:
         """Tell the way to the target, or to the extender that stands for it (response-11, response-12)."""
         if self.extender is not None:
-            return {"extender_id": self.extender.mac, "extender_route": self._route(self.extender)}
+            return {"extender_id": self.extender.mac, "extender_route": self._route()}
         if origin is Origin.CONNECTED and self.device is not None and self.device is not self._core.own:
-            return {"route": self._route(self.device.node)}
+            return {"route": self._route()}
         return {}
 
-    def _route(self, node: Node) -> str:
+    def _route(self) -> str:
         """Spell a route; the one to the gateway itself is its MAC."""
-        return "-".join(hop.mac for hop in self._core.mesh.route(node) or (node,))
+        return "-".join(hop.mac for hop in self.way or (self._core.mesh.root,))

@@ -169,8 +169,24 @@ class Life:
     def raise_alarm(self, device: Device, t: float) -> None:
         """Somebody presses the button. The alarm stays until it is cleared by a write (gateway-34)."""
         device.set_value(_ALARM, b"\1")
-        self._core.report.event(device, _ALARM, b"\1", t)
-        self.report_property(device, _ALARM, t)
+        self._tell(device, _ALARM, b"\1", t)
+
+    def _tell(self, device: Device, identifier: Identifier, raw: bytes, t: float) -> None:
+        """Tell what happened as an event and as a property; who is not heard keeps the event for later."""
+        heard = self._has_listener(device, t)
+        self._core.report.event(device, identifier, raw, t, heard=heard)
+        if heard:
+            self.report_property(device, identifier, t)
+
+    def _has_listener(self, device: Device, t: float) -> bool:
+        """Whether somebody in the tree hears the device now."""
+        node, mesh = device.node, self._core.mesh
+        if device.is_connected:
+            return node.depth >= 0
+        return any(
+            hearer.depth >= 0 and mesh.rssi(node, i, t) >= radio.HEARD
+            for i, hearer in enumerate(node.hearers)
+        )
 
     def _plan_turn(self, device: Device) -> None:
         n = device.transitions
@@ -188,9 +204,8 @@ class Life:
     def _turn(self, device: Device, t: float) -> None:
         """Motion comes or goes."""
         device.turn(t)
-        if self._speaks(device):
-            self._core.report.event(device, _MOTION, properties.motion_event(device), t)
-            self.report_property(device, _MOTION, t)
+        if self._speaks(device) and device.battery_level(t):
+            self._tell(device, _MOTION, properties.motion_event(device), t)
         self._plan_turn(device)
 
     def _speaks(self, device: Device) -> bool:
@@ -220,7 +235,7 @@ class Life:
     def _report_next(self, device: Device, place: int, booted: float, t: float) -> None:
         if device.booted != booted or device.is_away:
             return  # it has restarted, and forgotten what it was about
-        if place == len(device.product.reported):
+        if place == len(device.product.reported) or not self._speaks(device):
             device.is_reporting = False
             return
         self.report_property(device, device.product.reported[place], t)

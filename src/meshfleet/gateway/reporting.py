@@ -103,12 +103,15 @@ class Reporting:
             decoded = self._decode(identifier, raw)
             self._put_measurement(device, identifier, sample, self._clock.time(t), decoded)
 
-    def event(self, device: Device, identifier: Identifier, raw: bytes | None, t: float) -> None:
-        """Something has happened."""
+    def event(
+        self, device: Device, identifier: Identifier, raw: bytes | None, t: float, *, heard: bool = True
+    ) -> None:
+        """Something has happened; when nobody heard it, the device keeps it all the same."""
         sample = Sample(self._clock.millis(t), device.next_seq(Kind.EVENT, identifier), raw)
         if self._keeps_samples:
             device.samples_of(Kind.EVENT, identifier).keep(sample)
-        self.sample(device, Kind.EVENT, identifier, sample)
+        if heard:
+            self.sample(device, Kind.EVENT, identifier, sample)
 
     def sample(self, device: Device, kind: Kind, identifier: Identifier, sample: Sample) -> None:
         """A timestamped measurement or event, for the first time or once more."""

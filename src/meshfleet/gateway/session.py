@@ -190,10 +190,17 @@ class Session:
                 if message.topic == answers:
                     self._image_source(link).answer_came(message.payload)
                 else:
-                    payload = _TOO_LONG if isinstance(message, Oversized) else message.payload
-                    self.gateway.receive(message.topic, payload, self._now())
+                    self._take(message)
             batch.acknowledge()
             self.touched(self)
+
+    def _take(self, message: Publish) -> None:
+        """Hand a message to the gateway. Whatever it is, it does not stop anything else."""
+        payload = _TOO_LONG if isinstance(message, Oversized) else message.payload
+        try:
+            self.gateway.receive(message.topic, payload, self._now())
+        except Exception:  # noqa: BLE001 # one gateway of thousands, and one request of many
+            _log.exception("%s cannot serve a request, which is a defect of ours", self._mac)
 
     # Chores
 

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.gateway import properties
-from meshfleet.gateway.world.products import GATEWAY, Mode
+from meshfleet.gateway.world.products import GATEWAY, PRODUCTS, Mode
 from meshfleet.gateway.world.site import public_key
 from meshfleet.wire import gating
 from meshfleet.wire.codes import AccessType, Operation, Status
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.identifiers import Entry
 
 _MODE: Final = Identifier("8110")
+_GATEWAYS_ONLY: Final = GATEWAY.identifiers.difference(*(product.identifiers for product in PRODUCTS))
 _READABLE: Final = (Access.READ, Access.READ_WRITE)
 _WRITABLE: Final = (Access.WRITE, Access.READ_WRITE)
 
@@ -62,7 +63,7 @@ class Target:
     def hears(self, exchange: Exchange) -> bool:
         """Whether the device takes the request at all. The gateway wakes one from storage (gateway-32)."""
         device = exchange.device
-        if device is None:
+        if device is None or not device.battery_level(self._core.agenda.now):
             return False
         wakes = device.mode is Mode.STORAGE and exchange.topic.operation in _WRITES
         if wakes and self._identifier(exchange) == _MODE:
@@ -124,7 +125,7 @@ class Target:
         """Check that the device has the identifier and allows the access (response-26, response-28)."""
         identifier = self._identifier(exchange)
         if identifier not in device.product.identifiers:
-            if identifier in GATEWAY.identifiers:
+            if identifier in _GATEWAYS_ONLY:
                 return Status.NOT_SUPPORTED, f"{identifier} is there on gateways only"
             return Status.UNKNOWN_IDENTIFIER, f"{device.product.name} has no {identifier}"
         access = self._core.catalogue[identifier].access

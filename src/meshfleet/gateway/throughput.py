@@ -47,7 +47,7 @@ class Throughput:
         if sender.test is not test:
             return  # stopped, or the sender has restarted
         for _ in range(min(test.burst, test.left)):
-            if self._core.traffic.is_full(sender.node):
+            if self._core.traffic.is_full(sender.node, test.priority):
                 break  # the rest has to wait: nobody gains from packets that are lost at once
             test.left -= 1
             for receiver in receivers:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.gateway.world import radio
 from meshfleet.gateway.world.noise import noise
+from meshfleet.wire.codes import Priority
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,10 +47,12 @@ class _Packet:
 class _Sender:
     """What one node has to send: the highest priority first, then in order of arrival."""
 
-    __slots__ = ("is_busy", "queue")
+    __slots__ = ("is_busy", "queue", "waiting")
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, _Packet]] = []
+        self.waiting = [0] * len(Priority)
+        """Packets of each priority in the queue: a crowd leaves room for what is more urgent."""
         self.is_busy = False
 
 
@@ -67,14 +70,15 @@ class Traffic:
         """Send a packet from the first node of a path to the last; then one of both happens."""
         self._enter(_Packet(path, priority, arrived, lost), self._agenda.now)
 
-    def is_full(self, node: Node) -> bool:
-        """Whether a node has no room for more packets."""
-        return node in self._senders and len(self._senders[node].queue) >= _LONGEST_QUEUE
+    def is_full(self, node: Node, priority: int) -> bool:
+        """Whether a node has no room for more packets of a priority."""
+        return node in self._senders and self._senders[node].waiting[priority] >= _LONGEST_QUEUE
 
     def clear(self) -> None:
         """Forget all packets: the gateway has lost its memory. What waits for them will time out."""
         for sender in self._senders.values():
             sender.queue.clear()
+            sender.waiting = [0] * len(Priority)
 
     def _enter(self, packet: _Packet, t: float) -> None:
         """Take a packet in: it has arrived, or waits for its turn to be sent."""
@@ -82,9 +86,10 @@ class Traffic:
             packet.arrived(t)
             return
         sender = self._senders.setdefault(packet.path[packet.at], _Sender())
-        if len(sender.queue) >= _LONGEST_QUEUE:
+        if sender.waiting[packet.priority] >= _LONGEST_QUEUE:
             self._lose(packet, t)
             return
+        sender.waiting[packet.priority] += 1
         heappush(sender.queue, (-packet.priority, next(self._order), packet))
         if not sender.is_busy:
             self._send_next(packet.path[packet.at], t)
@@ -94,6 +99,7 @@ class Traffic:
         if sender.queue:
             sender.is_busy = True
             _, order, packet = heappop(sender.queue)
+            sender.waiting[packet.priority] -= 1
             self._agenda.at(t + AIRTIME, partial(self._sent, node, packet, order))
         else:
             del self._senders[node]
@@ -107,6 +113,7 @@ class Traffic:
             self._agenda.at(t + LATENCY, partial(self._enter, packet))
         elif packet.tries < _MOST_TRIES:
             packet.tries += 1
+            self._senders[node].waiting[packet.priority] += 1
             heappush(self._senders[node].queue, (-packet.priority, order, packet))
         else:
             self._lose(packet, t)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import UndecodableValue
+from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.gateway.commands import ACTS, Commands, Refusal
 from meshfleet.gateway.effects import fits, take_effect
 from meshfleet.wire.codes import Status
@@ -50,8 +50,9 @@ class Writing:
             return None
         try:
             decoded = entry.decode(value)
-        except UndecodableValue as exc:
+            if decoded.ext is not None:
+                return Refusal(Status.INVALID_VALUE, f"{entry.name} takes no more bytes than its layout has")
+            entry.encode(decoded.value)  # what is read as it is may still be refused when written (value-44)
+        except (UndecodableValue, UnencodableValue) as exc:
             return Refusal(Status.INVALID_VALUE, exc.reason)
-        if decoded.ext is not None:
-            return Refusal(Status.INVALID_VALUE, f"{entry.name} takes no more bytes than its layout has")
         return None

@@ -60,9 +60,9 @@ class Samples:
         del self._keys[at], self._values[at]
         return True
 
-    def newest_before(self, millis: int) -> Sample | None:
-        """The sample that a backfill brings next."""
-        at = bisect_left(self._keys, millis << _SEQ_BITS)
+    def newest_before(self, millis: int, seq: int = 0) -> Sample | None:
+        """The sample that a backfill brings next. In a fast world several have the same time."""
+        at = bisect_left(self._keys, millis << _SEQ_BITS | seq)
         return self._sample(at - 1) if at else None
 
     def erase(self) -> None:

@@ -86,7 +86,8 @@ def public_key(mac: Mac) -> bytes:
 
 def describe(site: Site, mesh: Mesh) -> dict[str, Any]:
     """A site as JSON, with the tree as it is at first."""
-    return {"gateway": site.gateway, "devices": [_described(each, mesh) for each in site.devices]}
+    described = {"gateway": site.gateway, "devices": [_described(each, mesh) for each in site.devices]}
+    return described | {"walls": site.walls._asdict()} if site.devices and any(site.walls) else described
 
 
 def _described(fixture: Fixture, mesh: Mesh) -> dict[str, Any]:

@@ -1,0 +1,165 @@
+"""What tests of commands that run need: the command as a program, and an MQTT client that is not ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from click.testing import CliRunner
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion
+
+from meshfleet.cli import main
+
+if TYPE_CHECKING:
+    from signal import Signals
+
+    from click.testing import Result
+
+    from tests.servers import Mosquitto
+
+PATIENCE = 30.0
+"""Seconds until something must have happened; reached only when it is broken."""
+
+_VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_PASSWORD")
+
+
+def run(*arguments: str, stdin: str = "", **variables: str) -> Result:
+    """Run a command that ends by itself, in this process."""
+    return CliRunner().invoke(
+        main, arguments, input=stdin, env={**dict.fromkeys(_VARIABLES), **variables}, prog_name="meshfleet"
+    )
+
+
+def url(broker: Mosquitto, *, user: str = "", scheme: str = "mqtt") -> str:
+    """The address of a broker; `user` is a name, a colon and a password."""
+    return f"{scheme}://{user}{'@' if user else ''}{broker.address.host}:{broker.address.port}"
+
+
+class Program:
+    """A command in a process of its own, which is gone when the block ends."""
+
+    def __init__(self, *arguments: str, before: str = "", **variables: str) -> None:
+        command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
+        if before:  # something for the shell
+            command = ["sh", "-c", f'{before}; exec "$0" "$@"', *command]
+        inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**inherited, **variables},
+        )
+        self._said = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=PATIENCE)
+
+    def line(self) -> str:
+        """The next line on its standard output."""
+        output = self._process.stdout
+        assert output is not None
+        line = b""
+        until = time.monotonic() + PATIENCE
+        while (
+            not line.endswith(b"\n") and select.select([output], [], [], max(0, until - time.monotonic()))[0]
+        ):
+            line += (read := output.read(1) or b"")
+            if not read:
+                break
+        self._said += line
+        assert line, "it has nothing to say"
+        return line.decode()
+
+    def end(self, how: Signals | None = None) -> tuple[int, str, str]:
+        """Wait for its end, or bring it about: its exit code, and all that it said on both ways."""
+        if how is not None:
+            self._process.send_signal(how)
+        output, errors = self._process.communicate(timeout=PATIENCE)
+        return self._process.returncode, (self._said + output).decode(), errors.decode()
+
+
+class Heard(NamedTuple):
+    """A message that came."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+
+    @property
+    def said(self) -> Any:
+        """Its payload."""
+        return json.loads(self.payload)
+
+
+class Ear:
+    """Hears everything on a broker, and can say something."""
+
+    def __init__(self, broker: Mosquitto, **login: str) -> None:
+        self._client = Client(CallbackAPIVersion.VERSION2)
+        if login:
+            self._client.username_pw_set(**login)
+        self._heard: Queue[Heard] = Queue()
+        self._listens: Queue[object] = Queue()
+        self._client.on_message = lambda _, __, message: self._heard.put(_plain(message))
+        self._client.on_subscribe = lambda *_: self._listens.put(None)
+        self._client.connect(*broker.address)
+
+    def __enter__(self) -> Self:
+        self._client.loop_start()
+        self._client.subscribe("#", 1)
+        self._listens.get(timeout=PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def say(self, topic: str, payload: bytes = b"") -> None:
+        """Publish something."""
+        self._client.publish(topic, payload, 1).wait_for_publish(PATIENCE)
+
+    def hear(self, pattern: str) -> Heard:
+        """The next message whose topic matches a regular expression as a whole."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                heard = self._heard.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                raise AssertionError(f"nobody says {pattern}") from None
+            if re.fullmatch(pattern, heard.topic):
+                return heard
+
+
+def _plain(message: MQTTMessage) -> Heard:
+    return Heard(message.topic, bytes(message.payload), message.qos, message.retain)
+
+
+def wait_for_log(folder: Path, pattern: str, times: int = 1) -> list[str]:
+    """What a pattern finds in the log of a broker in this folder, as soon as it is there so often."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        found = re.findall(pattern, (folder / "mosquitto.log").read_text(), re.MULTILINE)
+        if len(found) >= times:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"the broker does not log {pattern}")
+
+
+GOODBYE = r"Client (\S+) (?:\[\S+\] )?disconnected\.$"
+"""In the log of a broker: this client took its leave, instead of being gone."""

@@ -1,0 +1,248 @@
+"""`meshfleet gateway` as a user types it: what it takes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from tests.cli.outside import Program, run, url
+from tests.parts import MOSQUITTO_PASSWD, need
+from tests.servers import Mosquitto, free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+MAC = "d0cf5e000001"
+FIELDS = ["mac", "model", "name", "floor", "x", "y", "parent"]
+HIDDEN = "hunter22"
+
+
+def gateway(*arguments: str, **variables: str) -> Result:
+    return run("gateway", *arguments, **variables)
+
+
+def described(*arguments: str) -> dict[str, Any]:
+    result = gateway("--mac", MAC, "--describe", *arguments)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+# --- What it takes ---
+
+
+@pytest.mark.rule("gateway-45")
+def test_the_help_names_every_option_and_its_default() -> None:
+    words = re.sub(r"\s+", " ", gateway("--help").output)
+    for option in ("broker", "mac", "site", "topic-prefix", "disable-subscribe", "fault", "tls-ca", "json"):
+        assert f"--{option}" in words
+    defaults = {"devices": "10", "mode": "raw", "api-version": "2.4.0", "seed": "1", "speed": "1.0"}
+    for option, default in defaults.items():
+        assert re.search(rf"--{option} [^\[]*(\[raw\|decoded\][^\[]*)?\[default: {default}[\];]", words), (
+            option
+        )
+    assert "MESHFLEET_BROKER" in words
+
+
+@pytest.mark.parametrize(
+    "spelled", [MAC, "D0CF5E000001", "d0:cf:5e:00:00:01", "D0-CF-5E-00-00-01", "D0:cf:5E:00:00:01"]
+)
+def test_a_mac_may_be_spelled_as_labels_do(spelled: str) -> None:
+    result = gateway("--mac", spelled, "--devices", "0", "--describe")
+    assert json.loads(result.output) == {"gateway": MAC, "devices": []}
+
+
+WRONG = [
+    (["--mac", ""], "--mac"),
+    (["--mac", "d0cf5e00000"], "12 lowercase hex digits"),
+    (["--mac", "d0cf5e00000g"], "12 lowercase hex digits"),
+    (["--mac", "ffffffffffff"], "--mac"),  # requests to it would be for all gateways
+    (["--devices", "-1"], "--devices"),
+    (["--devices", "10001"], "--devices"),
+    (["--devices", "ten"], "--devices"),
+    (["--mode", "RAW!"], "--mode"),
+    (["--api-version", "two"], "--api-version"),
+    (["--api-version", "1.1.9"], "1.1.9 is not between 1.2.0 and 2.4.0"),
+    (["--api-version", "2.4.1"], "2.4.1 is not between 1.2.0 and 2.4.0"),
+    (["--seed", "x"], "--seed"),
+    (["--speed", "0"], "--speed"),
+    (["--speed", "-1"], "--speed"),
+    (["--speed", "inf"], "--speed"),
+    (["--speed", "nan"], "--speed"),
+    (["--site", "no-such-file"], "does not exist"),
+    (["--site", "."], "is a directory"),
+    (["--topic-prefix", "a/#"], "cannot stand in front of a topic"),
+    (["--fault", "gremlins=1"], "'gremlins' is not one of loss, delay"),
+    (["--fault", "loss"], "is not a number"),
+    (["--fault", "loss=1.1"], "fraction from 0 to 1"),
+    (["--fault", "loss=nan"], "fraction from 0 to 1"),
+    (["--fault", "crash=-1"], "seconds from 0 to 86400"),
+    (["--tls-ca", "no-such-file"], "does not exist"),
+    (["--broker", "127.0.0.1"], "--broker"),
+    (["--broker", "http://127.0.0.1"], "--broker"),
+    (["--what"], "No such option"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG)
+def test_a_wrong_value_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
+    good = ["--mac", MAC, "--devices", "0", "--broker", f"mqtt://127.0.0.1:{free_port()}"]
+    result = gateway(*good, *arguments)
+    assert (result.exit_code, words in result.output) == (2, True), result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("wrong", [["--api-version", "9.9.9"], ["--speed", "nan"], ["--fault", "loss=2"]])
+def test_what_cannot_run_cannot_be_described_either(wrong: list[str]) -> None:
+    assert gateway("--mac", MAC, "--describe", *wrong).exit_code == 2
+
+
+def test_without_a_mac_or_a_broker_it_says_which_is_missing() -> None:
+    for given, missing in (([], "'--mac'"), (["--mac", MAC], "'--broker'")):
+        result = gateway(*given)
+        assert (result.exit_code, missing in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "broken", ["mqtt://ada:{}@host:99999", "mqtt://ada:{}@", "ftp://ada:{}@host", "ada:{}@host"]
+)
+def test_an_address_that_cannot_be_used_is_not_repeated(broken: str) -> None:
+    for given in ({"MESHFLEET_BROKER": broken.format(HIDDEN)}, {}):
+        result = gateway("--mac", MAC, *([] if given else ["--broker", broken.format(HIDDEN)]), **given)
+        assert (result.exit_code, HIDDEN in result.output) == (2, False), result.output
+
+
+# --- The site ---
+
+
+@pytest.mark.rule("gateway-44")
+def test_describe_prints_the_site_and_runs_nothing() -> None:
+    found = described("--broker", f"mqtt://127.0.0.1:{free_port()}")  # where nobody is
+    assert list(found)[:2] == ["gateway", "devices"]
+    assert found["gateway"] == MAC
+    assert len(found["devices"]) == 10
+    parents = {MAC, None} | {each["mac"] for each in found["devices"] if each["model"] in ("0040", "0043")}
+    for device in found["devices"]:
+        assert list(device)[:7] == FIELDS
+        assert set(device) - set(FIELDS) <= {"access", "publicKey"}
+        assert device["parent"] in parents
+        assert isinstance(device["floor"], int)
+        assert isinstance(device["x"], float)
+        assert isinstance(device["y"], float)
+
+
+@pytest.mark.rule("gateway-41")
+def test_the_same_seed_gives_the_same_site_and_another_another() -> None:
+    assert described("--seed", "5") == described("--seed", "5")
+    places = [[(each["x"], each["y"]) for each in described("--seed", seed)["devices"]] for seed in "56"]
+    assert places[0] != places[1]
+    assert described() == described("--seed", "1", "--devices", "10")
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "7"])
+@pytest.mark.parametrize("devices", ["1", "10", "60"])
+def test_a_described_site_can_be_given_back(devices: str, seed: str, tmp_path: Path) -> None:
+    found = described("--devices", devices, "--seed", seed)
+    file = tmp_path / "site.json"
+    file.write_text(json.dumps(found))
+    assert described("--site", str(file), "--seed", seed) == found
+
+
+def test_a_site_with_mistakes_is_refused_with_all_of_them(tmp_path: Path) -> None:
+    good = {"mac": "c00000000002", "model": "0018", "x": 1, "y": 2}
+    devices = [good, {**good, "x": "far"}, {"mac": "nobody", "model": "9999", "y": 0, "colour": "red"}]
+    file = tmp_path / "site.json"
+    file.write_text(json.dumps({"gateway": "d0cf5e000002", "devices": devices, "walls": {"z": []}}))
+    result = gateway("--mac", MAC, "--site", str(file), "--describe")
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    for where in (
+        "gateway",
+        "walls.z",
+        "devices[1].mac",
+        "devices[1].x",
+        "devices[2].mac",
+        "devices[2].model",
+        "devices[2].x",
+        "devices[2].colour",
+    ):
+        assert any(f"site.json: {where}: " in line for line in lines), where
+    assert len(lines) == 8
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"null", b'{"devices": 1}'])
+def test_a_file_that_is_no_site_is_refused_with_a_sentence(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "site.json"
+    file.write_bytes(content)
+    result = gateway("--mac", MAC, "--site", str(file), "--describe")
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
+    assert result.output.startswith(f"Error: {file}: ")
+
+
+def test_a_site_has_its_devices_so_their_number_cannot_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "site.json"
+    file.write_text('{"devices": []}')
+    result = gateway("--mac", MAC, "--site", str(file), "--devices", "10", "--describe")
+    assert (result.exit_code, "exclude each other" in result.output) == (2, True)
+
+
+# --- What keeps it from running ---
+
+
+def assert_fails(result: Result, words: str) -> None:
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    (line,) = result.output.splitlines()
+    assert re.search(words, line), line
+    assert HIDDEN not in line
+
+
+def test_a_broker_that_is_not_there_is_an_error_of_one_sentence() -> None:
+    address = f"mqtt://ada:{HIDDEN}@127.0.0.1:{free_port()}"
+    assert_fails(gateway("--mac", MAC, "--broker", address), "Connection refused")
+    assert_fails(gateway("--mac", MAC, MESHFLEET_BROKER=address), "Connection refused")
+
+
+def test_a_broker_that_wants_another_password_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "passwords"
+    subprocess.run([need(MOSQUITTO_PASSWD), "-c", "-b", file, MAC, "right"], check=True, capture_output=True)
+    with Mosquitto(tmp_path, f"password_file {file}") as guarded:
+        result = gateway("--mac", MAC, "--broker", url(guarded, user=f"{MAC}:{HIDDEN}"))
+    assert_fails(result, r"mqtt://127\.0\.0\.1")
+
+
+def test_certificates_are_checked_against_the_authorities_that_one_trusts(tmp_path: Path) -> None:
+    good, bad = trustme.CA(), trustme.CA()
+    file = tmp_path / "server.pem"
+    good.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(file))
+    for name, authority in (("good", good), ("bad", bad)):
+        authority.cert_pem.write_to_path(str(tmp_path / name))
+    with Mosquitto(tmp_path, f"certfile {file}", f"keyfile {file}") as secure:
+        given = ["--mac", MAC, "--broker", url(secure, scheme="mqtts"), "--devices", "0"]
+        assert_fails(gateway(*given), "certificate")
+        assert_fails(gateway(*given, "--tls-ca", str(tmp_path / "bad")), "certificate")
+        assert_fails(gateway(*given, "--tls-ca", str(tmp_path / "mosquitto.conf")), "certificate")
+        with Program("gateway", *given, "--tls-ca", str(tmp_path / "good")) as program:
+            assert "is connected" in program.line()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000])
+def test_a_state_that_is_none_is_refused_and_kept_as_it_is(content: bytes, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_bytes(content)
+    result = gateway("--mac", MAC, "--broker", f"mqtt://127.0.0.1:{free_port()}", "--state", str(state))
+    assert_fails(result, rf"^Error: {state} cannot be used: ")
+    assert state.read_bytes() == content
+
+
+def test_a_state_that_cannot_be_kept_is_found_out_at_once(tmp_path: Path) -> None:
+    state = tmp_path / "nowhere" / "state.json"
+    result = gateway("--mac", MAC, "--broker", f"mqtt://127.0.0.1:{free_port()}", "--state", str(state))
+    assert_fails(result, "cannot be used")

@@ -1,0 +1,101 @@
+"""Samples wait in order, go when they are named, and give way when there are too many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.gateway.world.samples import CAPACITY, Sample, Samples
+
+MOMENT = 1_790_000_000_000
+
+
+def kept(*millis: int) -> Samples:
+    samples = Samples()
+    for number, each in enumerate(millis):
+        samples.keep(Sample(MOMENT + each, number % 256, bytes((number % 256,))))
+    return samples
+
+
+def times(samples: Samples) -> list[int]:
+    return [sample.millis - MOMENT for sample in samples]
+
+
+def backfill(samples: Samples, before: int) -> list[Sample]:
+    """All that a backfill would bring, one after the other."""
+    brought: list[Sample] = []
+    while (sample := samples.newest_before(before)) is not None:
+        brought.append(sample)
+        before = sample.millis
+    return brought
+
+
+def test_a_sample_is_kept_as_it_was() -> None:
+    samples = Samples()
+    for sample in (Sample(MOMENT, 255, b""), Sample(MOMENT + 1, 0, None), Sample(MOMENT + 2, 1, b"\xff" * 9)):
+        samples.keep(sample)
+        assert list(samples)[-1] == sample
+
+
+@pytest.mark.rule("ack-19")
+def test_only_the_named_sample_goes() -> None:
+    samples = kept(0, 60_000, 120_000)
+    assert samples.drop(MOMENT + 60_000)
+    assert times(samples) == [0, 120_000]
+
+
+@pytest.mark.parametrize(
+    "millis", [-1, 1, 59_999, 60_001, 999_999_999, -MOMENT, -MOMENT - 62_000_000_000_000]
+)
+def test_a_time_without_a_sample_changes_nothing(millis: int) -> None:
+    samples = kept(0, 60_000)
+    assert not samples.drop(MOMENT + millis)
+    assert times(samples) == [0, 60_000]
+
+
+def test_a_sample_goes_once() -> None:
+    samples = kept(0)
+    assert samples.drop(MOMENT)
+    assert not samples.drop(MOMENT)
+
+
+@pytest.mark.rule("ack-23")
+def test_all_go_at_once() -> None:
+    samples = kept(0, 1, 2)
+    samples.erase()
+    assert (len(samples), list(samples), samples.newest_before(MOMENT + 9)) == (0, [], None)
+    samples.keep(Sample(MOMENT + 3, 3, None))
+    assert times(samples) == [3]
+
+
+def test_the_oldest_give_way() -> None:
+    samples = kept(*range(CAPACITY + 3))
+    assert times(samples) == list(range(3, CAPACITY + 3))
+    assert not samples.drop(MOMENT + 2)
+    assert samples.drop(MOMENT + 3)
+
+
+@pytest.mark.rule("ack-20")
+def test_a_backfill_goes_from_the_newest_to_the_oldest() -> None:
+    samples = kept(0, 60, 120, 180)
+    assert [each.millis - MOMENT for each in backfill(samples, MOMENT + 180)] == [120, 60, 0]
+    assert backfill(samples, MOMENT) == []
+    assert samples.newest_before(MOMENT + 61) == Sample(MOMENT + 60, 1, b"\1")
+
+
+def test_of_samples_of_one_millisecond_each_ack_removes_one() -> None:
+    """A fast world has several in a millisecond; each is acknowledged by itself, with the same words."""
+    samples = kept(0, 5, 5, 5, 9)
+    assert [samples.drop(MOMENT + 5) for _ in range(4)] == [True, True, True, False]
+    assert times(samples) == [0, 9]
+
+
+@given(st.lists(st.integers(0, 40), unique=True).map(sorted), st.lists(st.integers(-2, 42)))
+def test_what_is_left_is_what_was_not_named(made: list[int], named: list[int]) -> None:
+    samples = kept(*made)
+    for each in named:
+        samples.drop(MOMENT + each)
+    left = [each for each in made if each not in named]
+    assert times(samples) == left
+    assert [each.millis - MOMENT for each in backfill(samples, MOMENT + 99)] == left[::-1]
