@@ -49,7 +49,7 @@ class Commands:
 
     def soft_reset(self, device: Device, _raw: bytes, _t: float) -> None:
         """8300: restart."""
-        self._core.agenda.after(_SOON, lambda _: self.restart(device, Reset.SOFTWARE))
+        self._core.agenda.after(_SOON, lambda _: self._life.reboot(device, Reset.SOFTWARE))
 
     def factory_reset(self, device: Device, _raw: bytes, _t: float) -> None:
         """8301: forget what was written, and restart."""
@@ -59,12 +59,7 @@ class Commands:
         device.values = None
         for identifier, raw in device.product.values.items():
             take_effect(device, identifier, raw)
-        self.restart(device, Reset.SOFTWARE)
-
-    def restart(self, device: Device, cause: int) -> None:
-        """Restart a device; what it was busy with breaks off."""
-        self._updates.interrupted(device)
-        self._life.reboot(device, cause)
+        self._life.reboot(device, Reset.SOFTWARE)
 
     def report_properties(self, device: Device, _raw: bytes, _t: float) -> Refusal | None:
         """8302: report all properties; busy while it runs (gateway-35)."""
@@ -80,12 +75,16 @@ class Commands:
         if mode not in device.product.modes:
             return Refusal(Status.NOT_SUPPORTED, f"{device.product.name} has no mode {mode.name.lower()}")
         if mode is Mode.DFU:
-            self._core.agenda.after(_SOON, lambda now: self._updates.dfu_mode.enter(device, now))
+            self._soon(device, lambda now: self._updates.dfu_mode.enter(device, now))
         elif mode is not device.mode:
-            self._core.agenda.after(_SOON, lambda now: self._life.set_mode(device, mode, now))
+            self._soon(device, lambda now: self._life.set_mode(device, mode, now))
         else:
             self._life.report_property(device, Identifier("8110"), t)
         return None
+
+    def _soon(self, device: Device, deed: Callable[[float], None]) -> None:
+        """Let a device do something after its answer, unless it restarts before and forgets it."""
+        self._core.agenda.after(_SOON, lambda now: None if device.is_away else deed(now))
 
     def switch_legacy_mode(self, _gateway: Device, raw: bytes, t: float) -> Refusal | None:
         """8111, on the gateway: put a device into another mode that cannot be written itself."""

@@ -34,11 +34,9 @@ class Gateway:
         core = self._core = Core(settings, site, clock)
         if memory is not None:
             restore(core, memory)
-        life = Life(core)
-        self._updates = Updates(core, life)
-        writing = Writing(core, life, self._updates)
-        self._commands = writing.commands
-        self._answering = Answering(core, writing)
+        self._life = Life(core)
+        self._updates = Updates(core, self._life)
+        self._answering = Answering(core, Writing(core, self._life, self._updates))
         if settings.faults.crash:
             self._plan_crash()
 
@@ -107,5 +105,5 @@ class Gateway:
         self._core.agenda.after(seconds + REBOOT, self._crash)
 
     def _crash(self, _t: float) -> None:
-        self._commands.restart(self._core.own, Reset.WATCHDOG)
+        self._life.reboot(self._core.own, Reset.WATCHDOG)
         self._plan_crash()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.gateway import properties
 from meshfleet.gateway.core import ComeUp, GoDown
 from meshfleet.gateway.world import radio
-from meshfleet.gateway.world.device import Reset
+from meshfleet.gateway.world.device import ADVERTISEMENTS, Reset
 from meshfleet.gateway.world.noise import bits, noise, wait
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.senses import failure, sense
@@ -74,6 +74,8 @@ class Life:
         self._together = -(-len(self._ring) // _MOST_BEATS)
         self._beats = -(-len(self._ring) // self._together)
         self._beat = 0
+        self.interrupt: Callable[[Device], None] = lambda _: None
+        """Told of every device that is about to restart, whatever it is busy with."""
         self._phase = noise(core.key, 7) * INTERVAL / self._beats
         self._plan_beat()
         for device in self._ring:
@@ -95,7 +97,10 @@ class Life:
     def beat(self, device: Device, t: float) -> None:
         """Let a device report what is due once in a minute."""
         device.beats += 1
-        if device.is_away or device.mode is Mode.DFU or not device.battery_level(t):
+        if not device.battery_level(t) and not device.is_away:
+            device.is_away = True  # for good: nothing restarts it
+            self._core.mesh.leave(device.node)
+        if device.is_away or device.mode is Mode.DFU:
             return
         if device.mode is Mode.STORAGE:
             self._tell_storage(device, t)
@@ -103,36 +108,40 @@ class Life:
         if device.is_connected and (device.node.depth < 0 or device.beats % _LOOKS_AROUND == 0):
             self._core.mesh.reconsider(device.node, t)
         self._tell_signal(device, t)
-        heard = self._is_heard(device, t)
+        copies = self._copies(device, t)
+        heard = copies > 0
         sent = t - HOP * max(device.node.depth, 1)
         if heard:
-            self._core.report.heartbeat(device, sent)
+            self._beat_heard(device, copies, sent)
         self._measure(device, sent, heard=heard)
         self._live(device, sent)
-        if device.beats % BEATS_BETWEEN_PROPERTIES == 1 and heard:
+        if device.beats % BEATS_BETWEEN_PROPERTIES == 1 and heard and not device.is_away:
             self.report_properties(device, sent)
 
-    def _is_heard(self, device: Device, t: float) -> bool:
-        """Whether reports of this beat arrive. Links are reliable, advertisements come in a few copies."""
+    def _beat_heard(self, device: Device, copies: int, t: float) -> None:
+        self._core.report.heartbeat(device, t)
+        device.copies = copies  # the next heartbeat tells it
+
+    def _copies(self, device: Device, t: float) -> int:
+        """How many copies of a beat arrive. Links are reliable, advertisements come in a few copies."""
         node = device.node
         if device.is_connected:
-            return node.depth >= 0
+            return ADVERTISEMENTS if node.depth >= 0 else 0
         # By the one who hears it best on average: who that is just now makes little difference.
         nearest = next((i for i, each in enumerate(node.hearers) if each.depth >= 0), None)
         if nearest is None or (level := self._core.mesh.rssi(node, nearest, t)) < radio.HEARD:
-            return False
+            return 0
         dice, lost = bits(device.key, device.beats), radio.loss(level) * 1024
-        device.copies = (
-            ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
-        )
-        return device.copies > 0
+        return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
     def _tell_signal(self, device: Device, t: float) -> None:
         mesh, node, tell = self._core.mesh, device.node, self._core.report.rssi
-        for i, hearer in enumerate(node.hearers[:_HEARERS]):
+        for i, hearer in enumerate(node.hearers):
+            linked = hearer is node.parent or hearer.parent is node
+            if i >= _HEARERS and not linked:
+                continue
             reading = mesh.reading(node, i, t, device.beats)
-            if hearer.depth >= 0 and reading >= radio.HEARD:
-                linked = hearer is node.parent or hearer.parent is node
+            if hearer.depth >= 0 and (linked or reading >= radio.HEARD):
                 channel = None if linked else 37 + (device.beats + i) % 3
                 tell(device, hearer.mac, reading, channel, t)
 
@@ -257,9 +266,10 @@ class Life:
         """Restart a device: it is away for some seconds, comes back and introduces itself."""
         if device.is_away:
             return
+        self.interrupt(device)
         device.is_away = True
         if device is self._core.own:
-            self._core.outbox.is_open = False
+            self._core.outbox.close()
             self._core.traffic.clear()
             self._core.chores.append(GoDown(crashed=cause == Reset.WATCHDOG))
         elif device.is_connected:
@@ -276,8 +286,8 @@ class Life:
             self._core.mesh.join(device.node, t)
         if then is not None:
             then(t)
-        if self._speaks(device) and self._is_heard(device, t):
-            self._core.report.heartbeat(device, t)
+        if self._speaks(device) and (copies := self._copies(device, t)):
+            self._beat_heard(device, copies, t)
             if cause == Reset.WATCHDOG:
                 self._core.report.event(device, _WATCHDOG_EVENT, None, t)
             self.report_properties(device, t)

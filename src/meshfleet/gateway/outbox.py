@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -32,7 +34,8 @@ class Outbox:
         self._agenda = agenda
         self._clock = clock
         self._key = key_of(key, "faults")
-        self._count = 0
+        self._luck = 0
+        self._life = 0
         self._ready: list[Publish] = []
         self._troubled = faults.touches_messages
         self.is_open = True
@@ -52,9 +55,15 @@ class Outbox:
         ready, self._ready = self._ready, []
         return ready
 
+    def close(self) -> None:
+        """Lose what is late, and whatever comes until it is open again: the gateway goes down."""
+        self.is_open = False
+        self._life += 1
+
     def _put_troubled(self, message: Publish) -> None:
         faults = self._faults
-        self._count += 1
+        # By what is said, not by how much was said before: else every response would move the trouble.
+        self._luck = crc32(message.payload, crc32(message.topic.encode()))
         if self._happens(faults.loss, 1):
             return
         if self._happens(faults.quoted_seq, 2):
@@ -70,12 +79,16 @@ class Outbox:
 
     def _publish(self, message: Publish, late: float) -> None:
         if late:
-            self._agenda.after(late * self._clock.speed, lambda _: self._ready.append(message))
+            self._agenda.after(late * self._clock.speed, partial(self._arrive, message, self._life))
         else:
+            self._ready.append(message)
+
+    def _arrive(self, message: Publish, life: int, _t: float) -> None:
+        if life == self._life:
             self._ready.append(message)
 
     def _happens(self, fraction: float, what: int) -> bool:
         return fraction > 0.0 and self._dice(what) < fraction
 
     def _dice(self, what: int) -> float:
-        return noise(self._key + what, self._count)
+        return noise(self._key + what, self._luck)

@@ -77,7 +77,9 @@ class Reporting:
             rssi=rssi,
             channel=UNSET if channel is None else channel,
             seq=device.next_seq(Kind.RSSI),
-            unreachable=rssi < USABLE or (device.is_connected and device.node.depth < 0),
+            # A link that holds is a way, however faint this reading of it.
+            unreachable=(channel is not None and rssi < USABLE)
+            or (device.is_connected and device.node.depth < 0),
         )
         self._put(device, Kind.RSSI, report)
 

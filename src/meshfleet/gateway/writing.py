@@ -26,7 +26,7 @@ class Writing:
     def __init__(self, core: Core, life: Life, updates: Updates) -> None:
         self._core = core
         self._life = life
-        self.commands = Commands(core, life, updates)
+        self._commands = Commands(core, life, updates)
 
     def write(self, device: Device, identifier: Identifier, raw: bytes | None, t: float) -> Refusal | None:
         """Write a value that the device has and allows to be written; None as value is NULL."""
@@ -36,7 +36,7 @@ class Writing:
         if refusal := self._misfit(identifier, value):
             return refusal
         if act := ACTS.get(identifier):
-            return act(self.commands, device, value, t)
+            return act(self._commands, device, value, t)
         if not fits(device, identifier, value):
             return Refusal(Status.INVALID_VALUE, f"{device.product.name} does not take this value")
         self._life.change(device, identifier, value, t)

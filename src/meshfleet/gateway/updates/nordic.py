@@ -43,9 +43,10 @@ def advertised_mac(device: Device) -> Mac:
 class DfuMode:
     """Devices that wait for an update in DFU mode."""
 
-    def __init__(self, core: Core, life: Life) -> None:
+    def __init__(self, core: Core, life: Life, is_served: Callable[[Device], bool]) -> None:
         self._core = core
         self._life = life
+        self._is_served = is_served
         self._before: dict[Mac, Mode] = {}
         """The modes that the devices came from."""
 
@@ -65,7 +66,7 @@ class DfuMode:
     def _advertise(self, device: Device, since: float, t: float) -> None:
         if device.mode is not Mode.DFU or device.is_away:
             return
-        if t - since >= _PATIENCE and not device.update:
+        if t - since >= _PATIENCE and not self._is_served(device):
             self.leave(device)
             return
         mesh = self._core.mesh

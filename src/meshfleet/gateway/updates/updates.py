@@ -48,7 +48,8 @@ class Updates:
         self._downloads: dict[Mac, Download] = {}
         self._broadcast: Broadcast | None = None
         self._nordic: NordicDfu | None = None
-        self.dfu_mode = DfuMode(core, life)
+        self.dfu_mode = DfuMode(core, life, self._is_served)
+        life.interrupt = self._interrupt
 
     # Download
 
@@ -178,7 +179,7 @@ class Updates:
 
     # What is going on
 
-    def interrupted(self, device: Device) -> None:
+    def _interrupt(self, device: Device) -> None:
         """A device restarts in the middle of something; with the gateway all transfers break off."""
         for update in list(self._running.values()):
             concerned = update.device is device or device is self._core.own
@@ -195,6 +196,11 @@ class Updates:
         update = Update(self._core, self._life, device, Plan(image, stage, self._mishaps.next()))
         self._running[device.mac] = update
         return update
+
+    def _is_served(self, device: Device) -> bool:
+        """Whether an image is on its way to a device in DFU mode."""
+        nordic = self._nordic
+        return nordic is not None and nordic.device is device and not nordic.is_over
 
     def _is_updating(self, device: Device) -> bool:
         update = self._running.get(device.mac)

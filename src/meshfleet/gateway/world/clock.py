@@ -21,7 +21,7 @@ class Clock:
     __slots__ = ("_last", "_origin", "_since", "speed")
 
     def __init__(self, origin: int, speed: float = 1.0) -> None:
-        if speed <= 0:
+        if not speed > 0:
             raise ValueError("a world that does not move cannot be simulated")
         self._origin: float = origin
         self._since = 0.0

@@ -84,7 +84,7 @@ class Device:
         self.reset = Reset.POWER_ON
         self.beats = 0
         self.copies = ADVERTISEMENTS
-        """Of the last heartbeat, as many as were heard."""
+        """Of the last heartbeat that was heard, as many as were."""
         self.seqs = bytearray(len(self.product.series))
         self.values: dict[Identifier, bytes] | None = None
         """What was written, or has changed by itself."""
@@ -147,7 +147,9 @@ class Device:
     # What follows from the time
 
     def battery_level(self, t: float) -> int:
-        """Percent left; it drains in about five years."""
+        """Percent left; it drains in about five years, unless the device hangs on the mains."""
+        if not self.product.battery:
+            return 100
         return max(0, self.battery - int(100.0 * t / _BATTERY_LIFE))
 
     def status(self, t: float) -> int:

@@ -1,0 +1,182 @@
+"""Trouble on request."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from meshfleet.errors import WireError
+from meshfleet.gateway import Faults
+from meshfleet.gateway.core import ComeUp, GoDown
+from meshfleet.gateway.life import REBOOT
+from meshfleet.gateway.world.products import Mode
+from meshfleet.wire import reports
+from meshfleet.wire.codes import Kind, Operation, Status
+from meshfleet.wire.ids import Identifier
+from meshfleet.wire.topics import ReportTopic
+from tests.gateway.living import HOUR, MINUTE, World, device, of, town
+from tests.gateway.world.trees import mac
+
+NAMES = [
+    "loss",
+    "delay",
+    "duplicate",
+    "reorder",
+    "quoted-seq",
+    "broken-json",
+    "silent",
+    "update-fail",
+    "crash",
+]
+FRACTIONS = [each for each in NAMES if each not in {"delay", "crash"}]
+
+
+@pytest.mark.rule("gateway-38")
+def test_without_a_word_there_is_no_trouble() -> None:
+    assert Faults.parse() == Faults()
+    assert not Faults().touches_messages
+
+
+@pytest.mark.rule("gateway-38", "gateway-39")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [0, 0.3, 1])
+def test_every_fault_is_set_by_its_name(name: str, value: float) -> None:
+    faults = Faults.parse(f"{name}={value}")
+    assert getattr(faults, name.replace("-", "_")) == value
+    others = {each: getattr(faults, each.replace("-", "_")) for each in NAMES if each != name}
+    assert set(others.values()) == {0.0}
+
+
+def test_several_faults_come_together_and_the_last_word_counts() -> None:
+    faults = Faults.parse("loss=0.1", "delay=2.5", "loss=0.2", "crash=86400")
+    assert faults == Faults(loss=0.2, delay=2.5, crash=86_400.0)
+
+
+@pytest.mark.rule("gateway-39")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", ["", "much", "-0.1", "nan", "inf", "1e9", "0,5"])
+def test_a_value_that_is_none_is_refused_with_its_name(name: str, value: str) -> None:
+    with pytest.raises(WireError) as caught:
+        Faults.parse(f"{name}={value}")
+    assert name in str(caught.value)
+    assert value in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_a_fraction_is_at_most_one(name: str) -> None:
+    with pytest.raises(WireError, match="fraction from 0 to 1"):
+        Faults.parse(f"{name}=1.01")
+
+
+@pytest.mark.parametrize("text", ["", "=1", "lost=1", "LOSS=1", "quoted_seq=1", "loss:1", " loss=1"])
+def test_an_unknown_fault_is_refused_and_the_known_ones_are_told(text: str) -> None:
+    with pytest.raises(WireError) as caught:
+        Faults.parse(text)
+    assert all(name in str(caught.value) for name in NAMES)
+
+
+def test_a_fault_without_a_value_is_refused() -> None:
+    with pytest.raises(WireError, match="loss"):
+        Faults.parse("loss")
+
+
+@pytest.mark.rule("gateway-40")
+@pytest.mark.parametrize(("fraction", "least", "most"), [(0.0, 0, 0), (0.3, 20, 40), (1.0, 100, 100)])
+def test_a_fraction_of_the_devices_is_silent(fraction: float, least: int, most: int) -> None:
+    world = town(100, faults=Faults(silent=fraction))
+    assert least <= sum(each.is_silent for each in world.devices) <= most
+    assert not world.device(world.mac).is_silent
+
+
+@pytest.mark.rule("gateway-28", "gateway-40")
+@pytest.mark.parametrize(("code", "origin"), [("0018", 32), ("0060", 16)])
+def test_a_silent_device_reports_and_does_not_answer(code: str, origin: int) -> None:
+    world = World([device(1, code=code)], faults=Faults(silent=1.0))
+    asked = world.now
+    response = world.ask(Operation.READ, mac(1), "8000")
+    assert (response.status, response.origin) == (Status.TIMEOUT, origin)
+    assert world.now - asked == pytest.approx(10.0)
+    assert len(of(world.live(HOUR), mac(1), Kind.HEARTBEAT)) >= 59
+    assert world.ask(Operation.READ, world.mac, "8000").status == Status.OK
+
+
+def test_a_silent_device_does_nothing_that_it_is_told() -> None:
+    world = World([device(1), device(2, x=3.0, code="0060", mode=Mode.STORAGE)], faults=Faults(silent=1.0))
+    for target, identifier, raw in ((mac(1), "9802", "00"), (mac(1), "8300", ""), (mac(2), "8110", "04")):
+        assert world.write(target, identifier, raw) == Status.TIMEOUT
+    world.live(30.0)
+    assert world.device(mac(1)).value(Identifier("9802")) == b"\x04"
+    assert world.device(mac(1)).booted <= 0
+    assert world.device(mac(2)).mode is Mode.STORAGE
+
+
+def falls(world: World) -> list[float]:
+    return [t for t, chore in world.chores if isinstance(chore, GoDown)]
+
+
+@pytest.mark.rule("gateway-38", "gateway-39", "gateway-42")
+@pytest.mark.parametrize("speed", [1.0, 10.0, 0.5])
+@pytest.mark.parametrize("seconds", [1.0, 30.0, 600.0])
+def test_a_gateway_crashes_again_and_again_by_the_clock_on_the_wall(speed: float, seconds: float) -> None:
+    world = World([device(1)], speed=speed, faults=Faults(crash=seconds))
+    world.live(10 * (seconds * speed + REBOOT))
+    down = falls(world)
+    assert 8 <= len(down) <= 20
+    # The time of the restart itself may come to it.
+    for gap in [b - a for a, b in pairwise(down)]:
+        assert seconds * speed - 1e-6 <= gap <= seconds * speed + REBOOT + 1e-6
+    assert [type(chore) for _, chore in world.chores[:4]] == [GoDown, ComeUp, GoDown, ComeUp]
+
+
+def test_a_gateway_tells_that_a_watchdog_has_reset_it() -> None:
+    world = World([device(1)], faults=Faults(crash=100.0))
+    told = world.live(5 * MINUTE)
+    assert falls(world)
+    assert of(told, world.mac, Kind.EVENT, "8113")
+    causes = [each.raw for each in of(told, world.mac, Kind.PROPERTY, "8102")]
+    assert (causes[0], causes[-1]) == (b"\0", b"\x02")
+
+
+@pytest.mark.parametrize("faults", [Faults(crash=20.0), Faults(crash=20.0, delay=3.0, reorder=0.5)])
+def test_nothing_is_published_while_the_gateway_is_down(faults: Faults) -> None:
+    world = town(20, faults=faults)
+    world.live(10 * MINUTE)
+    downs = falls(world)
+    ups = [t for t, chore in world.chores if isinstance(chore, ComeUp)]
+    spans = list(zip(downs, ups, strict=False))
+    assert len(spans) > 10
+    assert [t for t, _ in world.published if any(down < t < up for down, up in spans)] == []
+
+
+def test_samples_are_kept_over_crashes() -> None:
+    world = World([device(1)], faults=Faults(crash=30.0))
+    world.live(HOUR)
+    assert len(world.device(mac(1)).samples_of(Kind.MEASUREMENT, Identifier("8803"))) >= 58
+
+
+@pytest.mark.rule("gateway-41")
+def test_trouble_repeats_with_the_seed() -> None:
+    faults = Faults.parse("loss=0.2", "duplicate=0.2", "reorder=0.3", "quoted-seq=0.3", "broken-json=0.1")
+    one, same, other = (town(10, seed, faults=faults).leap(HOUR) for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+def test_all_trouble_at_once_stops_nobody() -> None:
+    faults = Faults.parse(*(f"{name}=0.5" for name in NAMES if name != "crash"), "crash=60")
+    world = town(20, faults=faults)
+    published = []
+    for n in range(60):
+        world.send(Operation.READ, world.devices[n % 20].mac, "8000")
+        published += world.leap(MINUTE)
+    readable = 0
+    for message in published:
+        topic = world.gateway.topics.parse(message.topic)
+        if isinstance(topic, ReportTopic):
+            try:
+                reports.decode(topic.kind, message.payload)
+            except WireError:
+                continue
+            readable += 1
+    assert 1000 < readable < len(published)

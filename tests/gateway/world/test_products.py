@@ -1,0 +1,145 @@
+"""What can be bought."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshfleet.gateway import properties
+from meshfleet.gateway.world.device import Device
+from meshfleet.gateway.world.mesh import MAX_CHILDREN
+from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Chip, Mode, Product, Role, Way
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.identifiers import BUILTIN, Access
+from meshfleet.wire.ids import Identifier
+from tests.gateway.world.trees import mesh_of, put
+
+EVERY = (*PRODUCTS, GATEWAY)
+every_product = pytest.mark.parametrize("product", EVERY, ids=lambda each: each.name)
+
+CONNECTED, UNCONNECTED, STORAGE, DFU = Mode.CONNECTED, Mode.UNCONNECTED, Mode.STORAGE, Mode.DFU
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "modes"),
+    [
+        ("0005", "MT MultiTracker 11x", {CONNECTED, STORAGE, UNCONNECTED, DFU}),
+        ("000F", "MT PocketClip 231", {STORAGE, UNCONNECTED, DFU}),
+        ("0011-01", "BlueUp SafeX BLE", {STORAGE, UNCONNECTED, DFU}),
+        ("0011-04", "KKM B1", {STORAGE, UNCONNECTED, DFU}),
+        ("0018", "MT MotionSensor 15x", {CONNECTED, STORAGE, UNCONNECTED, DFU}),
+        ("0040", "Raytac MDBT50Q-RX", {CONNECTED, STORAGE}),
+        ("0043", "Minew MBM01", {CONNECTED, STORAGE}),
+        ("0050", "MOKOSmart S03D", {CONNECTED, STORAGE}),
+        ("0060", "BlueUp SafeX", {STORAGE, UNCONNECTED}),
+        ("2011", "MT MeshConnect 2011", {CONNECTED}),
+    ],
+)
+def test_products_have_the_modes_of_the_real_ones(code: str, name: str, modes: set[Mode]) -> None:
+    assert BY_CODE[code].name == name
+    assert BY_CODE[code].modes == modes
+    assert BY_CODE[code].usual in modes - {STORAGE, DFU}
+
+
+@every_product
+def test_every_product_can_be_told_from_the_others_by_model_and_variant(product: Product) -> None:
+    assert [each for each in EVERY if (each.model, each.variant) == (product.model, product.variant)] == [
+        product
+    ]
+
+
+@every_product
+def test_every_identifier_of_a_product_is_in_the_catalogue(product: Product) -> None:
+    assert [each for each in (*product.identifiers, *product.events) if BUILTIN.find(each) is None] == []
+
+
+@every_product
+def test_what_is_reported_can_be_read_and_what_commands_can_only_be_written(product: Product) -> None:
+    readable = (Access.READ, Access.READ_WRITE)
+    told = (*product.measured, *product.reported, *product.silent)
+    assert [each for each in told if BUILTIN[each].access not in readable] == []
+    assert [each for each in product.commands if BUILTIN[each].access is not Access.WRITE] == []
+
+
+@every_product
+def test_every_series_that_a_product_reports_has_a_counter_of_its_own(product: Product) -> None:
+    places = list(product.series.values())
+    assert sorted(places) == list(range(len(places)))
+    wanted: set[tuple[Kind, Identifier | None]] = {(Kind.HEARTBEAT, None), (Kind.RSSI, None)}
+    wanted |= {(Kind.PROPERTY, each) for each in (*product.reported, *product.silent)}
+    wanted |= {(Kind.MEASUREMENT, each) for each in product.measured}
+    wanted |= {(Kind.EVENT, each) for each in product.events}
+    assert wanted <= set(product.series)
+
+
+@every_product
+def test_every_property_has_a_value_from_the_first_day_that_fits_its_layout(product: Product) -> None:
+    fixture = put(1, 2.0, code=next(code for code, each in BY_CODE.items() if each is product))
+    new = Device(fixture, mesh_of(fixture).nodes[fixture.mac], 1)
+    for identifier in (*product.measured, *product.reported, *product.silent):
+        raw = properties.read(new, identifier, 0.0)
+        assert raw, identifier
+        if BUILTIN[identifier].layout is not None:
+            BUILTIN.decode(identifier, raw)
+
+
+@every_product
+def test_every_writable_property_is_set_on_a_new_device(product: Product) -> None:
+    stored = {
+        each for each in (*product.reported, *product.silent) if BUILTIN[each].access is Access.READ_WRITE
+    }
+    assert stored - {Identifier("8110")} <= set(product.values)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "raw"),
+    [
+        ("9802", "04"),
+        ("9803", "02bc"),
+        ("9804", "00c80a"),
+        ("9805", "00c802"),
+        ("9806", "01f401"),
+        ("9807", "0bb805"),
+        ("9808", "003c"),
+        ("9810", "000000000000"),
+        ("9821", "00"),
+    ],
+)
+def test_a_new_pocket_clip_is_set_like_a_real_one(identifier: str, raw: str) -> None:
+    assert BY_CODE["000F"].values[Identifier(identifier)].hex() == raw
+
+
+@pytest.mark.parametrize(
+    ("chip", "powers"),
+    [
+        (Chip.NRF51822, {-30, -20, -16, -12, -8, -4, 0, 4}),
+        (Chip.NRF52832, {-40, -20, -16, -12, -8, -4, 0, 4}),
+        (Chip.NRF52840, {-40, -20, -16, -12, -8, -4, 0, 2, 3, 4, 5, 6, 7, 8}),
+    ],
+)
+def test_chips_have_the_power_steps_of_the_real_ones(chip: Chip, powers: set[int]) -> None:
+    assert set(chip.value) == powers
+    assert chip.is_nrf52 == (-40 in powers)
+
+
+@pytest.mark.rule("gateway-18")
+def test_gateways_and_extenders_are_the_ones_that_have_children() -> None:
+    relays = {each for each in EVERY if each.role is not Role.LEAF}
+    assert {each.model for each in relays} == {"0040", "0043", "2011"}
+    assert {each for each in EVERY if Identifier("8210") in each.values} == relays
+    assert {each.values[Identifier("8210")][0] for each in relays} == {MAX_CHILDREN}
+
+
+@pytest.mark.parametrize("code", ["000F"])
+def test_some_products_are_updated_by_nordic_dfu_only(code: str) -> None:
+    assert BY_CODE[code].ways == {Way.NORDIC_DFU}
+    assert not {"8120", "8121", "8122"} & BY_CODE[code].identifiers
+
+
+def test_only_products_with_dfu_mode_are_updated_in_it() -> None:
+    assert [each.name for each in PRODUCTS if (Way.NORDIC_DFU in each.ways) != (DFU in each.modes)] == []
+
+
+@pytest.mark.rule("gateway-31")
+def test_products_include_an_identifier_that_no_gateway_can_decode() -> None:
+    raw_only = {each for product in PRODUCTS for each in product.reported if BUILTIN[each].layout is None}
+    assert "8831" in raw_only
