@@ -74,6 +74,8 @@ class Commands:
         mode = Mode(raw[0])
         if mode not in device.product.modes:
             return Refusal(Status.NOT_SUPPORTED, f"{device.product.name} has no mode {mode.name.lower()}")
+        if self._updates.is_served(device):
+            return Refusal(Status.BUSY, "the device is being updated, which cannot be stopped")
         if mode is Mode.DFU:
             self._soon(device, lambda now: self._updates.dfu_mode.enter(device, now))
         elif mode is not device.mode:

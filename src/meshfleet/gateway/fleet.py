@@ -60,18 +60,18 @@ class Fleet:
             nonlocal missing
             missing -= 1
             if not missing:
+                self._pace.begin()
                 self.is_complete.set()
 
         async with asyncio.TaskGroup() as tasks:
             for session in self.sessions:
                 mac = session.gateway.settings.mac
-                tasks.create_task(session.run(turn, connected), name=f"gateway {mac}")
+                tasks.create_task(session.run(turn, connected, self.is_complete), name=f"gateway {mac}")
             tasks.create_task(self._live(), name="time of the fleet")
 
     async def _live(self) -> None:
         """Look after whoever is due."""
         await self.is_complete.wait()
-        self._pace.begin()
         while True:
             self._catch_up()
             await asyncio.sleep(_PAUSE)
@@ -92,10 +92,10 @@ class Fleet:
 
     def _advance(self, session: Session, moment: float) -> None:
         gateway = session.gateway
-        before = gateway.reports
         if messages := gateway.advance(moment):
             session.put(messages)
-        self._made += gateway.reports - before
+        self._made += gateway.reports - session.counted
+        session.counted = gateway.reports
         if gateway.has_chores:
             for chore in gateway.chores():
                 session.do(chore)

@@ -265,6 +265,9 @@ class Life:
     ) -> None:
         """Restart a device: it is away for some seconds, comes back and introduces itself."""
         if device.is_away:
+            if then is not None and device.battery_level(self._core.agenda.now):
+                again = partial(self.reboot, device, cause, seconds=seconds, then=then)
+                self._core.agenda.after(1.0, lambda _: again())  # it is restarting for another reason
             return
         self.interrupt(device)
         device.is_away = True
@@ -286,6 +289,8 @@ class Life:
             self._core.mesh.join(device.node, t)
         if then is not None:
             then(t)
+        if device.mode is Mode.STORAGE:
+            self.report_property(device, _MODE, t)  # the gateway does, in its place (gateway-32)
         if self._speaks(device) and (copies := self._copies(device, t)):
             self._beat_heard(device, copies, t)
             if cause == Reset.WATCHDOG:

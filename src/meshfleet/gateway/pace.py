@@ -65,6 +65,8 @@ class ByClock:
 
     def moment(self) -> float:
         """Which moment it is; it never goes back."""
+        if not self._seen:
+            return 0.0  # it has not begun
         now = wall_millis()
         if not 0.0 <= now - self._seen <= _LEAP:
             self._clock.bend(self._latest, now, self._clock.speed)

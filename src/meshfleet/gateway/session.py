@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -51,6 +52,8 @@ class Session:
         self.gateway = gateway
         self.scheduled = 0.0
         """The moment at which somebody will look after the gateway."""
+        self.counted = gateway.reports
+        """Its reports that the fleet knows of."""
         self.touched: Callable[[Session], None] = lambda _: None
         """Told when something came for the gateway."""
         self.published = 0
@@ -109,14 +112,30 @@ class Session:
                 self._restart.set()
             case ComeUp():
                 self._up.set()
-            case Fetch(question) if self._tasks is not None:
-                self._tasks.create_task(self._fetch(question), name=f"image for {self._mac}")
+            case Fetch(question):
+                if self._tasks is None:
+                    self.gateway.image_failed(question, Error.NO_IMAGE, self._now())
+                else:
+                    self._tasks.create_task(self._fetch(question), name=f"image for {self._mac}")
 
-    async def run(self, turn: AbstractAsyncContextManager[object], connected: Callable[[], None]) -> None:
-        """Stay connected for ever. Connecting for the first time waits for its turn, and may fail."""
+    async def run(
+        self,
+        turn: AbstractAsyncContextManager[object],
+        connected: Callable[[], None],
+        begun: asyncio.Event,
+    ) -> None:
+        """Stay connected for ever. Connecting for the first time waits for its turn, and may fail.
+
+        Once connected, it waits until the world has begun: before, there is no time to answer at.
+        """
         async with turn:
-            link = await self._connect(self._options)
+            self._link = link = await self._connect(self._options)
         connected()
+        try:
+            await begun.wait()
+        except BaseException:
+            await link.abandon()
+            raise
         while True:
             await self._serve(link)
             await self._up.wait()
@@ -149,7 +168,6 @@ class Session:
     async def _serve(self, link: Link) -> None:
         """Carry messages both ways until the gateway restarts."""
         self._link = link
-        self._restart.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -157,18 +175,27 @@ class Session:
                 tasks.create_task(self._receive(link), name=f"requests to {self._mac}")
                 await self._until_restart()
         except* _Restarting:
-            self._waiting.clear()
+            self._restart.clear()
             if self._crashed:
+                self._waiting.clear()
                 await link.abandon()
         finally:
             self._link = self._images = self._tasks = None
             await self._leave(link)
+        # A group that ends by an error of its own forgets that somebody cancelled it meanwhile (Python 3.11).
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError
 
     async def _leave(self, link: Link) -> None:
+        """Say what is left to say, and good-bye."""
         try:
+            with suppress(TimeoutError, LinkClosed):
+                async with asyncio.timeout(self._options.patience):
+                    await self._drain(link)
             await link.close()
         except Undelivered as undelivered:
             _log.warning("%s: %s", self._mac, undelivered)
+        self._waiting.clear()
 
     async def _until_restart(self) -> None:
         await self._restart.wait()
@@ -178,9 +205,17 @@ class Session:
         while True:
             await self._ready.wait()
             self._ready.clear()
-            messages, self._waiting = self._waiting, []
-            await link.publish_all(messages)
-            self.published += len(messages)
+            await self._drain(link)
+
+    async def _drain(self, link: Link) -> None:
+        """Publish what waits. Cancelled, it leaves at most one message that may have left already."""
+        while self._waiting:
+            sent = link.post(self._waiting)
+            if not sent:
+                await link.publish_all(self._waiting[:1])
+                sent = 1
+            del self._waiting[:sent]
+            self.published += sent
 
     async def _receive(self, link: Link) -> None:
         answers = answer_topic(self.gateway.settings.mac)

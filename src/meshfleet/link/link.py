@@ -183,7 +183,8 @@ class Link:
         """
         connection, room = self._keeper.connection, self._flight.room
         if (
-            connection is None
+            not messages
+            or connection is None
             or not room
             or not connection.writable
             or self._turn.locked()
@@ -246,7 +247,7 @@ class Link:
         self._keeper.closing = True
         self._rouse()
         if connection := await self._keeper.let_go():
-            connection.abandon()
+            connection.fail("the link was abandoned")
         self._flight.give_up(LinkClosed("the link was abandoned"))
 
     # What the connection tells

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshfleet.gateway.world.mesh import MAX_DEPTH, Mesh, Node
+from meshfleet.gateway.world.mesh import MAX_DEPTH, PER_HOP, WORTH_MOVING, Mesh, Node
 from meshfleet.gateway.world.products import Mode, Role
 from meshfleet.gateway.world.radio import USABLE
 from meshfleet.gateway.world.site import Site, Walls, generate
@@ -187,7 +187,7 @@ def test_a_link_just_below_usable_is_held_but_not_made() -> None:
     assert not mesh.join(leaf, 0.0)
 
 
-def test_a_much_better_parent_is_taken_and_a_little_better_one_is_not() -> None:
+def test_a_much_better_parent_is_taken() -> None:
     mesh = mesh_of(put(1, 13.0, code="0040"), put(2, 14.0))
     leaf, extender = mesh.nodes[mac(2)], mesh.nodes[mac(1)]
     assert leaf.parent is extender
@@ -196,9 +196,16 @@ def test_a_much_better_parent_is_taken_and_a_little_better_one_is_not() -> None:
     assert mesh.join(extender, 0.0)
     assert mesh.reconsider(leaf, 0.0)
     assert leaf.parent is extender
-    near = mesh_of(put(1, 6.0, code="0040"), put(2, 9.0, parent=GATEWAY))
-    near._wishes.clear()  # noqa: SLF001 # nobody holds it where it is but its own inertia
-    assert not near.reconsider(near.nodes[mac(2)], 0.0)
+
+
+@pytest.mark.parametrize("n", range(2, 30))
+def test_a_sound_link_is_left_for_one_that_is_better_by_enough_and_for_no_other(n: int) -> None:
+    mesh = mesh_of(put(1, 6.0, code="0040"), put(n, 9.0, parent=GATEWAY))
+    mesh._wishes.clear()  # noqa: SLF001 # nobody holds it where it is but its own inertia
+    leaf = mesh.nodes[mac(n)]
+    level = {hearer.mac: mesh.rssi(leaf, i, 0.0) for i, hearer in enumerate(leaf.hearers)}
+    gained = level[mac(1)] - PER_HOP - level[GATEWAY]
+    assert mesh.reconsider(leaf, 0.0) is (gained >= WORTH_MOVING)
 
 
 def test_too_many_children_go_until_the_rest_has_room() -> None:

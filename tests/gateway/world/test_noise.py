@@ -76,17 +76,17 @@ def test_a_key_is_made_of_all_that_names_a_thing() -> None:
 @given(keys, st.floats(0, 1e8), st.floats(60, 1e5))
 def test_a_drift_stays_in_its_range_and_changes_slowly(key: int, t: float, period: float) -> None:
     assert -1.0 <= drift(key, t, period) <= 1.0
-    # A sine that turns at most twice in a period.
+    # Two sines, of which the faster turns less than twice in a period.
     assert abs(drift(key, t + period / 1000, period) - drift(key, t, period)) < 0.0127
 
 
 @pytest.mark.parametrize("key", [0, 0xFF, key_of("a device")])
-def test_a_drift_turns_once_to_twice_in_a_period(key: int) -> None:
+def test_a_drift_swings_all_over_its_range_again_and_again(key: int) -> None:
     values = [drift(key, t, 1000.0) for t in range(10_000)]
     turns = sum(a < 0 <= b for a, b in pairwise(values))
-    assert 9 <= turns <= 20
-    assert min(values) < -0.99
-    assert max(values) > 0.99
+    assert 4 <= turns <= 20
+    assert min(values) < -0.9
+    assert max(values) > 0.9
 
 
 def test_waits_are_as_long_as_they_should_be_on_average_and_never_negative() -> None:

@@ -72,7 +72,7 @@ def test_weaker_links_lose_more() -> None:
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1e8))
 def test_slow_fading_stays_in_its_limits_and_is_slow(pair: int, t: float) -> None:
     assert abs(radio.slow(pair, t)) <= SLOW
-    assert abs(radio.slow(pair, t + 60.0) - radio.slow(pair, t)) <= 2 * SLOW * 60 / 1800 + 1e-6
+    assert abs(radio.slow(pair, t + 60.0) - radio.slow(pair, t)) <= 2.0  # dB in a minute
 
 
 def test_both_fadings_are_nothing_on_average_and_reach_far() -> None:

@@ -144,7 +144,7 @@ def test_public_keys_are_points_of_their_own() -> None:
 def test_a_description_has_these_fields_and_no_other() -> None:
     site = generate(GATEWAY, devices=10, seed=1)
     described = describe(site, Mesh(site))
-    assert list(described) == ["gateway", "devices"]
+    assert list(described) == ["gateway", "devices", "walls"]
     usual = ["mac", "model", "name", "floor", "x", "y", "parent"]
     assert [list(each) for each in described["devices"]] == [
         *[usual] * 8,

@@ -36,6 +36,8 @@ class Broadcast:
         self.progress = Progress(image)
         self._told = 0
         self._transfer: Transfer | None = None
+        self._cause = Error.NONE
+        """Why it failed, if it did as a whole."""
         for update in updates:
             update.ended = self._one_ended
         self._tell()
@@ -47,7 +49,7 @@ class Broadcast:
 
     def send(self, image: Image) -> None:
         """The image is here: send it to those who take it."""
-        for update in self.updates:
+        for update in self._active():
             if error := update.refusal(image):
                 update.fail(error)
         if self.is_over:
@@ -72,9 +74,9 @@ class Broadcast:
 
     def fail(self, error: Error) -> None:
         """Give up for all who have not got past the point of no return."""
-        self.progress.error = error
-        if self._transfer is not None:
-            self._transfer.stop()
+        if self.is_over:
+            return
+        self._cause = error
         for update in self._active():
             if update.progress.state is not State.APPLYING:
                 update.fail(error)
@@ -134,12 +136,13 @@ class Broadcast:
         self._tell()
 
     def _end(self) -> None:
+        if self._transfer is not None:
+            self._transfer.stop()
         if self._done():
             self.progress.state, self.progress.percent = State.DONE, 100
         else:
             self.progress.state = State.FAILED
-            first = next((update.progress.error for update in self.updates), Error.NO_IMAGE)
-            self.progress.error = self.progress.error or first
+            self.progress.error = self._cause or self.updates[0].progress.error
 
     def _done(self) -> int:
         return sum(update.progress.state is State.DONE for update in self.updates)

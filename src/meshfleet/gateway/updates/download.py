@@ -28,6 +28,9 @@ VERIFY: Final = 3.0
 APPLY: Final = 15.0
 """Seconds that it takes to start the new version."""
 
+_SOON: Final = 0.1
+"""Seconds from the word to the restart: time for an answer."""
+
 _TOLD: Final = 5
 """Percents between two reports of progress."""
 
@@ -97,6 +100,9 @@ class Update:
     def apply(self) -> None:
         """Start the new version; from here on nothing can be taken back."""
         self._enter(State.APPLYING, percent=FULL)
+        self._core.agenda.after(_SOON, self._restart)
+
+    def _restart(self, _t: float) -> None:
         self._life.reboot(self.device, Reset.SOFTWARE, seconds=APPLY, then=self._applied)
 
     def _applied(self, _t: float) -> None:
@@ -108,7 +114,9 @@ class Update:
         self._end()
 
     def fail(self, error: Error) -> None:
-        """Give up; the old version runs on."""
+        """Give up; the old version runs on. What is over stays as it is."""
+        if self.is_over:
+            return
         self.progress.error = error
         self._enter(State.FAILED, percent=self.progress.percent)
         self._end()
@@ -134,6 +142,7 @@ class Download:
         self._core = core
         self._update = update
         self._sharing = sharing
+        self._has_arrived = False
         update.move(0)
         self._transfer = Transfer(core.agenda, image.size, self)
 
@@ -142,7 +151,7 @@ class Download:
         """The first hop of the way that the image takes; None while there is no way."""
         device = self._update.device
         mesh, node = self._core.mesh, device.node
-        if device.is_away or not device.is_reachable:
+        if self._has_arrived or device.is_away or not device.is_reachable:
             return None
         if not device.is_connected:
             reacher = mesh.reacher(node, self._core.agenda.now)
@@ -164,7 +173,8 @@ class Download:
         return MESH_RATE / self._sharing(branch) if branch is not None and not self._core.is_down else 0.0
 
     def arrived(self) -> None:
-        """Let the device check it."""
+        """Let the device check it; the branch is free for others."""
+        self._has_arrived = True
         self._update.verify()
 
     def lost(self) -> None:
@@ -172,6 +182,5 @@ class Download:
         self._update.fail(Error.TRANSFER_LOST)
 
     def moved(self, percent: int) -> None:
-        """Let the device tell how far it is."""
-        if percent < FULL:
-            self._update.move(percent)
+        """Let the device tell how far it is. Complete it is only when it has been checked."""
+        self._update.move(min(percent, FULL - 1))

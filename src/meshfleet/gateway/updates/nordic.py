@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.gateway.life import Life
     from meshfleet.gateway.updates.mishaps import Mishap
     from meshfleet.gateway.updates.progress import ImageName
+    from meshfleet.gateway.world.agenda import Deed
     from meshfleet.gateway.world.device import Device
     from meshfleet.wire.ids import Mac
     from meshfleet.wire.package import Image
@@ -58,13 +59,13 @@ class DfuMode:
         self._life.set_mode(device, Mode.DFU, t)
         self._advertise(device, t, t)
 
-    def leave(self, device: Device) -> None:
+    def leave(self, device: Device, then: Deed | None = None) -> None:
         """Let a device start again in the mode that it came from."""
         device.mode = self._before.pop(device.mac, device.product.usual)
-        self._life.reboot(device, Reset.SOFTWARE, seconds=_APPLY)
+        self._life.reboot(device, Reset.SOFTWARE, seconds=_APPLY, then=then)
 
     def _advertise(self, device: Device, since: float, t: float) -> None:
-        if device.mode is not Mode.DFU or device.is_away:
+        if device.mode is not Mode.DFU:
             return
         if t - since >= _PATIENCE and not self._is_served(device):
             self.leave(device)
@@ -72,7 +73,7 @@ class DfuMode:
         mesh = self._core.mesh
         for i, hearer in enumerate(device.node.hearers):
             reading = mesh.reading(device.node, i, t, int(t))
-            if hearer.depth >= 0 and reading >= radio.HEARD:
+            if hearer.depth >= 0 and reading >= radio.HEARD and not device.is_away:
                 self._core.report.dfu(device, hearer, reading, t)
                 break
         self._core.agenda.after(_ADVERTISES, partial(self._advertise, device, since))
@@ -92,8 +93,8 @@ class NordicDfu:
         self._mishap = mishap
         self._told = 0
         self._transfer: Transfer | None = None
-        self.left: Callable[[Device], None] | None = None
-        """Called when the device may go: it starts the new version."""
+        self.left: Callable[[Device, Deed], None] | None = None
+        """Called when the device may go: it starts the new version, and then something is to be done."""
         self._tell()
 
     @property
@@ -142,8 +143,7 @@ class NordicDfu:
         else:
             self._enter(State.APPLYING)
             if self.left is not None:
-                self.left(self.device)
-            self._core.agenda.after(_APPLY, self._applied)
+                self.left(self.device, self._applied)
 
     def _applied(self, _t: float) -> None:
         if self._mishap and self._mishap.rolls_back:
@@ -154,6 +154,8 @@ class NordicDfu:
 
     def fail(self, error: Error) -> None:
         """Give up. The device stays in DFU mode, where it can be tried again."""
+        if self.is_over:
+            return
         if self._transfer is not None:
             self._transfer.stop()
         self.progress.error = error

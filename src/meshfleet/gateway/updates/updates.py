@@ -48,7 +48,7 @@ class Updates:
         self._downloads: dict[Mac, Download] = {}
         self._broadcast: Broadcast | None = None
         self._nordic: NordicDfu | None = None
-        self.dfu_mode = DfuMode(core, life, self._is_served)
+        self.dfu_mode = DfuMode(core, life, self.is_served)
         life.interrupt = self._interrupt
 
     # Download
@@ -172,6 +172,9 @@ class Updates:
             version=image.version,
             firmware_type=FirmwareType.RAUC_BUNDLE if own else FirmwareType.NORDIC_PACKAGE,
         )
+        if self._core.is_down:
+            waiting.failed(Error.NO_IMAGE)
+            return
         asked = self._waiting.setdefault(question, [])
         if not asked:
             self._core.chores.append(Fetch(question))
@@ -197,7 +200,7 @@ class Updates:
         self._running[device.mac] = update
         return update
 
-    def _is_served(self, device: Device) -> bool:
+    def is_served(self, device: Device) -> bool:
         """Whether an image is on its way to a device in DFU mode."""
         nordic = self._nordic
         return nordic is not None and nordic.device is device and not nordic.is_over

@@ -7,11 +7,13 @@ of a device at its n-th beat is the same in every run with the same seed, whatev
 from __future__ import annotations
 
 from hashlib import blake2s
-from math import inf, log, sin, tau
+from math import inf, log, pi, sin
 
 _MASK = 0xFFFFFFFF
 _SPREAD = 0x9E3779B1
 _RANGE = 1 << 32
+_GOLDEN = 1.618034
+"""Two waves with this between them never meet again."""
 
 
 def key_of(*parts: object) -> int:
@@ -45,11 +47,12 @@ def flicker(key: int, n: int) -> float:
 
 
 def drift(key: int, t: float, period: float) -> float:
-    """Between -1 and 1, changing slowly: a turn takes between half the period and all of it.
+    """Between -1 and 1, around 0 more often, changing slowly: a swing up or down takes about a period.
 
-    A wave instead of noise: it is asked for with every report.
+    Two waves instead of noise: it is asked for with every report.
     """
-    return sin(tau * t / period * (1.0 + (key & 0xFF) / 256.0) + (key >> 8))
+    at = pi * t / period * (1.0 + (key & 0xFF) / 256.0) + (key >> 8)
+    return (sin(at) + sin(_GOLDEN * at)) / 2.0
 
 
 def wait(key: int, n: int, mean: float) -> float:

@@ -128,7 +128,7 @@ _FLOORS: Final = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 _TRIES: Final = 8
 _DEEPEST: Final = 7
 """Extenders are put up so that leaves still have room below them in the tree."""
-_SAFE: Final = -86.0
+_SAFE: Final = -84.0
 """dBm. Stronger links between extenders do not break when they fade."""
 _ROOMY: Final = 9.0
 _RISERS: Final = 0.15

@@ -1,0 +1,163 @@
+"""`meshfleet gateway` as a program of its own, and what a client does with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.gateway.rows.place import SEED
+from tests.gateway.rows.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.gateway.rows.recorder import Heard
+    from tests.servers import Address
+
+SPEED = "300"
+"""Times as fast as life: a device reports five times in a second."""
+
+_SHORTLY = timedelta(seconds=5)
+"""The world begins when the gateway has connected, shortly before it says so."""
+
+_PROGRAM = str(Path(sys.executable).with_name("meshfleet"))
+_NUMBERS = count(1)
+_IDS = count(1)
+
+
+class Variant(NamedTuple):
+    """How a gateway is started."""
+
+    mode: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.mode}-{self.version}"
+
+
+def fresh_mac() -> str:
+    """The MAC of a gateway that the broker has not heard of."""
+    return f"d0cf5e{next(_NUMBERS):06x}"
+
+
+def run(*arguments: str) -> str:
+    """Run the command to its end; gives what it printed."""
+    return subprocess.run([_PROGRAM, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+class Emulated:
+    """A gateway that runs, seen from the other side of the broker."""
+
+    def __init__(self, mac: str, variant: Variant, recorder: Recorder, prefix: str = "") -> None:
+        self.mac = mac
+        self.variant = variant
+        self.recorder = recorder
+        self.started = datetime.now(UTC) - _SHORTLY
+        self._front = f"{prefix}/mt" if prefix else "mt"
+
+    def since(self, version: str) -> bool:
+        """Whether the gateway is at a version, or newer."""
+        return _numbers(self.variant.version) >= _numbers(version)
+
+    def kind(self, kind: str) -> str:
+        """A kind of report as it is called in this mode."""
+        return f"{kind}-decoded" if self.variant.mode == "decoded" else kind
+
+    def identifier(self, raw: str, name: str) -> str:
+        """An identifier as topics of reports have it in this mode."""
+        return name if self.variant.mode == "decoded" else raw
+
+    def form(self, raw: object, decoded: object) -> object:
+        """A value as reports have it in this mode."""
+        return decoded if self.variant.mode == "decoded" else raw
+
+    def send(self, device: str, suffix: str, payload: bytes) -> None:
+        """Send a request as it is."""
+        self.recorder.publish(f"{self._front}/gateway/{self.mac}/request/{device}/{suffix}", payload)
+
+    def answers(self, device: str, suffix: str, *, after: int) -> list[Heard]:
+        """The responses that have come to requests of a kind."""
+        return [heard for heard in self.recorder.since(after) if self._is_answer(heard, device, suffix)]
+
+    def exchange(self, device: str, suffix: str, payload: bytes) -> dict[str, Any]:
+        """Send a request as it is, and wait for the response on the topic that belongs to it."""
+        mark = self.recorder.mark
+        self.send(device, suffix, payload)
+        return self.recorder.until(lambda heard: self._is_answer(heard, device, suffix), after=mark).payload
+
+    def ask(self, device: str, suffix: str, **parameters: Any) -> dict[str, Any]:
+        """Send a request with an id of its own; gives the response, which is checked to have that id."""
+        given = f"request-{next(_IDS)}"
+        response = self.exchange(device, suffix, json.dumps({"id": given, **parameters}).encode())
+        assert response.pop("id") == given
+        return response
+
+    def settle(self, device: str) -> None:
+        """Wait until a device has worked off what was sent before, whatever priority that had."""
+        self.ask(device, "read/8000", priority=0)
+
+    def report(
+        self,
+        device: str,
+        kind: str,
+        identifier: str | None = None,
+        *,
+        after: int = 0,
+        where: Callable[[dict[str, Any]], bool] = lambda _: True,
+    ) -> dict[str, Any]:
+        """A report of a device that fits, sooner or later."""
+        return self.recorder.until(
+            lambda heard: heard.is_report(device, kind, identifier) and where(heard.payload), after=after
+        ).payload
+
+    def _is_answer(self, heard: Heard, device: str, suffix: str) -> bool:
+        return heard.topic == f"{self._front}/gateway/{self.mac}/response/{device}/{suffix}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+@contextmanager
+def running(
+    broker: Address,
+    variant: Variant,
+    site: Callable[[str], dict[str, Any]],
+    *arguments: str,
+    prefix: str = "",
+) -> Iterator[Emulated]:
+    """Run a gateway, with somebody who hears all that it says from its first word on."""
+    mac = fresh_mac()
+    mine = f"{prefix}/mt/gateway/{mac}" if prefix else f"mt/gateway/{mac}"
+    with (
+        TemporaryDirectory(prefix="meshfleet-site-") as folder,
+        Recorder(broker, f"{mine}/device/#", f"{mine}/response/#") as recorder,
+    ):
+        file = Path(folder) / "site.json"
+        file.write_text(json.dumps(site(mac)))
+        command = [_PROGRAM, "gateway", "--json", "--broker", f"mqtt://{broker.host}:{broker.port}"]
+        command += ["--mac", mac, "--mode", variant.mode, "--api-version", variant.version, "--seed", SEED]
+        command += ["--speed", SPEED, "--site", str(file), "--topic-prefix", prefix, *arguments]
+        errors = Path(folder) / "errors"
+        with (
+            errors.open("w") as output,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True) as process,
+        ):
+            recorder.worried = lambda: "" if process.poll() is None else f"it died: {errors.read_text()}"
+            try:
+                assert process.stdout is not None
+                said = process.stdout.readline()
+                assert said, errors.read_text()
+                assert json.loads(said)["event"] == "connected"
+                yield Emulated(mac, variant, recorder, prefix)
+                assert errors.read_text() == ""
+            finally:
+                process.terminate()
+                process.wait(PATIENCE)

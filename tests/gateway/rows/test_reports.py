@@ -1,0 +1,258 @@
+"""Reports: each of the eleven kinds with each of its fields, as somebody else's client hears them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.gateway.rows.place import (
+    CLIP,
+    DOOR,
+    EXTENDER,
+    FAR,
+    OUTER_SENSOR,
+    REPORTING,
+    STORED,
+    TRACKER,
+    UPDATED,
+    small_site,
+)
+from tests.gateway.rows.running import running
+from tests.gateway.rows.shapes import REPORTS, WITHOUT_IDENTIFIER, check_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.gateway.rows.recorder import Heard
+    from tests.gateway.rows.running import Emulated, Variant
+    from tests.servers import Address
+
+UNDECODABLE = {"8020", "8150", "8204", "8210", "8831", "9821"}
+"""What products report and no dictionary holds."""
+
+
+def of_kind(kind: str) -> Callable[[Heard], bool]:
+    return lambda heard: heard.parts[0] == "device" and heard.parts[2] == kind
+
+
+def has(report: dict[str, Any], **fields: object) -> bool:
+    return fields.items() <= report.items()
+
+
+def enter_dfu_mode(gateway: Emulated) -> int:
+    """Send a device into DFU mode; gives the mark from where on it is there."""
+    while True:
+        mark = gateway.recorder.mark
+        if gateway.ask(UPDATED, "write/8110", value="01")["status"] == 0:
+            return mark
+        # It is in DFU mode, or leaves it: then it tells its mode when it is back.
+        mode = gateway.identifier("8110", "device-mode")
+        gateway.report(UPDATED, gateway.kind("property"), mode, after=mark)
+
+
+@pytest.mark.rule("gateway-14", "report-12", "report-13", "topic-1", "id-1", "id-9", "id-11", "id-22")
+@pytest.mark.parametrize(
+    "kind", ["heartbeat", "rssi", "property", "measurement", "measurement-error", "event"]
+)
+def test_every_report_of_a_kind_has_its_topic_and_its_fields_and_no_others(
+    gateway: Emulated, kind: str
+) -> None:
+    spelled = kind if kind in WITHOUT_IDENTIFIER else gateway.kind(kind)
+    gateway.recorder.several(3, of_kind(spelled))
+    found = [heard for heard in gateway.recorder.since() if of_kind(spelled)(heard)]
+    for heard in found:
+        check_report(heard)
+
+
+@pytest.mark.rule("gateway-14", "report-43", "topic-12")
+def test_a_device_in_dfu_mode_is_told_by_dfu_reports_in_place_of_heartbeats(gateway: Emulated) -> None:
+    mark = enter_dfu_mode(gateway)
+    first, second = gateway.recorder.several(2, lambda each: each.is_report(UPDATED, "dfu"), after=mark)
+    check_report(first)
+    assert first.payload["parent"] in {gateway.mac, EXTENDER}
+    between = gateway.recorder.since(mark)
+    between = between[between.index(first) : between.index(second)]
+    assert not [each for each in between if each.is_report(UPDATED, "heartbeat")]
+
+
+@pytest.mark.rule("report-32", "report-33")
+def test_reports_are_raw_or_decoded_by_the_mode(gateway: Emulated) -> None:
+    for kind in ("property", "measurement", "event"):
+        gateway.recorder.until(of_kind(gateway.kind(kind)))
+    reported = [heard for heard in gateway.recorder.since() if heard.parts[0] == "device"]
+    kinds = {heard.parts[2] for heard in reported}
+    raw = {heard.parts[3] for heard in reported if heard.parts[2] in {"property", "measurement", "event"}}
+    if gateway.variant.mode == "raw":
+        assert not [kind for kind in kinds if kind.endswith("-decoded")]
+    else:
+        assert raw <= UNDECODABLE
+        assert not {"measurement", "measurement-error", "event"} & kinds
+    assert kinds <= REPORTS.keys()
+
+
+@pytest.mark.rule("report-34", "gateway-31")
+@pytest.mark.parametrize(("device", "identifier"), [(DOOR, "8831"), (EXTENDER, "8210")])
+def test_what_nobody_can_decode_is_reported_raw_in_both_modes(
+    gateway: Emulated, device: str, identifier: str
+) -> None:
+    value = gateway.report(device, "property", identifier)["value"]
+    assert value == "12" if identifier == "8210" else len(value) == 8
+
+
+@pytest.mark.rule("gateway-25", "topic-6")
+@pytest.mark.parametrize("kind", ["heartbeat", "rssi", "property", "measurement"])
+def test_a_gateway_reports_about_itself_as_a_device(gateway: Emulated, kind: str) -> None:
+    if kind in WITHOUT_IDENTIFIER:
+        gateway.report(gateway.mac, kind)
+    elif kind == "property":
+        model = gateway.report(gateway.mac, gateway.kind(kind), gateway.identifier("8000", "model-number"))
+        assert model["value"] == gateway.form("2011", 0x2011)
+    else:
+        gateway.report(gateway.mac, gateway.kind(kind), gateway.identifier("8800", "temperature"))
+
+
+@pytest.mark.rule("report-38")
+@pytest.mark.parametrize("kind", ["heartbeat", "rssi", "measurement"])
+def test_seq_counts_up_within_a_series(gateway: Emulated, kind: str) -> None:
+    series: tuple[str, ...] = (kind,)
+    if kind == "measurement":
+        series = (gateway.kind(kind), gateway.identifier("8803", "light-intensity"))
+    found = gateway.recorder.several(5, lambda heard: heard.is_report(OUTER_SENSOR, *series))
+    assert [heard.payload["seq"] for heard in found] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.rule("report-38")
+def test_seq_of_a_property_counts_up_too(gateway: Emulated) -> None:
+    kind, identifier = gateway.kind("property"), gateway.identifier("8810", "motion")
+    found = gateway.recorder.several(2, lambda heard: heard.is_report(OUTER_SENSOR, kind, identifier))
+    assert [heard.payload["seq"] for heard in found] == [0, 1]
+
+
+@pytest.mark.rule("gateway-29", "report-39")
+@pytest.mark.parametrize(("device", "status"), [(EXTENDER, 0), (DOOR, 1)])
+def test_the_status_of_a_heartbeat_tells_of_a_low_battery(
+    gateway: Emulated, device: str, status: int
+) -> None:
+    gateway.report(device, "heartbeat", where=partial(has, status=status))
+
+
+@pytest.mark.rule("report-15", "report-41", "report-42", "gateway-22")
+@pytest.mark.parametrize(
+    ("device", "parent", "on_channel"),
+    [(TRACKER, None, False), (TRACKER, EXTENDER, True), (CLIP, None, True), (OUTER_SENSOR, EXTENDER, True)],
+    ids=["its link", "another extender", "the gateway hears it", "not its parent"],
+)
+def test_the_signal_of_a_device_is_told_by_parent_and_has_a_channel_where_it_was_advertised(
+    gateway: Emulated, device: str, parent: str | None, *, on_channel: bool
+) -> None:
+    wanted = parent or gateway.mac
+    heard = gateway.report(device, "rssi", where=partial(has, parent=wanted))
+    assert ("channel" in heard) == on_channel
+
+
+@pytest.mark.rule("gateway-22")
+def test_all_three_channels_are_heard(gateway: Emulated) -> None:
+    for channel in (37, 38, 39):
+        gateway.report(CLIP, "rssi", where=partial(has, channel=channel))
+
+
+@pytest.mark.rule("report-15")
+def test_a_parent_too_far_away_is_unreachable_and_a_near_one_is_not(gateway: Emulated) -> None:
+    gateway.report(FAR, "rssi", where=partial(has, unreachable=True))
+    assert not gateway.report(CLIP, "rssi").get("unreachable", False)
+
+
+def test_several_parents_tell_how_well_they_hear_the_same_device(gateway: Emulated) -> None:
+    for parent in (gateway.mac, EXTENDER):
+        gateway.report(TRACKER, "rssi", where=partial(has, parent=parent))
+
+
+@pytest.mark.rule("report-4", "report-5", "value-22")
+def test_a_property_with_an_extension_has_it_in_ext_or_in_its_hex(gateway: Emulated) -> None:
+    report = gateway.report(TRACKER, gateway.kind("property"), gateway.identifier("8810", "motion"))
+    if gateway.variant.mode == "raw":
+        assert report["value"] == "000000000000"
+    else:
+        assert report["value"] == 0
+        assert report["ext"] == {"transitionCounter": 0, "isTransition": False}
+
+
+@pytest.mark.rule("report-4", "report-5")
+def test_a_property_without_an_extension_has_no_ext(gateway: Emulated) -> None:
+    report = gateway.report(TRACKER, gateway.kind("property"), gateway.identifier("8001", "firmware-version"))
+    assert report["value"] == gateway.form("030104", "3.1.4")
+    assert "ext" not in report
+
+
+@pytest.mark.rule("report-6", "report-7", "value-24")
+@pytest.mark.parametrize(("device", "rest"), [(TRACKER, ""), (DOOR, "01")])
+def test_a_measurement_has_its_value_and_what_stands_behind_it(
+    gateway: Emulated, device: str, rest: str
+) -> None:
+    identifier = gateway.identifier("8800", "temperature")
+    report = gateway.report(device, gateway.kind("measurement"), identifier)
+    if gateway.variant.mode == "raw":
+        assert report["value"][4:] == rest
+        degrees = int(report["value"][:4], 16) / 100
+    else:
+        assert report.get("ext") == ({"rest": rest} if rest else None)
+        degrees = report["value"]
+    assert 10.0 < degrees < 35.0
+
+
+@pytest.mark.rule("report-8", "report-9", "report-40", "gateway-30", "topic-15")
+@pytest.mark.parametrize("detailed", [True, False], ids=["with errorExt", "without errorExt"])
+def test_a_measurement_that_failed_tells_an_error(gateway: Emulated, *, detailed: bool) -> None:
+    def wanted(heard: Heard) -> bool:
+        return of_kind(gateway.kind("measurement-error"))(heard) and ("errorExt" in heard.payload) == detailed
+
+    found = gateway.recorder.until(wanted)
+    check_report(found)
+    assert found.payload["error"] in {1, 8, 9}
+
+
+@pytest.mark.rule("gateway-29")
+def test_a_device_whose_measurement_failed_says_so_in_its_heartbeat(gateway: Emulated) -> None:
+    gateway.recorder.until(lambda heard: of_kind("heartbeat")(heard) and heard.payload["status"] == 2)
+
+
+@pytest.mark.rule("report-10", "report-11", "gateway-27")
+def test_an_event_has_a_value_and_an_extension(gateway: Emulated) -> None:
+    report = gateway.report(TRACKER, gateway.kind("event"), gateway.identifier("8810", "motion"))
+    if gateway.variant.mode == "raw":
+        assert report["value"] == "100000000101"
+    else:
+        assert report["value"] == 16
+        assert report["ext"] == {"transitionCounter": 1, "isTransition": True}
+
+
+@pytest.mark.rule("report-10", "report-11", "gateway-33")
+def test_a_device_in_storage_mode_is_told_of_by_events_alone(gateway: Emulated) -> None:
+    identifier = gateway.identifier("8112", "storage-mode-event")
+    report = gateway.report(STORED, gateway.kind("event"), identifier)
+    stored = {"modelNumber": 0x63, "variant": 0} if gateway.variant.mode == "decoded" else "006300"
+    assert report["value"] == stored
+    assert "ext" not in report
+    told = {heard.parts[2:] for heard in gateway.recorder.since() if heard.parts[:2] == ("device", STORED)}
+    assert told == {(gateway.kind("event"), identifier)}
+
+
+@pytest.mark.rule("report-10", "report-11", "gateway-38")
+def test_an_event_may_have_no_value(broker: Address, variant: Variant) -> None:
+    with running(broker, variant, small_site, "--fault", "crash=0.1") as crashing:
+        identifier = crashing.identifier("8113", "watchdog-reset-event")
+        report = crashing.report(crashing.mac, crashing.kind("event"), identifier)
+    assert report.keys() == {"time", "seq"}
+
+
+@pytest.mark.rule("gateway-42", "gateway-23")
+def test_the_time_of_reports_follows_the_clock_on_the_wall(gateway: Emulated) -> None:
+    beats = gateway.recorder.several(4, lambda heard: heard.is_report(REPORTING, "heartbeat"))
+    times = [datetime.fromisoformat(heard.payload["time"]) for heard in beats]
+    # In the simulated world a minute lies between two of them.
+    for earlier, later in pairwise([gateway.started, *times, datetime.now(UTC)]):
+        assert earlier < later

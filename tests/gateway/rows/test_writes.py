@@ -1,0 +1,152 @@
+"""Writes: values in hex and as JSON, NULL in all its spellings, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.gateway.rows.place import CLIP, DOOR, REPORTING, RESTARTED, TRACKER, WRITTEN
+from tests.gateway.rows.shapes import INSTEAD, Way, check_response
+
+if TYPE_CHECKING:
+    from tests.gateway.rows.running import Emulated
+
+BUSY = 8
+NOTHING: dict[str, Any] = {}
+NULLS = [NOTHING, {"value": None}, {"value": ""}]
+"""How `write` spells NULL."""
+DECODED_NULLS = [NOTHING, {"value": None}]
+"""How `write-decoded` does."""
+
+
+def suffixes(identifier: str, name: str) -> list[Any]:
+    """Every way to write NULL to a command."""
+    raw = [(f"write/{identifier}", each) for each in NULLS]
+    decoded = [(f"write-decoded/{name}", each) for each in DECODED_NULLS]
+    return [pytest.param(*each, id=f"{each[0]} {json.dumps(each[1])}") for each in (*raw, *decoded)]
+
+
+def command(gateway: Emulated, device: str, suffix: str, parameters: dict[str, Any]) -> int:
+    """Write a command; gives the mark before the write that was not too early."""
+    while True:
+        mark = gateway.recorder.mark
+        response = gateway.ask(device, suffix, **parameters)
+        if response["status"] != BUSY:  # with the one before
+            assert check_response(gateway, response, Way(0, route=(device,))) == {}
+            return mark
+
+
+def property_of(gateway: Emulated, device: str, raw: str, name: str, *, after: int) -> Any:
+    """The value of a property in the next report of it."""
+    identifier = gateway.identifier(raw, name)
+    return gateway.report(device, gateway.kind("property"), identifier, after=after)["value"]
+
+
+@pytest.mark.rule("request-12", "request-14", "response-18", "id-24", "id-25")
+@pytest.mark.parametrize(
+    "value", ["00fa0a", "00FA0A", "00Fa0a"], ids=["in lower case", "in upper case", "in both"]
+)
+def test_a_value_is_written_in_hex_read_back_and_reported(gateway: Emulated, value: str) -> None:
+    gateway.ask(WRITTEN, "write/9804", value="00c801")
+    mark = gateway.recorder.mark
+    response = gateway.ask(WRITTEN, "write/9804", value=value)
+    assert check_response(gateway, response, Way(0, route=(WRITTEN,))) == {}
+    assert gateway.ask(WRITTEN, "read/9804")["value"] == "00fa0a"
+    name = "normal-mode-advertisement-interval"
+    # Up to two reports: the first may tell of the write before.
+    gateway.report(
+        WRITTEN,
+        gateway.kind("property"),
+        gateway.identifier("9804", name),
+        after=mark,
+        where=lambda report: report["value"] == gateway.form("00fa0a", {"interval": 250, "denominator": 10}),
+    )
+
+
+@pytest.mark.rule("request-13", "response-18", "value-33")
+def test_a_value_is_written_as_json_and_read_back_in_both_forms(gateway: Emulated) -> None:
+    interval = {"interval": 500, "denominator": 3}
+    response = gateway.ask(WRITTEN, "write-decoded/sleep-mode-advertisement-interval", value=interval)
+    assert check_response(gateway, response, Way(0, route=(WRITTEN,))) == {}
+    assert gateway.ask(WRITTEN, "read/9807")["value"] == "01f403"
+    assert gateway.ask(WRITTEN, "read-decoded/sleep-mode-advertisement-interval")["value"] == interval
+
+
+@pytest.mark.rule("request-13", "gateway-34")
+@pytest.mark.parametrize("value", [True, False])
+def test_a_boolean_is_written_through_an_extender(gateway: Emulated, *, value: bool) -> None:
+    assert gateway.ask(CLIP, "write-decoded/priority", value=value)["status"] == 0
+    assert gateway.ask(CLIP, "read-decoded/priority")["value"] is value
+    assert gateway.ask(CLIP, "read/9801")["value"] == ("01" if value else "00")
+
+
+@pytest.mark.rule("request-15", "request-16", "request-18", "request-25", "value-25", "gateway-35")
+@pytest.mark.parametrize(("suffix", "parameters"), suffixes("8302", "request-property-reporting"))
+def test_a_null_makes_a_device_report_its_properties(
+    gateway: Emulated, suffix: str, parameters: dict[str, Any]
+) -> None:
+    mark = command(gateway, REPORTING, suffix, parameters)
+    model = property_of(gateway, REPORTING, "8000", "model-number", after=mark)
+    assert model == gateway.form("0018", 0x18)
+    assert property_of(gateway, REPORTING, "9802", "tx-power", after=mark) == gateway.form("04", 4)
+
+
+@pytest.mark.rule("request-15", "request-16", "request-18", "request-25", "value-25")
+@pytest.mark.parametrize(("suffix", "parameters"), suffixes("8300", "soft-reset"))
+def test_a_null_restarts_a_device(gateway: Emulated, suffix: str, parameters: dict[str, Any]) -> None:
+    mark = command(gateway, RESTARTED, suffix, parameters)
+    cause = property_of(gateway, RESTARTED, "8102", "reset-cause", after=mark)
+    assert cause == gateway.form("04", 4)
+    uptime = property_of(gateway, RESTARTED, "8101", "uptime", after=mark)
+    assert uptime == gateway.form("00000000", 0)
+
+
+@pytest.mark.rule("request-15", "request-16", "response-23")
+@pytest.mark.parametrize(("suffix", "parameters"), suffixes("9804", "normal-mode-advertisement-interval"))
+def test_a_property_that_needs_a_value_refuses_null(
+    gateway: Emulated, suffix: str, parameters: dict[str, Any]
+) -> None:
+    before = gateway.ask(TRACKER, "read/9804")["value"]
+    response = gateway.ask(TRACKER, suffix, **parameters)
+    assert check_response(gateway, response, Way(0, route=(TRACKER,)), status=6) == {}
+    assert gateway.ask(TRACKER, "read/9804")["value"] == before
+
+
+@pytest.mark.rule("request-17", "response-23")
+@pytest.mark.parametrize("name", ["request-property-reporting", "tx-power"])
+def test_an_empty_text_in_a_decoded_write_is_not_null(gateway: Emulated, name: str) -> None:
+    response = gateway.ask(TRACKER, f"write-decoded/{name}", value="")
+    assert check_response(gateway, response, INSTEAD, status=6) == {}
+
+
+@pytest.mark.rule("response-23", "id-24")
+@pytest.mark.parametrize("value", ["0", "0x04", "zz", "04 ", 4, True, ["04"], {"a": 1}])
+def test_a_value_that_is_no_hex_is_answered_with_status_6(gateway: Emulated, value: object) -> None:
+    response = gateway.ask(WRITTEN, "write/9802", value=value)
+    assert check_response(gateway, response, INSTEAD, status=6) == {}
+
+
+@pytest.mark.rule("response-23", "value-37")
+@pytest.mark.parametrize(
+    "value", ["0404", "7f", "05"], ids=["too long", "out of range", "no step of its chip"]
+)
+def test_a_value_that_does_not_fit_is_refused_by_the_device(gateway: Emulated, value: str) -> None:
+    response = gateway.ask(TRACKER, "write/9802", value=value)
+    assert check_response(gateway, response, Way(0, route=(TRACKER,)), status=6) == {}
+    assert gateway.ask(TRACKER, "read/9802")["value"] == "04"
+
+
+@pytest.mark.rule("response-23")
+@pytest.mark.parametrize("value", ["4", 4.5, 99, [4], {"a": 4}])
+def test_a_decoded_value_that_does_not_fit_is_answered_with_status_6(
+    gateway: Emulated, value: object
+) -> None:
+    response = gateway.ask(TRACKER, "write-decoded/tx-power", value=value)
+    assert check_response(gateway, response, INSTEAD, status=6) == {}
+
+
+@pytest.mark.rule("response-27")
+def test_what_has_no_decoded_form_cannot_be_written_decoded(gateway: Emulated) -> None:
+    assert gateway.ask(DOOR, "write-decoded/hall-effect-counter", value=1)["status"] == 5

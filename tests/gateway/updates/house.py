@@ -1,0 +1,237 @@
+"""A small house full of devices, and a gateway in it whose time, requests and images a test brings.
+
+floor 3   WRISTBAND: hears nobody but DEEP, so it is out of the gateway's range
+floor 2   DEEP, an extender
+floor 1   HIGH, an extender
+floor 0   the gateway, EAST and WEST (extenders), and all others
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from meshfleet.gateway import Clock, Faults, Gateway, Mode, Settings, parse
+from meshfleet.gateway.core import ComeUp, Fetch, GoDown
+from meshfleet.gateway.updates.progress import Error, ImageName, State
+from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.wire.package import Image
+from meshfleet.wire.times import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from meshfleet.gateway import Site
+    from meshfleet.wire.diagnostics import FirmwareQuestion
+    from meshfleet.wire.mqtt.packets import Publish
+
+GATEWAY: Final = Mac("d0cf5e000001")
+EAST, WEST = Mac("c00000000010"), Mac("c00000000012")
+HIGH, DEEP = Mac("c00000000014"), Mac("c00000000016")
+ONE, TWO = Mac("c00000000020"), Mac("c00000000022")
+"""Motion sensors below EAST."""
+THREE: Final = Mac("c00000000024")
+"""Another one, below WEST."""
+EMPTY: Final = Mac("c00000000026")
+"""One more below WEST, with an empty battery."""
+TRACKER: Final = Mac("c0000000003f")
+"""A connected device whose MAC plus one has a carry."""
+CLIP: Final = Mac("c00000000042")
+"""A legacy device on an nRF51."""
+BUTTON: Final = Mac("c00000000044")
+"""Never connected, and knows downloads."""
+WRISTBAND: Final = Mac("c00000000046")
+
+_DEVICES: Final[list[dict[str, Any]]] = [
+    {"mac": EAST, "model": "0040", "x": 8, "y": 0, "parent": GATEWAY},
+    {"mac": WEST, "model": "0040", "x": -8, "y": 0, "parent": GATEWAY},
+    {"mac": HIGH, "model": "0040", "floor": 1, "x": 0, "y": 0, "parent": GATEWAY},
+    {"mac": DEEP, "model": "0040", "floor": 2, "x": 0, "y": 0, "parent": HIGH},
+    {"mac": ONE, "model": "0018", "x": 10, "y": 1, "parent": EAST},
+    {"mac": TWO, "model": "0018", "x": 10, "y": -1, "parent": EAST},
+    {"mac": THREE, "model": "0018", "x": -10, "y": 1, "parent": WEST},
+    {"mac": EMPTY, "model": "0018", "x": -10, "y": -1, "parent": WEST, "battery": 5},
+    {"mac": TRACKER, "model": "0005", "x": 1, "y": 1, "parent": GATEWAY},
+    {"mac": CLIP, "model": "000F", "x": 1, "y": -1, "access": "legacy"},
+    {"mac": BUTTON, "model": "0060", "x": 2, "y": 2},
+    {"mac": WRISTBAND, "model": "0063", "floor": 3, "x": 0, "y": 0},
+]
+
+MOTION, TRACKER_MODEL = ModelNumber("0018"), ModelNumber("0005")
+CLIP_MODEL, BUTTON_MODEL, BAND_MODEL = ModelNumber("000F"), ModelNumber("0060"), ModelNumber("0063")
+GATEWAY_MODEL: Final = ModelNumber("2011")
+NEWER: Final = Version(3, 1, 0)
+SMALL: Final = Image(6000, b"", MOTION)
+"""Twenty seconds on a branch of its own."""
+
+
+class Told(NamedTuple):
+    """What one report or reading of 8120, 8125 or 8130 says."""
+
+    state: State
+    percent: int
+    error: Error
+    image: ImageName
+    rest: bytes
+
+    @classmethod
+    def read(cls, raw: bytes) -> Told:
+        return cls(State(raw[0]), raw[1], Error(raw[2]), ImageName.read(raw, 3), raw[9:])
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Done and total, of 8125."""
+        return int.from_bytes(self.rest[:2], "big"), int.from_bytes(self.rest[2:], "big")
+
+
+class Report(NamedTuple):
+    """A report, with the moment that it tells."""
+
+    t: float
+    device: Mac
+    kind: str
+    identifier: str
+    content: dict[str, Any]
+
+
+def name(model: ModelNumber = MOTION, version: Version = NEWER) -> bytes:
+    return ImageName(model, version).raw()
+
+
+def image(model: ModelNumber | None = None, size: int = 6000) -> Image:
+    return Image(size, b"", model)
+
+
+def house(devices: Sequence[dict[str, Any]] = _DEVICES, *, gateway: Mac = GATEWAY, seed: int = 1) -> Site:
+    text = json.dumps({"devices": list(devices)}).replace(GATEWAY, gateway)
+    return parse(text.encode(), source="house", gateway=gateway, seed=seed)
+
+
+class House:
+    """A gateway that a test drives."""
+
+    def __init__(self, site: Site | None = None, **faults: float) -> None:
+        site = site or house()
+        self.mac = site.gateway
+        settings = Settings(mac=self.mac, mode=Mode.RAW, faults=Faults(**faults))
+        self.gateway = Gateway(settings, site, Clock(_ORIGIN))
+        self.now = 0.0
+        self.reports: list[Report] = []
+        self.responses: dict[str, dict[str, Any]] = {}
+        self.questions: list[FirmwareQuestion] = []
+        """Not answered yet."""
+        self.asked: list[FirmwareQuestion] = []
+        self.is_down = False
+        self._count = 0
+        self.wait(1.0)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._take(self.gateway.advance(self.now))
+
+    def pass_until(self, condition: Callable[[], object], *, within: float = 1200.0) -> None:
+        """Let time pass until something is so."""
+        end = self.now + within
+        while not condition():
+            assert self.now < end, "it never came to that"
+            self.wait(0.5)
+
+    def _take(self, messages: list[Publish]) -> None:
+        for message in messages:
+            what, device, kind, *tail = message.topic.split("/")[3:]
+            content = json.loads(message.payload)
+            if what == "response":
+                self.responses[content["id"]] = content
+            else:
+                self.reports.append(
+                    Report(_moment(content["time"]), Mac(device), kind, "/".join(tail), content)
+                )
+        for chore in self.gateway.chores():
+            self._do(chore)
+
+    def _do(self, chore: Fetch | GoDown | ComeUp) -> None:
+        match chore:
+            case Fetch(question):
+                assert not self.is_down, "a gateway that is down cannot ask for an image"
+                self.questions.append(question)
+                self.asked.append(question)
+            case GoDown():
+                self.is_down = True
+                self.questions.clear()  # whoever got an image has gone with it
+            case ComeUp():
+                self.is_down = False
+
+    # Requests
+
+    def send(self, device: Mac, operation: str, identifier: str, **content: Any) -> str:
+        """Send a request; the id under which its response will be found."""
+        self._count += 1
+        request_id = f"r{self._count}"
+        if device == CLIP:
+            content["accessType"] = "legacy"
+        topic = f"mt/gateway/{self.mac}/request/{device}/{operation}/{identifier}"
+        self.gateway.receive(topic, json.dumps({"id": request_id, **content}).encode(), self.now)
+        return request_id
+
+    def ask(self, device: Mac, operation: str, identifier: str, **content: Any) -> dict[str, Any]:
+        """Send a request and wait for its response."""
+        request_id = self.send(device, operation, identifier, **content)
+        self.pass_until(lambda: request_id in self.responses, within=15.0)
+        return self.responses[request_id]
+
+    def write(self, device: Mac, identifier: str, raw: bytes) -> int:
+        """Write a property; the status of the response."""
+        status: int = self.ask(device, "write", identifier, value=raw.hex())["status"]
+        return status
+
+    def read(self, device: Mac, identifier: str) -> bytes:
+        response = self.ask(device, "read", identifier)
+        assert response["status"] == 0, response
+        return bytes.fromhex(response["value"])
+
+    def version(self, device: Mac) -> Version:
+        return Version(*self.read(device, "8001"))
+
+    # Updates
+
+    def start(
+        self, device: Mac, model: ModelNumber = MOTION, version: Version = NEWER, *, stage: bool = False
+    ) -> int:
+        return self.write(device, "8121", name(model, version) + bytes((stage,)))
+
+    def bring(self, found: Image | Error = SMALL) -> None:
+        """Answer the oldest question."""
+        question = self.questions.pop(0)
+        if isinstance(found, Error):
+            self.gateway.image_failed(question, found, self.now)
+        else:
+            self.gateway.image_came(question, found, self.now)
+        self.wait(0.0)
+
+    def told(self, device: Mac = GATEWAY, identifier: str = "8120") -> list[Told]:
+        """Everything that was reported of an update."""
+        return [Told.read(bytes.fromhex(each.content["value"])) for each in self.of(device, identifier)]
+
+    def of(self, device: Mac, what: str) -> list[Report]:
+        """The reports of a device: of a kind, or of a property."""
+        return [
+            each for each in self.reports if each.device == device and what in (each.kind, each.identifier)
+        ]
+
+    def state(self, device: Mac, identifier: str = "8120") -> State:
+        """The state that was told last."""
+        told = self.told(device, identifier)
+        return told[-1].state if told else State.IDLE
+
+    def reach(self, state: State, device: Mac, identifier: str = "8120", *, within: float = 1200.0) -> Told:
+        """Wait until a state is told; what was told with it."""
+        self.pass_until(lambda: self.state(device, identifier) is state, within=within)
+        return self.told(device, identifier)[-1]
+
+
+_ORIGIN: Final = 1_790_000_000_000
+
+
+def _moment(text: str) -> float:
+    return parse_time(text).timestamp() - _ORIGIN / 1000.0

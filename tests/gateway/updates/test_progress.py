@@ -1,0 +1,53 @@
+"""The values in which gateways and devices tell how far an update is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.gateway.updates.progress import Error, ImageName, Progress, State
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.ids import Identifier, Version, model_number
+
+WORDS = ("idle", "fetching", "transferring", "verifying", "staged", "applying", "done", "failed")
+
+BYTE = st.integers(0, 255)
+names = st.builds(
+    ImageName, st.integers(0, 0xFFFF).map(model_number), st.builds(Version, BYTE, BYTE, BYTE, BYTE)
+)
+
+
+@given(names)
+def test_the_name_of_an_image_survives_its_six_bytes(name: ImageName) -> None:
+    raw = name.raw()
+    assert len(raw) == 6
+    assert ImageName.read(raw) == name
+    assert ImageName.read(b"......" + raw, 6) == name
+
+
+@given(names, st.sampled_from(State), st.integers(0, 100), st.sampled_from(Error))
+def test_progress_reads_in_the_catalogue_as_it_was_written(
+    name: ImageName, state: State, percent: int, error: Error
+) -> None:
+    raw = Progress(name, state, percent, error).raw()
+    assert BUILTIN.decode(Identifier("8120"), raw).value == {
+        "state": WORDS[state],
+        "percent": percent,
+        "error": error,
+        "modelNumber": int(name.model, 16),
+        "version": str(name.version),
+    }
+
+
+def test_progress_is_written_byte_by_byte_as_the_layout_says() -> None:
+    progress = Progress(ImageName(model_number(0x18), Version(3, 1, 0, 7)))
+    assert progress.raw().hex(" ") == "01 00 00 00 18 03 01 00 07"
+    progress.state, progress.percent, progress.error = State.FAILED, 42, Error.TRANSFER_LOST
+    assert progress.raw().hex(" ") == "07 2a 07 00 18 03 01 00 07"
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_done_and_failed_are_ends(state: State) -> None:
+    progress = Progress(ImageName(model_number(1), Version(1, 0, 0)), state)
+    assert progress.is_over == (WORDS[state] in {"done", "failed"})
