@@ -208,14 +208,22 @@ class Session:
             await self._drain(link)
 
     async def _drain(self, link: Link) -> None:
-        """Publish what waits. Cancelled, it leaves at most one message that may have left already."""
+        """Publish what waits."""
         while self._waiting:
             sent = link.post(self._waiting)
-            if not sent:
-                await link.publish_all(self._waiting[:1])
-                sent = 1
             del self._waiting[:sent]
             self.published += sent
+            if not sent:
+                await self._publish_one(link, self._waiting.pop(0))
+
+    async def _publish_one(self, link: Link, message: Publish) -> None:
+        """Publish a message when there is room; cancelled, it waits again, though it may have left."""
+        try:
+            await link.publish_all((message,))
+        except asyncio.CancelledError:
+            self._waiting.insert(0, message)
+            raise
+        self.published += 1
 
     async def _receive(self, link: Link) -> None:
         answers = answer_topic(self.gateway.settings.mac)

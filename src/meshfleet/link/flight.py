@@ -21,11 +21,11 @@ _MANY_BYTES: Final = 256 * 1024
 
 
 class Delivery:
-    """How much of what one caller published is still on its way; without `done`, nobody wants to know."""
+    """How much of what one caller published is still on its way."""
 
     __slots__ = ("done", "left")
 
-    def __init__(self, left: int, done: Future[None] | None) -> None:
+    def __init__(self, left: int, done: Future[None]) -> None:
         self.left = left
         self.done = done
 
@@ -40,7 +40,7 @@ class Flight:
 
     def __init__(self, window: int) -> None:
         self._window = min(window, LAST_ID)
-        self._sent: dict[int, tuple[bytes, Delivery]] = {}
+        self._sent: dict[int, tuple[bytes, Delivery | None]] = {}
         self._last = 0
         self._full = False
 
@@ -52,13 +52,14 @@ class Flight:
         """How many messages may leave now."""
         return 0 if self._full else self._window - len(self._sent)
 
-    def launch(self, messages: Sequence[Publish], delivery: Delivery) -> list[bytes]:
+    def launch(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
         """The bytes of messages, of as many as may leave at once. If one is malformed, none of them has left.
 
-        There must be room for all of them; but a message that makes it many bytes is the last.
+        There must be room for all of them; but a message that makes it many bytes is the last. Without a
+        delivery nobody waits for them.
         """
         packets: list[bytes] = []
-        leaving: dict[int, tuple[bytes, Delivery]] = {}
+        leaving: dict[int, tuple[bytes, Delivery | None]] = {}
         size = 0
         for message in messages:
             packet_id = self._next_id() if message.qos else 0
@@ -87,11 +88,11 @@ class Flight:
         for packet_id in packet_ids:
             if packet_id in sent:
                 _, delivery = sent.pop(packet_id)
-                if (done := delivery.done) is None:
+                if delivery is None:
                     continue
                 delivery.left -= 1
-                if not delivery.left and not done.done():
-                    done.set_result(None)
+                if not delivery.left and not delivery.done.done():
+                    delivery.done.set_result(None)
         if self._full and len(sent) <= self._window // 2:
             self._full = False
             return True
@@ -104,7 +105,7 @@ class Flight:
     def give_up(self, reason: LinkError) -> None:
         """Tell everybody who waits that nothing will come."""
         for _, delivery in self._sent.values():
-            if (done := delivery.done) is not None and not done.done():
-                done.set_exception(reason)
-                done.exception()  # seen: a caller who was cancelled will not look
+            if delivery is not None and not delivery.done.done():
+                delivery.done.set_exception(reason)
+                delivery.done.exception()  # seen: a caller who was cancelled will not look
         self._sent.clear()

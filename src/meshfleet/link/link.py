@@ -42,9 +42,6 @@ _Answer = TypeVar("_Answer")
 
 _DEFAULTS: Final = Options()
 
-_NOBODY: Final = Delivery(0, None)
-"""Waits for what was posted."""
-
 _HIGHEST_QOS: Final = 1
 """QoS 2 costs twice the packets, and who must not count twice has to recognise repetitions anyway."""
 
@@ -159,8 +156,7 @@ class Link:
         levels = [message.qos for message in messages]
         if max(levels, default=0) > _HIGHEST_QOS:
             raise MalformedPacket("PUBLISH qos", "a link takes QoS 0 and 1")
-        done = asyncio.get_running_loop().create_future()
-        delivery = Delivery(sum(levels), done)
+        delivery = Delivery(sum(levels), asyncio.get_running_loop().create_future())
         async with self._turn:
             sent = 0
             while sent < len(messages):
@@ -170,7 +166,7 @@ class Link:
                 self._balance(connection)
                 sent += len(packets)
         if delivery.left:
-            await done
+            await delivery.done
         else:
             await asyncio.sleep(0)  # a loop around QoS 0 must not keep everybody else from their turn
 
@@ -191,7 +187,7 @@ class Link:
             or self._keeper.closing
         ):
             return 0
-        packets = self._flight.launch(messages[:room], _NOBODY)
+        packets = self._flight.launch(messages[:room], None)
         connection.send(b"".join(packets))
         return len(packets)
 
