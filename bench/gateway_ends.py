@@ -64,8 +64,8 @@ async def fleet(port: int, gateways: int, devices: int, rate: int, seconds: int)
         await asyncio.sleep(seconds)
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
         figures = _figures(cpu, wall, some.reports - made)
-        figures["connected"] = sum(session.is_connected for session in some.sessions)
-        figures["dropped"] = sum(session.dropped for session in some.sessions)
+        figures["connected"] = sum(uplink.is_connected for uplink in some.uplinks)
+        figures["dropped"] = sum(uplink.dropped for uplink in some.uplinks)
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running

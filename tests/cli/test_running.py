@@ -150,7 +150,7 @@ async def test_a_fleet_runs_until_nobody_watches_it(tmp_path: Path) -> None:
 
     async def watch(fleet: Fleet) -> None:
         await fleet.is_complete.wait()
-        seen.append(sum(session.is_connected for session in fleet.sessions))
+        seen.append(sum(session.is_connected for session in fleet.uplinks))
 
     with Mosquitto(tmp_path) as broker:
         await run_fleet(ByClock(Clock(0)), None, _filled(broker), watch)

@@ -11,9 +11,9 @@ from msgspec import UNSET
 
 from meshfleet.gateway.life import HOP, INTERVAL
 from meshfleet.gateway.world.mesh import MAX_DEPTH
+from meshfleet.gateway.world.places import Place
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.radio import USABLE
-from meshfleet.gateway.world.site import Place
 from meshfleet.wire.codes import Kind, Status
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.times import from_millis, to_millis

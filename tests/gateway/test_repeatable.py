@@ -9,7 +9,8 @@ import pytest
 
 from meshfleet.gateway import Faults
 from meshfleet.gateway import Mode as Writing
-from meshfleet.gateway.world.mesh import MAX_CHILDREN, MAX_DEPTH
+from meshfleet.gateway.world.mesh import MAX_DEPTH
+from meshfleet.gateway.world.node import MAX_CHILDREN
 from meshfleet.gateway.world.samples import CAPACITY
 from meshfleet.wire.codes import Operation
 from tests.gateway.living import HOUR, MINUTE, World, town

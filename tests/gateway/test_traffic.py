@@ -10,11 +10,12 @@ import pytest
 from meshfleet.gateway.traffic import AIRTIME, LATENCY, Traffic
 from meshfleet.gateway.world.agenda import Agenda
 from meshfleet.wire.codes import Priority, Status
-from tests.gateway.asking_core import Desk, at_the_end, chain
+from tests.gateway.requests.desk import Desk, at_the_end, chain
 from tests.gateway.world.trees import mac, mesh_of, put
 
 if TYPE_CHECKING:
-    from meshfleet.gateway.world.mesh import Mesh, Node
+    from meshfleet.gateway.world.mesh import Mesh
+    from meshfleet.gateway.world.node import Node
     from meshfleet.gateway.world.site import Fixture
 
 TARGET = mac(100)

@@ -56,17 +56,17 @@ class Watch:
         now, reports, cpu = time.monotonic(), self._fleet.reports, time.process_time()
         made, elapsed, used = reports - self._reports, now - self._last, cpu - self._cpu
         self._last, self._reports, self._cpu = now, reports, cpu
-        sessions = self._fleet.sessions
+        uplinks = self._fleet.uplinks
         return Figures(
             seconds=round(now - self._began, 1),
-            gateways=len(sessions),
-            connected=sum(session.is_connected for session in sessions),
+            gateways=len(uplinks),
+            connected=sum(uplink.is_connected for uplink in uplinks),
             reports=reports,
             reports_per_second=round(made / elapsed, 1) if elapsed else 0.0,
-            requests=sum(session.received for session in sessions),
-            dropped=sum(session.dropped for session in sessions),
+            requests=sum(uplink.received for uplink in uplinks),
+            dropped=sum(uplink.dropped for uplink in uplinks),
             cpu_micros_per_report=round(used / made * 1e6, 1) if made else 0.0,
-            trouble=next((session.trouble for session in sessions if not session.is_connected), ""),
+            trouble=next((uplink.trouble for uplink in uplinks if not uplink.is_connected), ""),
         )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
-    from meshfleet.gateway.pace import Pace
+    from meshfleet.gateway.online.pace import Pace
 
     _Work = Callable[[], Coroutine[Any, Any, None]]
 

@@ -12,7 +12,7 @@ from meshfleet.cli.figures import watch
 from meshfleet.cli.options import Number, authorities_option, broker_option, seed_option, speed_option
 from meshfleet.cli.running import allow_connections, log_to_terminal, run_fleet
 from meshfleet.gateway import ByClock, ByRate, Clock, Gateway, Mode, Settings, generate
-from meshfleet.gateway.claims import claim
+from meshfleet.gateway.online.claims import claim
 from meshfleet.gateway.world.noise import key_of
 from meshfleet.gateway.world.site import MAX_DEVICES
 from meshfleet.link import Address, run

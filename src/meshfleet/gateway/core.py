@@ -14,8 +14,9 @@ from meshfleet.gateway.world.agenda import Agenda
 from meshfleet.gateway.world.device import Device
 from meshfleet.gateway.world.mesh import Mesh
 from meshfleet.gateway.world.noise import key_of, noise
+from meshfleet.gateway.world.places import Place
 from meshfleet.gateway.world.products import GATEWAY, Mode
-from meshfleet.gateway.world.site import Fixture, Place
+from meshfleet.gateway.world.site import Fixture
 from meshfleet.wire.diagnostics import FirmwareQuestion
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.topics import Topics

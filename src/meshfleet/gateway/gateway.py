@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.gateway.answering import Answering
 from meshfleet.gateway.core import Core
 from meshfleet.gateway.life import REBOOT, Life
 from meshfleet.gateway.memory import restore, save
+from meshfleet.gateway.requests.answering import Answering
+from meshfleet.gateway.requests.writing import Writing
 from meshfleet.gateway.updates import Updates
 from meshfleet.gateway.world.device import Reset
-from meshfleet.gateway.writing import Writing
 
 if TYPE_CHECKING:
     from meshfleet.gateway.core import Chore

@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.gateway import properties
 from meshfleet.gateway.core import ComeUp, GoDown
-from meshfleet.gateway.world import radio
+from meshfleet.gateway.world import properties, radio
 from meshfleet.gateway.world.device import ADVERTISEMENTS, Reset
 from meshfleet.gateway.world.noise import bits, noise, wait
 from meshfleet.gateway.world.products import Mode

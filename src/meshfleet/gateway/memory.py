@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from meshfleet.errors import MalformedVersion, UnreadableMemory
-from meshfleet.gateway.effects import take_effect
+from meshfleet.gateway.world.effects import take_effect
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.samples import Sample
 from meshfleet.wire.codes import Kind

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.gateway.settings import Settings
     from meshfleet.gateway.world.clock import Clock
     from meshfleet.gateway.world.device import Device
-    from meshfleet.gateway.world.mesh import Node
+    from meshfleet.gateway.world.node import Node
     from meshfleet.wire.codes import Status
     from meshfleet.wire.identifiers import Catalogue, Decoded
     from meshfleet.wire.ids import Identifier, Mac

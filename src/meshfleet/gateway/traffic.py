@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.gateway.world.agenda import Agenda, Deed
-    from meshfleet.gateway.world.mesh import Mesh, Node
+    from meshfleet.gateway.world.mesh import Mesh
+    from meshfleet.gateway.world.node import Node
 
 AIRTIME: Final = 0.010
 """Seconds that a node is busy with sending one packet."""

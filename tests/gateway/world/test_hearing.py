@@ -7,10 +7,10 @@ from statistics import fmean
 import pytest
 
 from meshfleet.gateway.world.hearing import MAX_HEARERS
+from meshfleet.gateway.world.layout import generate
 from meshfleet.gateway.world.mesh import Mesh
 from meshfleet.gateway.world.products import Role
 from meshfleet.gateway.world.radio import SLOW, USABLE, mean
-from meshfleet.gateway.world.site import generate
 from tests.gateway.world.trees import GATEWAY, mac, mesh_of, put
 
 

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshfleet.gateway.world.mesh import MAX_DEPTH, PER_HOP, WORTH_MOVING, Mesh, Node
+from meshfleet.gateway.world.layout import generate
+from meshfleet.gateway.world.mesh import MAX_DEPTH, PER_HOP, WORTH_MOVING, Mesh
+from meshfleet.gateway.world.places import Walls
 from meshfleet.gateway.world.products import Mode, Role
 from meshfleet.gateway.world.radio import USABLE
-from meshfleet.gateway.world.site import Site, Walls, generate
+from meshfleet.gateway.world.site import Site
 from tests.gateway.world.trees import GATEWAY, mac, mesh_of, put
 
 if TYPE_CHECKING:
+    from meshfleet.gateway.world.node import Node
     from meshfleet.wire.ids import Mac
 
 

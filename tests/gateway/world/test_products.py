@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshfleet.gateway import properties
+from meshfleet.gateway.world import properties
 from meshfleet.gateway.world.device import Device
-from meshfleet.gateway.world.mesh import MAX_CHILDREN
+from meshfleet.gateway.world.node import MAX_CHILDREN
 from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Chip, Mode, Product, Role, Way
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers import BUILTIN, Access

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.world import radio
+from meshfleet.gateway.world.places import Place, Walls
 from meshfleet.gateway.world.radio import FAST, HEARD, SLOW, USABLE, loss, mean
-from meshfleet.gateway.world.site import Place, Walls
 
 HERE = Place(0, 0.0, 0.0)
 OPEN = Walls()

@@ -13,19 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshfleet.errors import MalformedSite
+from meshfleet.gateway.world.layout import generate
 from meshfleet.gateway.world.mesh import Mesh
+from meshfleet.gateway.world.places import Place, Walls
 from meshfleet.gateway.world.products import BY_CODE, Mode, Role
-from meshfleet.gateway.world.site import (
-    KEY,
-    MAX_DEVICES,
-    Place,
-    Site,
-    Walls,
-    describe,
-    generate,
-    parse,
-    public_key,
-)
+from meshfleet.gateway.world.site import KEY, MAX_DEVICES, Site, public_key
+from meshfleet.gateway.world.sitefile import describe, parse
 from meshfleet.wire.codes import AccessType
 from meshfleet.wire.ids import Mac, parse_mac
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from meshfleet.gateway.world.mesh import Mesh
+from meshfleet.gateway.world.places import Place
 from meshfleet.gateway.world.products import BY_CODE
-from meshfleet.gateway.world.site import Fixture, Place, Site
+from meshfleet.gateway.world.site import Fixture, Site
 from meshfleet.wire.ids import Mac
 
 GATEWAY = Mac("d0cf5e000001")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshfleet.gateway.updates.mishaps import Mishap
     from meshfleet.gateway.updates.progress import ImageName
     from meshfleet.gateway.world.device import Device
-    from meshfleet.gateway.world.mesh import Node
+    from meshfleet.gateway.world.node import Node
     from meshfleet.wire.package import Image
 
 STATE: Final = Identifier("8120")

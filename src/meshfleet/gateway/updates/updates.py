@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from meshfleet.gateway.life import Life
     from meshfleet.gateway.updates.progress import ImageName
     from meshfleet.gateway.world.device import Device
-    from meshfleet.gateway.world.mesh import Node
+    from meshfleet.gateway.world.node import Node
     from meshfleet.wire.ids import Mac
     from meshfleet.wire.package import Image
 

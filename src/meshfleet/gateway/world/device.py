@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from meshfleet.gateway.world.noise import bits, key_of, noise
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.samples import Samples
 from meshfleet.wire.ids import Identifier
 
 if TYPE_CHECKING:
-    from meshfleet.gateway.throughput import ThroughputTest
-    from meshfleet.gateway.world.mesh import Node
+    from meshfleet.gateway.world.node import Node
     from meshfleet.gateway.world.products import Product
     from meshfleet.gateway.world.site import Fixture
     from meshfleet.wire.codes import AccessType, Kind
@@ -37,6 +38,15 @@ class Reset:
     POWER_ON: Final = 0
     WATCHDOG: Final = 2
     SOFTWARE: Final = 4
+
+
+class ThroughputTest(Struct):
+    """A test in which a device sends packets that say nothing."""
+
+    left: int
+    interval: float
+    burst: int
+    priority: int
 
 
 class Device:

@@ -12,8 +12,8 @@ from meshfleet.gateway.world import radio
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from meshfleet.gateway.world.mesh import Node
-    from meshfleet.gateway.world.site import Place, Walls
+    from meshfleet.gateway.world.node import Node
+    from meshfleet.gateway.world.places import Place, Walls
     from meshfleet.wire.ids import Mac
 
 MAX_HEARERS: Final = 6
@@ -23,8 +23,6 @@ _HOP: Final = 12.0
 """Metres that a link spans without trouble."""
 _SOUND: Final = -86.0
 """dBm that it has then."""
-
-NOTHING: Final = array("f")
 
 
 class Ears:

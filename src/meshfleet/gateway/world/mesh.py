@@ -11,24 +11,22 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.gateway.world import radio
-from meshfleet.gateway.world.hearing import NOTHING, Ears
+from meshfleet.gateway.world.hearing import Ears
+from meshfleet.gateway.world.node import CUT_OFF, Node
 from meshfleet.gateway.world.noise import key_of
+from meshfleet.gateway.world.places import Place
 from meshfleet.gateway.world.products import Mode, Role
 from meshfleet.gateway.world.radio import SLOW, USABLE
-from meshfleet.gateway.world.site import Place
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Iterator
 
-    from meshfleet.gateway.world.site import Site, Walls
+    from meshfleet.gateway.world.places import Walls
+    from meshfleet.gateway.world.site import Site
     from meshfleet.wire.ids import Mac
 
 MAX_DEPTH: Final = 11
 """gateway-17."""
-
-MAX_CHILDREN: Final = 18
-"""gateway-18."""
 
 WORTH_MOVING: Final = 8.0
 """dB by which another parent must be better before a sound link is given up."""
@@ -39,50 +37,8 @@ WORTH_FLEEING: Final = 3.0
 PER_HOP: Final = 3.0
 """dB that a parent must be heard better to make up for another hop, which costs time and may lose packets."""
 
-_CUT_OFF: Final = -1
 _WEAKEST, _LOUDEST = -127, -20
 """What a reading can say."""
-
-
-class Node:
-    """A place in the tree. There may be 250,000 in a process."""
-
-    __slots__ = (
-        "capacity",
-        "children",
-        "depth",
-        "gain",
-        "hearers",
-        "joined",
-        "key",
-        "mac",
-        "means",
-        "parent",
-        "place",
-        "role",
-    )
-
-    def __init__(self, mac: Mac, role: Role, place: Place, *, key: int) -> None:
-        self.mac = mac
-        self.role = role
-        self.place = place
-        self.key = key
-        self.capacity = 0 if role is Role.LEAF else MAX_CHILDREN
-        """Children it may have."""
-        self.gain = 0.0
-        """dB by which it sends louder than usual."""
-        self.joined = False
-        """Whether it holds or wants a link."""
-        self.parent: Node | None = None
-        self.children = 0
-        self.depth = _CUT_OFF
-        self.hearers: tuple[Node, ...] = ()
-        """Who may hear it, the strongest on average first."""
-        self.means: array[float] = NOTHING
-        """The mean RSSI at each of them, without gain."""
-
-    def __repr__(self) -> str:
-        return f"<{self.role.name.lower()} {self.mac} at depth {self.depth}>"
 
 
 class Mesh:
@@ -117,7 +73,7 @@ class Mesh:
 
     def route(self, node: Node) -> tuple[Node, ...] | None:
         """The way from below the gateway down to a node; None while it is cut off."""
-        if node.depth == _CUT_OFF:
+        if node.depth == CUT_OFF:
             return None
         way = []
         above: Node | None = node
@@ -133,7 +89,7 @@ class Mesh:
         for i, hearer in enumerate(node.hearers):
             if means[i] + gain + SLOW < strongest:
                 break  # the others are weaker still, however lucky
-            if hearer.depth != _CUT_OFF and (level := self.rssi(node, i, t)) >= strongest:
+            if hearer.depth != CUT_OFF and (level := self.rssi(node, i, t)) >= strongest:
                 best, strongest = hearer, level
         return best
 
@@ -141,7 +97,7 @@ class Mesh:
         """The node with this MAC, when it is in the tree and hears the other one at all."""
         for i, hearer in enumerate(node.hearers):
             if hearer.mac == mac:
-                heard = hearer.depth != _CUT_OFF and self.rssi(node, i, t) >= radio.HEARD
+                heard = hearer.depth != CUT_OFF and self.rssi(node, i, t) >= radio.HEARD
                 return hearer if heard else None
         return None
 
@@ -149,7 +105,7 @@ class Mesh:
         """Let a node want a link from now on; whether it has one already."""
         node.joined = True
         self.reconsider(node, t)
-        return node.depth != _CUT_OFF
+        return node.depth != CUT_OFF
 
     def leave(self, node: Node) -> None:
         """Let a node want no link any more. Those that hung on it are orphans and have to reconsider."""
@@ -166,7 +122,7 @@ class Mesh:
         if node is self.root or not node.joined:
             return False
         parent = node.parent
-        if parent is None or parent.depth == _CUT_OFF or parent.children > parent.capacity:
+        if parent is None or parent.depth == CUT_OFF or parent.children > parent.capacity:
             chosen = self._wished(node, t) or self._best(node, t, merit=-inf)
         else:
             chosen = self._better(node, parent, t)
@@ -210,7 +166,7 @@ class Mesh:
         """Whether the limits of the tree allow a move."""
         return (
             hearer is not node.parent
-            and hearer.depth != _CUT_OFF
+            and hearer.depth != CUT_OFF
             and hearer.depth + 1 + height <= MAX_DEPTH
             and hearer.children < hearer.capacity
             and not (node.children and _hangs_below(hearer, node))
@@ -266,20 +222,20 @@ class Mesh:
     def _take_in(self, waiting: list[Node]) -> None:
         """Join nodes until nobody can be joined any more."""
         while any(sum(self.join(node, 0.0) for node in tier) for tier in self._tiers(waiting)):
-            waiting = [node for node in waiting if node.depth == _CUT_OFF]
+            waiting = [node for node in waiting if node.depth == CUT_OFF]
 
     def _tiers(self, waiting: list[Node]) -> Iterator[list[Node]]:
         """Who comes first: those whose wish may be granted, those without one, those without hope."""
         wishes = {
             node: self.nodes.get(self._wishes[node.mac]) for node in waiting if node.mac in self._wishes
         }
-        yield [node for node, wish in wishes.items() if wish and wish.depth != _CUT_OFF]
+        yield [node for node, wish in wishes.items() if wish and wish.depth != CUT_OFF]
         yield [node for node in waiting if node not in wishes]
         yield list(wishes)
 
 
 def _below(parent: Node | None) -> int:
-    return _CUT_OFF if parent is None or parent.depth == _CUT_OFF else parent.depth + 1
+    return CUT_OFF if parent is None or parent.depth == CUT_OFF else parent.depth + 1
 
 
 def _hangs_below(node: Node, above: Node) -> bool:

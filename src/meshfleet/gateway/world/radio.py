@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.gateway.world.noise import drift, flicker
 
 if TYPE_CHECKING:
-    from meshfleet.gateway.world.site import Place, Walls
+    from meshfleet.gateway.world.places import Place, Walls
 
 HEARD: Final = -97.0
 """dBm. What is weaker is not heard."""

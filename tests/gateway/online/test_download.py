@@ -1,0 +1,253 @@
+"""Bodies are fetched from servers that behave, and given up with those that do not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from meshfleet.errors import FleetError, ImageBroken, ImageUnavailable
+from meshfleet.gateway.online.download import download
+from tests.gateway.online.web import Asked, Web, answer
+from tests.link.scripted import soon, until
+from tests.servers import free_port
+
+if TYPE_CHECKING:
+    from asyncio import StreamWriter
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+BODY = bytes(range(256)) * 40
+LIMIT = 20_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, auth=("ours", "hunter22")) as client:
+        yield client
+
+
+async def fetch(http: httpx.AsyncClient, uri: str, *, silence: float = 30, within: float = 30) -> bytes:
+    return await download(http, uri, limit=LIMIT, silence=silence, within=within)
+
+
+async def test_a_body_comes_as_it_is(http: httpx.AsyncClient) -> None:
+    async with Web.of({"/image?a=b%20c": answer(200, BODY)}) as web:
+        assert await fetch(http, f"{web.url}/image?a=b%20c") == BODY
+    [asked] = web.asked
+    assert asked.headers["accept-encoding"] == "identity"
+
+
+async def test_a_body_without_a_length_ends_with_the_connection(http: httpx.AsyncClient) -> None:
+    async with Web.of({"/": b"HTTP/1.0 200 OK\r\n\r\n" + BODY}) as web:
+        assert await fetch(http, web.url) == BODY
+
+
+async def test_credentials_of_the_client_stay_at_home(http: httpx.AsyncClient) -> None:
+    async with Web.of({"/": answer(200, BODY)}) as web:
+        await fetch(http, web.url)
+    [asked] = web.asked
+    assert "authorization" not in asked.headers
+
+
+async def test_credentials_of_the_address_are_shown_to_its_server(http: httpx.AsyncClient) -> None:
+    async with Web.of({"/": answer(200, BODY)}) as web:
+        await fetch(http, web.url.replace("//", "//a:b@"))
+    [asked] = web.asked
+    assert asked.headers["authorization"] == "Basic YTpi"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_three_redirects_are_followed(http: httpx.AsyncClient, status: int) -> None:
+    async with Web.of({"/last": answer(200, BODY)}) as far:
+        pages = {f"/{number}": answer(status, Location=f"/{number + 1}") for number in range(2)}
+        async with Web.of(pages | {"/2": answer(status, Location=f"{far.url}/last")}) as near:
+            assert await fetch(http, f"{near.url}/0") == BODY
+
+
+async def test_a_fourth_redirect_is_not_followed(http: httpx.AsyncClient) -> None:
+    async with Web.of({"/": answer(302, Location="/")}) as web:
+        with pytest.raises(ImageUnavailable, match="redirects too often"):
+            await fetch(http, web.url)
+    assert len(web.asked) == 4
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/", "http://[", "http://"])
+async def test_a_redirect_leads_to_http_or_nowhere(http: httpx.AsyncClient, target: str) -> None:
+    async with Web.of({"/": answer(302, Location=target)}) as web:
+        with pytest.raises(ImageUnavailable):
+            await fetch(http, web.url)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "nonsense",
+        "/image",
+        "//host/image",
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/image",
+        "data:,image",
+        "http:",
+        "http:///image",
+        "http://[::1",
+        "http://host:port/",
+        "http://host:99999/",
+        "http://a\nb/",
+        "http://\ud800/",
+        "http://" + "a" * 70_000,
+        "http://" + "a." * 200,
+        "http://xn--\u00e9/",
+    ],
+)
+async def test_an_address_is_one_of_http_or_of_no_use(http: httpx.AsyncClient, uri: str) -> None:
+    with pytest.raises(ImageUnavailable):
+        await fetch(http, uri)
+
+
+@pytest.mark.parametrize("status", [204, 206, 304, 400, 401, 403, 404, 500, 503])
+async def test_any_other_status_is_no_body(http: httpx.AsyncClient, status: int) -> None:
+    async with Web.of({"/": answer(status)}) as web:
+        with pytest.raises(ImageUnavailable, match=f"HTTP status {status}"):
+            await fetch(http, web.url)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        answer(200, BODY, Content_Length=str(len(BODY) + 1)),
+        answer(200, BODY, Content_Length="many"),
+        answer(200, BODY, Content_Length="-1"),
+        answer(200, BODY, Content_Length="9" * 5000),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        answer(200, BODY, Content_Encoding="gzip"),
+    ],
+    ids=[
+        "nothing",
+        "nonsense",
+        "short",
+        "no number",
+        "negative",
+        "long number",
+        "chunk cut",
+        "no chunk",
+        "encoded",
+    ],
+)
+async def test_a_body_that_is_not_whole_is_none(http: httpx.AsyncClient, given: bytes) -> None:
+    async with Web.of({"/": given}) as web:
+        with pytest.raises(ImageUnavailable):
+            await fetch(http, web.url)
+
+
+async def test_a_server_that_is_not_there_cannot_be_reached(http: httpx.AsyncClient) -> None:
+    with pytest.raises(ImageUnavailable, match="cannot be reached"):
+        await fetch(http, f"http://127.0.0.1:{free_port()}/")
+
+
+async def test_a_body_of_the_largest_size_is_taken(http: httpx.AsyncClient) -> None:
+    async with Web.of({"/": answer(200, bytes(LIMIT))}) as web:
+        assert await fetch(http, web.url) == bytes(LIMIT)
+
+
+async def test_a_body_that_says_it_is_too_large_is_not_read(http: httpx.AsyncClient) -> None:
+    async def announce(asked: Asked, writer: StreamWriter) -> None:
+        writer.write(answer(200, Content_Length=str(LIMIT + 1)))
+        await asked.reader.read()  # not a byte of it comes: reading would take until the time is over
+
+    async with Web(announce) as web:
+        with pytest.raises(ImageBroken, match="more than 20000 bytes"):
+            await fetch(http, web.url)
+        await until(lambda: not web.busy)
+
+
+async def test_an_endless_body_ends_at_the_limit(http: httpx.AsyncClient) -> None:
+    async def pour(_: Asked, writer: StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(BODY)
+            await writer.drain()
+
+    async with Web(pour) as web:
+        with pytest.raises(ImageBroken, match="more than 20000 bytes"):
+            await fetch(http, web.url)
+        await until(lambda: not web.busy)
+
+
+async def test_a_silent_server_is_left(http: httpx.AsyncClient) -> None:
+    async def say_nothing(asked: Asked, _: StreamWriter) -> None:
+        await asked.reader.read()
+
+    async with Web(say_nothing) as web:
+        with pytest.raises(ImageUnavailable, match="in time"):
+            await soon(fetch(http, web.url, silence=0.05, within=3600))
+        await until(lambda: not web.busy)
+
+
+async def test_a_server_that_sends_drop_by_drop_is_left(http: httpx.AsyncClient) -> None:
+    async def drip(_: Asked, writer: StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 19999\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+
+    async with Web(drip) as web:
+        with pytest.raises(ImageUnavailable, match="in time"):
+            await fetch(http, web.url, within=0.1)
+        await until(lambda: not web.busy)
+
+
+async def test_a_cancelled_download_hangs_up(http: httpx.AsyncClient) -> None:
+    async def begin(asked: Asked, writer: StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
+        await asked.reader.read()
+
+    async with Web(begin) as web:
+        fetching = asyncio.create_task(fetch(http, web.url))
+        await until(lambda: web.asked)
+        fetching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        await until(lambda: not web.busy)
+
+
+async def test_nothing_of_an_address_but_its_host_is_told(
+    http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    pages = {
+        "/hidden?hidden=1": answer(302, Location="/hidden?hidden=2"),
+        "/hidden?hidden=2": answer(200, BODY),
+        "/hidden?hidden=3": answer(404),
+        "/hidden?hidden=4": answer(200, BODY, Content_Length="99999"),
+        "/hidden?hidden=5": answer(302, Location="ftp://hidden:hidden@host/hidden"),
+        "/hidden?hidden=6": b"hidden\r\n\r\n",
+    }
+    said = []
+    async with Web.of(pages) as web:
+        place = web.url.replace("//", "//hidden:hidden@")
+        assert await fetch(http, f"{place}/hidden?hidden=1") == BODY
+        for uri in [f"{place}/hidden?hidden={number}" for number in range(3, 7)]:
+            with pytest.raises(FleetError) as failed:
+                await fetch(http, uri)
+            said.append(f"{failed.value!r} {failed.value.__cause__!r}")
+    for uri in ("http://hidden:hidden/", "hidden", f"http://hidden@127.0.0.1:{free_port()}/hidden"):
+        with pytest.raises(ImageUnavailable) as refused:
+            await fetch(http, uri)
+        said.append(f"{refused.value!r} {refused.value.__cause__!r}")
+    assert "127.0.0.1" in caplog.text  # so that it was listened to
+    assert "hidden" not in caplog.text
+    assert "hidden" not in "".join(said)

@@ -1,0 +1,262 @@
+"""A firmware update with everything that belongs to it: broker, service, server of images, gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from meshfleet.gateway.online import uplink as uplink_module
+from meshfleet.gateway.online.images import Terms
+from meshfleet.gateway.updates.progress import Error, ImageName, State
+from meshfleet.wire.diagnostics import encode_answer
+from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.wire.mqtt.packets import Connect
+from meshfleet.wire.package import pack
+from tests.gateway.online.asking import found, service
+from tests.gateway.online.running import Crew, Listener, fresh_mac, listening
+from tests.gateway.online.web import Web, answer
+from tests.gateway.updates.house import TRACKER, house
+from tests.link.proxy import Proxy
+from tests.link.proxy import address as at
+from tests.link.scripted import until
+from tests.servers import Mosquitto
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from meshfleet.link import Address
+
+pytestmark = pytest.mark.anyio
+
+MODEL, NEWER = ModelNumber("0005"), Version(3, 2, 0, 1)
+PACKAGE = pack(b"firmware" * 500, model_number=MODEL, version=NEWER)
+FOREIGN = pack(b"firmware" * 500, model_number=ModelNumber("0018"), version=NEWER)
+BARE = b"\x7fblob" * 500
+START = (ImageName(MODEL, NEWER).raw() + b"\0").hex()
+SPEED = 300.0
+ENDS = (State.DONE, State.FAILED)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as it:
+        yield it
+
+
+@pytest.fixture
+def mosquitto(broker: Mosquitto) -> Address:
+    return at(broker.address)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+async def web() -> AsyncIterator[Web]:
+    pages = {
+        "/package": answer(200, PACKAGE),
+        "/foreign": answer(200, FOREIGN),
+        "/bare": answer(200, BARE),
+        "/cut": answer(200, PACKAGE[:1000], Content_Length=str(len(PACKAGE))),
+        "/half": answer(200, PACKAGE[:1000]),
+        "/empty": answer(200, b""),
+    }
+    async with Web.of(pages) as web:
+        yield web
+
+
+class Scene:
+    """A gateway that runs, and somebody who watches its devices."""
+
+    def __init__(self, listener: Listener, mac: Mac) -> None:
+        self.listener = listener
+        self.mac = mac
+
+    async def update(self, device: Mac = TRACKER) -> tuple[State, Error]:
+        """Start an update and wait for its end."""
+        response = await self.listener.ask(self.mac, f"{device}/write/8121", value=START)
+        assert response["status"] == 0, response
+        await until(lambda: self.told(device) and self.told(device)[-1][0] in ENDS)
+        return self.told(device)[-1]
+
+    def told(self, device: Mac) -> list[tuple[State, Error]]:
+        reports = self.listener.of(self.mac, f"/device/{device}/property/8120")
+        values = [bytes.fromhex(json.loads(each.payload)["value"]) for each in reports]
+        return [(State(raw[0]), Error(raw[2])) for raw in values]
+
+    async def version(self, device: Mac = TRACKER) -> str:
+        value: str = (await self.listener.ask(self.mac, f"{device}/read/8001"))["value"]
+        return value
+
+
+@asynccontextmanager
+async def _scene(address: Address, http: httpx.AsyncClient, mac: Mac | None = None) -> AsyncIterator[Scene]:
+    mac = mac or fresh_mac()
+    crew = Crew(http, speed=SPEED)
+    crew.add(address, mac, site=house(gateway=mac))
+    async with listening(address, f"mt/gateway/{mac}/#") as listener, crew.run():
+        yield Scene(listener, mac)
+
+
+def _offer(web: Web, page: str, **checks: Any) -> Callable[[str], list[bytes]]:
+    told = found(f"{web.url}/{page}", **checks)
+    return lambda asked: [encode_answer(asked, told)]
+
+
+@pytest.mark.rule("firmware-30", "firmware-21")
+async def test_a_device_gets_its_version_from_a_package(
+    mosquitto: Address, http: httpx.AsyncClient, web: Web
+) -> None:
+    async with service(mosquitto, _offer(web, "package")) as asked, _scene(mosquitto, http) as scene:
+        assert await scene.update() == (State.DONE, Error.NONE)
+        assert await scene.version() == "03020001"
+        assert len(asked) == len(web.asked) == 1
+        states = list(dict.fromkeys(state for state, _ in scene.told(TRACKER) if state))
+        assert states == [
+            State.FETCHING,
+            State.TRANSFERRING,
+            State.VERIFYING,
+            State.APPLYING,
+            State.DONE,
+        ]
+
+
+@pytest.mark.rule("firmware-38")
+@pytest.mark.parametrize(
+    ("page", "checks", "error"),
+    [
+        ("bare", {}, Error.NONE),
+        ("package", {"sha256": hashlib.sha256(PACKAGE).hexdigest(), "size": len(PACKAGE)}, Error.NONE),
+        ("package", {"sha256": hashlib.sha256(PACKAGE).hexdigest().upper()}, Error.NONE),
+        ("package", {"sha256": hashlib.sha256(BARE).hexdigest()}, Error.BAD_HASH),
+        ("package", {"size": len(PACKAGE) + 1}, Error.BAD_HASH),
+        ("foreign", {}, Error.WRONG_MODEL),
+        ("half", {}, Error.BAD_HASH),
+        ("empty", {}, Error.BAD_HASH),
+        ("cut", {}, Error.NO_IMAGE),
+        ("nowhere", {}, Error.NO_IMAGE),
+    ],
+)
+async def test_an_image_is_taken_or_refused_for_what_it_is(  # noqa: PLR0913 # fixtures and cases
+    mosquitto: Address,
+    http: httpx.AsyncClient,
+    web: Web,
+    *,
+    page: str,
+    checks: dict[str, Any],
+    error: Error,
+) -> None:
+    async with service(mosquitto, _offer(web, page, **checks)), _scene(mosquitto, http) as scene:
+        state, told = await scene.update()
+        assert (state, told) == (State.FAILED if error else State.DONE, error)
+        assert await scene.version() == ("030104" if error else "03020001")
+
+
+async def test_an_image_that_the_service_does_not_have_is_no_image(
+    mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    def no(asked: str) -> list[bytes]:
+        return [encode_answer(asked, None)]
+
+    async with service(mosquitto, no), _scene(mosquitto, http) as scene:
+        assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
+
+
+async def test_without_any_answer_there_is_no_image(
+    mosquitto: Address, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uplink_module, "Terms", partial(Terms, patience=0.1))
+    async with service(mosquitto, lambda _: []) as asked, _scene(mosquitto, http) as scene:
+        assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
+        assert len(asked) == 3
+        assert len(set(asked)) == 1
+
+
+async def test_a_device_can_be_updated_after_a_failure(
+    mosquitto: Address, http: httpx.AsyncClient, web: Web
+) -> None:
+    answers = [found(f"{web.url}/nowhere"), found(f"{web.url}/package")]
+    async with (
+        service(mosquitto, lambda asked: [encode_answer(asked, answers.pop(0))]),
+        _scene(mosquitto, http) as scene,
+    ):
+        assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
+        before = len(scene.told(TRACKER))
+        await scene.listener.ask(scene.mac, f"{TRACKER}/write/8121", value=START)
+        await until(lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE)
+
+
+@pytest.mark.rule("gateway-5")
+async def test_images_are_asked_for_on_a_connection_of_their_own(
+    broker: Mosquitto, mosquitto: Address, http: httpx.AsyncClient, web: Web
+) -> None:
+    mac = fresh_mac()
+    crew = Crew(http, speed=SPEED)
+    async with Proxy(broker.address) as proxy, service(mosquitto, _offer(web, "package")):
+        crew.add(proxy.address, mac, site=house(gateway=mac))
+        async with listening(mosquitto, f"mt/gateway/{mac}/#") as listener, crew.run():
+            assert await Scene(listener, mac).update() == (State.DONE, Error.NONE)
+        first, second = (passage.said(Connect)[0] for passage in proxy.passages)
+        assert (first.client_id, second.client_id) == (mac, mac.upper())
+        assert second.keep_alive == 15
+
+
+async def test_a_gateway_whose_mac_has_no_letters_asks_on_the_connection_that_it_has(
+    broker: Mosquitto, mosquitto: Address, http: httpx.AsyncClient, web: Web
+) -> None:
+    mac = Mac("100000000001")
+    crew = Crew(http, speed=SPEED)
+    async with Proxy(broker.address) as proxy, service(mosquitto, _offer(web, "package")) as asked:
+        crew.add(proxy.address, mac, site=house(gateway=mac))
+        async with listening(mosquitto, f"mt/gateway/{mac}/#") as listener, crew.run():
+            scene = Scene(listener, mac)
+            assert await scene.update() == (State.DONE, Error.NONE)
+            before = len(scene.told(TRACKER))
+            await listener.ask(mac, f"{TRACKER}/write/8121", value=START)
+            await until(lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE)
+        assert len(asked) == 2
+        assert len(proxy.passages) == 1, "two connections of one name would push each other off"
+
+
+@pytest.mark.rule("firmware-30")
+async def test_the_program_updates_a_device(mosquitto: Address, web: Web) -> None:
+    mac = fresh_mac()
+    program = [str(Path(sys.executable).with_name("meshfleet")), "gateway"]
+    options = ["--mac", mac, "--devices", "10", "--speed", str(SPEED), "--json"]
+    url = f"mqtt://{mosquitto.host}:{mosquitto.port}"
+    async with (
+        service(mosquitto, _offer(web, "bare")),
+        listening(mosquitto, f"mt/gateway/{mac}/#") as listener,
+    ):
+        running = await asyncio.create_subprocess_exec(
+            *program, "--broker", url, *options, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert running.stdout is not None
+            said = json.loads(await asyncio.wait_for(running.stdout.readline(), 30))
+            assert said["event"] == "connected"
+            scene = Scene(listener, mac)
+            start = (ImageName(ModelNumber("2011"), NEWER).raw() + b"\0").hex()
+            assert (await listener.ask(mac, f"{mac}/write/8121", value=start))["status"] == 0
+            await until(lambda: scene.told(mac) and scene.told(mac)[-1] == (State.DONE, Error.NONE))
+            assert await scene.version(mac) == "03020001"
+        finally:
+            running.terminate()
+            assert await asyncio.wait_for(running.wait(), 30) == 0

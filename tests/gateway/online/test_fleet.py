@@ -1,0 +1,189 @@
+"""Many gateways in one process, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from meshfleet.errors import ConnectionRefused
+from meshfleet.gateway import ByRate, generate
+from meshfleet.gateway.online.pace import wall_millis
+from meshfleet.link import Options
+from meshfleet.wire.times import parse_time, to_millis
+from tests.gateway.online.running import QUICK, Crew, fresh_mac, listening
+from tests.link.proxy import Proxy
+from tests.link.proxy import address as at
+from tests.link.scripted import settled, soon, until
+from tests.servers import Mosquitto
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from meshfleet.link import Address
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    with Mosquitto(
+        tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true", "max_queued_messages 0"
+    ) as it:
+        yield it
+
+
+@pytest.fixture
+def mosquitto(broker: Mosquitto) -> Address:
+    return at(broker.address)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        yield client
+
+
+@pytest.mark.rule("gateway-43")
+async def test_two_hundred_gateways_connect_and_report(mosquitto: Address, http: httpx.AsyncClient) -> None:
+    crew = Crew(http, speed=60.0)
+    macs = [crew.add(mosquitto) for _ in range(200)]
+    async with listening(mosquitto) as listener, crew.run() as fleet:
+        assert fleet.is_complete.is_set()
+        assert all(session.is_connected for session in fleet.uplinks)
+
+        def heard() -> bool:
+            return {each.topic.split("/")[2] for each in listener.heard} >= set(macs)
+
+        await until(heard)
+        assert sum(session.published for session in fleet.uplinks) > 0
+
+
+async def test_each_gateway_answers_for_itself(mosquitto: Address, http: httpx.AsyncClient) -> None:
+    crew = Crew(http)
+    macs = [crew.add(mosquitto) for _ in range(5)]
+    async with listening(mosquitto) as listener, crew.run():
+        for mac in macs:
+            answer = await listener.ask(mac, f"{mac}/read/8003")
+            assert answer["value"] == mac
+        assert {len(listener.of(mac, "/response/")) for mac in macs} == {1}
+
+
+async def test_every_report_that_was_made_is_counted_and_arrives(
+    mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    crew = Crew(http, speed=2000.0)
+    macs = [crew.add(mosquitto) for _ in range(3)]
+    async with listening(mosquitto) as listener:
+        async with crew.run() as fleet:
+            for _ in range(20):
+                await listener.ask(macs[0], f"{macs[0]}/read/8003")
+            await until(lambda: fleet.reports > 1000)
+        made = {session.gateway.settings.mac: session.gateway.reports for session in crew.fleet.uplinks}
+        await until(lambda: all(len(listener.of(mac)) >= made[mac] for mac in macs))
+        assert {mac: len(listener.of(mac)) for mac in macs} == made
+        assert crew.fleet.reports == sum(made.values())
+
+
+@pytest.mark.rule("gateway-42")
+async def test_reports_follow_the_real_clock_however_fast_the_world_is(
+    mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    crew = Crew(http, speed=600.0)
+    mac = crew.add(mosquitto)
+    before = wall_millis()
+    async with listening(mosquitto) as listener, crew.run():
+        await until(lambda: len(listener.of(mac, "/heartbeat")) > 20)
+    times = [to_millis(parse_time(json.loads(each.payload)["time"])) for each in listener.of(mac)]
+    late_by_hops = 1000
+    assert before - late_by_hops < min(times)
+    assert max(times) <= wall_millis()
+
+
+async def test_by_rate_no_more_reports_are_made_than_the_rate_asks_for(
+    mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    crew = Crew(http)
+    rate = 200.0
+    crew.paced(ByRate(crew.clock, rate), http)
+    for _ in range(4):
+        crew.add(mosquitto)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with crew.run() as fleet:
+        await until(lambda: fleet.reports >= 300)
+        # A beat is never cut into two; and the two clocks may differ by a little.
+        assert fleet.reports <= (loop.time() - began) * rate + 100
+    assert sum(session.gateway.reports for session in fleet.uplinks) == fleet.reports
+
+
+async def test_a_wrong_password_ends_the_fleet_with_the_reason(
+    tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    passwords = tmp_path / "passwords"
+    passwords.write_text("")
+    passwords.chmod(0o600)
+    with Mosquitto(tmp_path, f"password_file {passwords}") as closed:
+        crew = Crew(http)
+        crew.add(at(closed.address))
+        crew.add(at(closed.address))
+        with pytest.raises(ExceptionGroup) as caught:
+            await soon(crew.fleet.run())
+    assert caught.value.subgroup(ConnectionRefused) is not None
+    assert caught.value.split(ConnectionRefused)[1] is None
+
+
+async def test_requests_that_come_before_all_gateways_are_there_do_not_start_the_world(
+    broker: Mosquitto, mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    """So slow a world that its whole past would be half an hour, which a gateway would make up for."""
+    crew = Crew(http, speed=1e-6)
+    early = crew.add(mosquitto)
+    async with Proxy(broker.address) as proxy, listening(mosquitto) as listener:
+        proxy.stall()
+        crew.add(proxy.address)
+        running = asyncio.create_task(crew.fleet.run())
+        await until(lambda: crew.fleet.uplinks[0].is_connected)
+        await listener.link.publish(f"mt/gateway/{early}/request/{early}/apiversion", b'{"id":"early"}')
+        await settled(lambda: crew.fleet.uplinks[0].received)
+        assert listener.of(early) == []
+        assert crew.fleet.uplinks[0].gateway.reports == 0
+        proxy.flow()
+        await soon(crew.fleet.is_complete.wait())
+        await until(lambda: listener.of(early, "/response/"))
+        (answer,) = listener.of(early, "/response/")
+        assert json.loads(answer.payload)["time"] > "2020"
+        running.cancel()
+        await asyncio.wait((running,))
+
+
+async def test_gateways_with_different_brokers_run_side_by_side(
+    tmp_path_factory: pytest.TempPathFactory, mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    with Mosquitto(tmp_path_factory.mktemp("other")) as other:
+        crew = Crew(http)
+        here, there = crew.add(mosquitto), crew.add(at(other.address))
+        async with listening(mosquitto) as near, listening(at(other.address)) as far, crew.run():
+            assert (await near.ask(here, f"{here}/read/8003"))["value"] == here
+            assert (await far.ask(there, f"{there}/read/8003"))["value"] == there
+            assert near.of(there) == [] == far.of(here)
+
+
+async def test_a_small_window_loses_nothing_at_the_end(mosquitto: Address, http: httpx.AsyncClient) -> None:
+    crew = Crew(http, speed=4000.0, options=Options(window=2, delays=QUICK.delays))
+    mac = fresh_mac()
+    crew.add(mosquitto, mac, site=generate(mac, devices=20, seed=1))
+    async with listening(mosquitto) as listener:
+        async with crew.run() as fleet:
+            await until(lambda: fleet.reports > 500)
+        made = crew.fleet.uplinks[0].gateway.reports - crew.fleet.uplinks[0].dropped
+        assert await settled(lambda: len(listener.of(mac))) == made

@@ -1,0 +1,332 @@
+"""Every status has its causes, and of several causes the first in the order of the checks tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from meshfleet.gateway import Faults, Mode
+from meshfleet.gateway.requests.answering import MOST_OPEN
+from meshfleet.gateway.world.products import Mode as DeviceMode
+from meshfleet.wire.codes import Operation, Status
+from meshfleet.wire.ids import Mac, Version
+from meshfleet.wire.responses import decode
+from tests.gateway.requests.desk import Desk, chain
+from tests.gateway.world.trees import GATEWAY, mac, put
+
+SENSOR, CLIP, EXTENDER, NOBODY = mac(50), mac(51), mac(1), mac(99)
+FAR_FUTURE = Mac("ffffffffffff")
+
+
+def desk(**given: Any) -> Desk:
+    sensor, clip = put(50, 3.0, 2.0), put(51, 3.0, -2.0, code="000F")
+    return Desk(*chain(1), sensor, clip, **given)
+
+
+def statuses(found: Desk, device: Mac, *whats: str) -> set[int]:
+    return {found.ask(device, what)["status"] for what in whats}
+
+
+def test_what_is_read_is_told() -> None:
+    asked = desk()
+    assert asked.ask(SENSOR, "read/8000")["value"] == "0018"
+    assert asked.ask(SENSOR, "read-decoded/model-number")["value"] == 0x18
+    assert asked.ask(GATEWAY, "read/8000")["value"] == "2011"
+    assert asked.ask(CLIP, "read-decoded/firmware-version")["value"] == "2.0.9"
+
+
+@pytest.mark.rule("response-17")
+def test_what_stands_behind_a_value_is_told_beside_it() -> None:
+    answer = desk().ask(SENSOR, "read-decoded/motion")
+    assert answer["value"] == 0
+    assert answer["ext"] == {"transitionCounter": 0, "isTransition": False}
+
+
+@pytest.mark.rule("request-24")
+@pytest.mark.parametrize("mode", Mode)
+def test_requests_are_the_same_in_both_modes(mode: Mode) -> None:
+    asked = desk(mode=mode)
+    assert asked.ask(SENSOR, "read/8110")["value"] == "02"
+    assert asked.ask(SENSOR, "read-decoded/device-mode")["value"] == "connected"
+    assert asked.ask(SENSOR, "write/9802", value="F8")["status"] == 0
+    assert asked.ask(SENSOR, "write-decoded/tx-power", value=-8)["status"] == 0
+
+
+def test_what_is_written_is_read_and_reported() -> None:
+    asked = desk()
+    assert asked.ask(SENSOR, "write/8204", value="00FF") == asked.heard[-1].body
+    assert asked.ask(SENSOR, "read/8204")["value"] == "00ff"
+    [report] = [message for message in asked.heard if message.kind == "property/8204"]
+    assert report.body["value"] == "00ff"
+
+
+@pytest.mark.rule("response-18")
+@pytest.mark.parametrize("what", ["write/8204", "write-decoded/tx-power"])
+def test_the_response_to_a_write_carries_no_value(what: str) -> None:
+    value = "0010" if what == "write/8204" else 0
+    assert "value" not in desk().ask(SENSOR, what, value=value)
+
+
+@pytest.mark.rule("version-13", "request-9", "response-25")
+@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.0.1", "2.4.0"])
+def test_a_gateway_tells_its_version_and_no_device_has_one(version: str) -> None:
+    asked = desk(version=Version.parse(version))
+    assert asked.ask(GATEWAY, "apiversion")["version"] == version
+    for device in (SENSOR, CLIP, NOBODY):
+        answer = asked.ask(device, "apiversion")
+        assert answer["status"] == Status.NOT_SUPPORTED
+        assert "version" not in answer
+
+
+@pytest.mark.rule("response-22")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "nonsense",
+        "[]",
+        "1",
+        '{"id":"a"',
+        '{"id":"a","priority":5}',
+        '{"id":"a","priority":-1}',
+        '{"id":"a","priority":"2"}',
+        '{"id":"a","priority":2.5}',
+        '{"id":"a","priority":null}',
+        '{"id":"a","extenderId":"c0"}',
+        '{"id":"a","accessType":"secret"}',
+        '{"id":"a","publicKey":"abc"}',
+        '{"id":"a","key":7}',
+        '{"id":7}',
+        b'{"id":"a","x":"\xff"}',
+    ],
+)
+@pytest.mark.parametrize("device", [SENSOR, GATEWAY, NOBODY])
+def test_a_payload_that_is_no_request_is_invalid(payload: str | bytes, device: Mac) -> None:
+    asked = desk()
+    asked.publish(f"mt/gateway/{GATEWAY}/request/{device}/read/8000", payload)
+    [response] = asked.responses()
+    assert response.body["status"] == Status.INVALID_REQUEST
+    readable = isinstance(payload, str) and payload.startswith('{"id":"a"') and payload.endswith("}")
+    assert response.body.get("id") == ("a" if readable else None)
+
+
+@pytest.mark.rule("response-5")
+@pytest.mark.parametrize("given", ["", "a", "0", "ä\n\0\U0001f600", "x" * 5000])
+def test_an_id_comes_back_as_it_was_sent(given: str) -> None:
+    asked = desk()
+    for device, what in ((SENSOR, "read/8000"), (GATEWAY, "apiversion"), (NOBODY, "write/8300")):
+        assert asked.ask(device, what, id=given)["id"] == given
+        assert "id" not in asked.ask(device, what)
+    assert asked.ask(SENSOR, "nonsense", id=given)["id"] == given
+
+
+@pytest.mark.rule("response-24", "version-16")
+def test_an_operation_that_nobody_knows_is_unknown() -> None:
+    asked = desk()
+    whats = ("nonsense", "READ/8000", "reads/8000", "nonsense/8000/and/more", "read/8000/9", "read/80/00")
+    for device in (SENSOR, CLIP, GATEWAY, NOBODY):
+        assert statuses(asked, device, *whats) == {Status.UNKNOWN_OPERATION}
+
+
+@pytest.mark.rule("ack-6", "response-24")
+@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.3.0"])
+@pytest.mark.parametrize("what", ["ack/8803", "ack-decoded/light-intensity"])
+@pytest.mark.parametrize("device", [SENSOR, GATEWAY, NOBODY])
+def test_acks_are_unknown_before_their_version(version: str, what: str, device: Mac) -> None:
+    asked = desk(version=Version.parse(version))
+    answer = asked.ask(device, what, id="a", time="2026-09-21T14:13:20.000Z", type=0)
+    assert (answer["status"], answer["id"]) == (Status.UNKNOWN_OPERATION, "a")
+
+
+@pytest.mark.rule("response-26")
+def test_an_identifier_that_a_device_does_not_have_is_unknown() -> None:
+    asked = desk()
+    missing = ("read/8112", "read/05", "write/ee8001", "read/9800", "read-decoded/alarm", "read/ff00")
+    assert statuses(asked, SENSOR, *missing) == {Status.UNKNOWN_IDENTIFIER}
+    assert statuses(asked, CLIP, "read/8803", "read/8121") == {Status.UNKNOWN_IDENTIFIER}
+    assert statuses(asked, GATEWAY, "read/8810", "write/9800") == {Status.UNKNOWN_IDENTIFIER}
+    named = ("read-decoded/nonsense", "read-decoded/8000", "write-decoded/Tx-Power")
+    assert statuses(asked, SENSOR, *named) == {Status.UNKNOWN_IDENTIFIER}
+    malformed = ("read", "read/", "read/80", "read/EF10", "read/xyz", "read/temperature", "write")
+    assert statuses(asked, SENSOR, *malformed[:1], *malformed[2:]) == {Status.UNKNOWN_IDENTIFIER}
+
+
+@pytest.mark.rule("response-27")
+def test_what_is_not_possible_there_is_not_supported() -> None:
+    asked = desk()
+    only_raw = ("read-decoded/power-source", "read-decoded/downlink-configuration")
+    assert statuses(asked, EXTENDER, *only_raw) == {Status.NOT_SUPPORTED}
+    only_on_gateways = ("write/8304", "write/8111", "read/8125", "write-decoded/firmware-broadcast-control")
+    for device in (SENSOR, EXTENDER):
+        assert statuses(asked, device, *only_on_gateways[:3]) == {Status.NOT_SUPPORTED}
+    assert asked.ask(CLIP, "write/8110", value="02")["status"] == Status.NOT_SUPPORTED
+    assert asked.ask(EXTENDER, "write/8110", value="04")["status"] == Status.NOT_SUPPORTED
+
+
+@pytest.mark.rule("response-23")
+@pytest.mark.parametrize("ext", [[], "a", None, {"a": 1}, {"rest": "0"}, {"rest": 5}])
+def test_a_wrong_extension_is_an_invalid_value(ext: object) -> None:
+    answer = desk().ask(SENSOR, "write-decoded/tx-power", value=4, ext=ext)
+    assert answer["status"] == Status.INVALID_VALUE
+
+
+@pytest.mark.rule("version-15")
+def test_an_extension_is_not_looked_at_before_its_version() -> None:
+    asked = desk(version=Version(1, 3, 0))
+    assert asked.ask(SENSOR, "write-decoded/tx-power", value=0, ext="a")["status"] == Status.OK
+
+
+@pytest.mark.rule("response-28")
+def test_access_is_as_the_identifier_allows() -> None:
+    asked = desk()
+    written = ("write/8000", "write/8813", "write-decoded/battery-level", "write/8305")
+    read = ("read/8300", "read-decoded/soft-reset", "read/8303")
+    for device in (SENSOR, CLIP):
+        assert {asked.ask(device, what, value=None)["status"] for what in (*written[:1], *written[3:])} == {7}
+        assert statuses(asked, device, *read) == {Status.ACCESS_NOT_ALLOWED}
+    assert asked.ask(SENSOR, "write-decoded/battery-level", value=1)["status"] == Status.ACCESS_NOT_ALLOWED
+    assert asked.ask(GATEWAY, "read/8111")["status"] == Status.ACCESS_NOT_ALLOWED
+
+
+@pytest.mark.rule("response-33", "gateway-35")
+@pytest.mark.parametrize("device", [SENSOR, GATEWAY, CLIP])
+def test_reporting_of_properties_is_busy_while_it_runs(device: Mac) -> None:
+    asked = desk()
+    assert asked.ask(device, "write/8302")["status"] == Status.OK
+    assert asked.ask(device, "write-decoded/request-property-reporting")["status"] == Status.BUSY
+    asked.advance(30.0)
+    assert asked.ask(device, "write/8302")["status"] == Status.OK
+
+
+@pytest.mark.rule("response-33")
+def test_a_gateway_works_on_so_many_requests_and_recovers() -> None:
+    asked = desk(faults=Faults(silent=1.0))
+    for number in range(MOST_OPEN + 3):
+        asked.request(SENSOR, "read/8000", id=str(number))
+    busy = [message.body for message in asked.heard if message.is_response]
+    assert [(body["id"], body["status"]) for body in busy] == [
+        (str(MOST_OPEN + number), Status.BUSY) for number in range(3)
+    ]
+    assert {body["origin"] for body in busy} == {32}
+    asked.advance(11.0)
+    asked.request(SENSOR, "read/8000", id="again")
+    assert [message.body["status"] for message in asked.responses() if message.body.get("id") == "again"] == [
+        9
+    ]
+
+
+def test_requests_that_are_answered_are_open_no_more() -> None:
+    asked = desk()
+    for _ in range(MOST_OPEN):
+        asked.request(SENSOR, "read/8000")
+    answered = asked.responses(5.0)
+    assert [message.body["status"] for message in answered] == [Status.OK] * MOST_OPEN
+    assert asked.ask(SENSOR, "read/8000")["status"] == Status.OK
+
+
+@pytest.mark.rule("response-31", "response-20")
+def test_a_device_that_nobody_knows_is_unreachable() -> None:
+    for device in (NOBODY, FAR_FUTURE):
+        answer = desk().ask(device, "read/8000")
+        assert (answer["status"], answer["origin"]) == (Status.UNREACHABLE, 32)
+
+
+def test_a_device_without_a_link_is_unreachable() -> None:
+    alone = Desk(put(1, 300.0), put(2, 310.0, code="000F"), put(3, 3.0))
+    assert {alone.ask(mac(number), "read/8000")["status"] for number in (1, 2)} == {Status.UNREACHABLE}
+    assert alone.ask(mac(3), "write/8300")["status"] == Status.OK
+    alone.advance(0.5)
+    assert alone.ask(mac(3), "read/8000")["status"] == Status.UNREACHABLE
+
+
+def test_of_several_mistakes_the_first_in_line_tells() -> None:
+    asked = desk()
+    assert asked.ask(NOBODY, "nonsense", priority=9)["status"] == Status.UNKNOWN_OPERATION
+    assert asked.ask(NOBODY, "read/8112", priority=9)["status"] == Status.INVALID_REQUEST
+    assert asked.ask(NOBODY, "write/8000", value="0")["status"] == Status.INVALID_VALUE
+    assert asked.ask(NOBODY, "read/8112")["status"] == Status.UNREACHABLE
+    assert asked.ask(SENSOR, "write/8000", key="00", value="00")["status"] == Status.ACCESS_DENIED
+    assert asked.ask(SENSOR, "write/8112", value="00")["status"] == Status.UNKNOWN_IDENTIFIER
+    assert asked.ask(SENSOR, "write/8000", value="00" * 99)["status"] == Status.ACCESS_NOT_ALLOWED
+
+
+@pytest.mark.rule("gateway-15", "gateway-16", "topic-4")
+def test_a_request_to_all_gateways_is_answered_by_those_who_know_the_device() -> None:
+    asked = desk()
+    for what in ("read/8000", "nonsense", "read", "read-decoded/nonsense", "apiversion"):
+        asked.publish(f"mt/gateways/request/{NOBODY}/{what}", {"id": what})
+        asked.publish(f"mt/gateways/request/{SENSOR}/{what}", {"id": what})
+        asked.publish(f"mt/gateways/request/ffffffffffff/{what}", {"id": what})
+    found = {(message.topic.split("/")[4], message.body["id"]): message for message in asked.responses()}
+    assert {device for device, _ in found} == {SENSOR, GATEWAY}
+    assert len(found) == len(asked.responses()) == 10
+    for (device, what), message in found.items():
+        assert message.topic == f"mt/gateway/{GATEWAY}/response/{device}/{what}"
+    assert found[SENSOR, "read/8000"].body["value"] == "0018"
+    assert found[GATEWAY, "apiversion"].body["version"] == "2.4.0"
+
+
+def test_a_request_to_another_gateway_is_none_of_ours() -> None:
+    asked = desk()
+    for what in ("read/8000", "nonsense", "apiversion"):
+        asked.publish(f"mt/gateway/{mac(77)}/request/{SENSOR}/{what}", {})
+    assert asked.responses() == []
+
+
+def test_a_request_that_comes_twice_is_answered_twice_and_done_once_more() -> None:
+    asked = desk()
+    for _ in range(2):
+        asked.request(SENSOR, "write/8204", id="a", value="0010")
+    assert [message.body["id"] for message in asked.responses()] == ["a", "a"]
+    assert asked.ask(SENSOR, "read/8204")["value"] == "0010"
+
+
+@pytest.mark.rule("request-18")
+def test_a_null_write_triggers_a_command() -> None:
+    asked = desk()
+    assert int(asked.ask(SENSOR, "read/8101")["value"], 16) > 1000
+    assert asked.ask(SENSOR, "write/8300")["status"] == Status.OK
+    asked.advance(30.0)
+    assert int(asked.ask(SENSOR, "read/8101")["value"], 16) < 30
+    assert asked.ask(SENSOR, "read/8102")["value"] == "04"
+
+
+def test_a_device_with_an_empty_battery_says_nothing() -> None:
+    flat = Desk(replace(put(1, 2.0), battery=0), replace(put(2, 2.0, 1.0, code="000F"), battery=0))
+    for number, origin in ((1, 32), (2, 16)):
+        answer = flat.ask(mac(number), "read/8000")
+        assert (answer["status"], answer["origin"]) == (Status.TIMEOUT, origin)
+
+
+@pytest.mark.rule("gateway-33")
+def test_a_device_that_goes_to_storage_breaks_off_what_it_was_telling() -> None:
+    asked = desk()
+    asked.ask(SENSOR, "write/8302")
+    asked.ask(SENSOR, "write/8110", value="03")
+    asked.wait(lambda message: message.kind == "property/8110" and message.body["value"] == "03")
+    told = [m.kind for m in asked.advance(30.0) if m.topic.split("/")[4] == SENSOR]
+    assert set(told) <= {"event/8112"}
+
+
+@pytest.mark.rule("gateway-32")
+def test_a_device_is_woken_from_storage_by_its_mode_alone() -> None:
+    asked = Desk(replace(put(1, 3.0), mode=DeviceMode.STORAGE))
+    assert asked.ask(mac(1), "read/8110")["status"] == Status.TIMEOUT
+    assert asked.ask(mac(1), "write/9802", value="00")["status"] == Status.TIMEOUT
+    assert asked.ask(mac(1), "write-decoded/device-mode", value="connected")["status"] == Status.OK
+    asked.advance(1.0)
+    answer = asked.ask(mac(1), "read/8110")
+    assert (answer["value"], answer["origin"]) == ("02", 0)
+
+
+@pytest.mark.rule("version-17", "version-14", "version-5")
+@pytest.mark.parametrize("version", ["1.2.0", "1.3.0", "2.0.0", "2.0.1", "2.4.0"])
+def test_responses_have_what_their_version_knows(version: str) -> None:
+    asked = desk(version=Version.parse(version))
+    newer = {"responseTime", "origin", "route", "extenderId", "extenderRoute"}
+    for device, what in ((SENSOR, "read/8000"), (CLIP, "write/8300"), (NOBODY, "read/8000"), (SENSOR, "no")):
+        fields = asked.ask(device, what).keys() & newer
+        assert fields >= {"responseTime", "origin"} if version >= "2.0.0" else not fields
+    assert ("origin" in asked.ask(GATEWAY, "apiversion")) == (version >= "2.0.1")
+    decode(Operation.APIVERSION, asked.heard[-1].payload)

@@ -1,0 +1,229 @@
+"""Whatever comes in, a gateway goes on, and answers once or not at all."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshfleet.gateway import Mode
+from meshfleet.wire.codes import Operation, Status
+from meshfleet.wire.identifiers import BUILTIN, Access
+from meshfleet.wire.ids import Version
+from meshfleet.wire.mqtt.names import LONGEST, write_topic
+from meshfleet.wire.responses import decode
+from tests.gateway.requests.desk import Desk, Message
+from tests.gateway.world.trees import GATEWAY, mac, put
+
+if TYPE_CHECKING:
+    from meshfleet.wire.ids import Mac
+
+CONNECTED, UNCONNECTED = mac(1), mac(2)
+FRONT = f"mt/gateway/{GATEWAY}/request/"
+TO_ALL = "mt/gateways/"
+VERSIONS = [Version.parse(text) for text in ("1.2.0", "2.0.0", "2.3.0", "2.4.0")]
+
+
+def desk(version: Version = VERSIONS[-1], mode: Mode = Mode.RAW) -> Desk:
+    return Desk(put(1, 3.0), put(2, 0.0, 3.0, code="000F"), version=version, mode=mode)
+
+
+def word_of(topic: str) -> str:
+    """The operation, as far as there is one."""
+    _, _, rest = topic.partition("/request/" if "/request/" in topic else "/response/")
+    return rest.split("/")[1] if rest.count("/") else ""
+
+
+def check(asked: Desk, topic: str, *, acks: bool) -> list[Message]:
+    """What holds of the answer to whatever it was."""
+    answers = asked.responses()
+    assert len(answers) <= 1
+    for message in answers:
+        write_topic(message.topic)
+        word = word_of(message.topic)
+        answered = word in set(Operation) and Operation(word).is_answered
+        response = decode(Operation(word) if answered else Operation.WRITE, message.payload)
+        assert 0 <= response.status <= 11
+    if acks and word_of(topic) in {"ack", "ack-decoded"}:
+        assert not answers
+    assert asked.ask(GATEWAY, "read/8000")["status"] == Status.OK
+    return answers
+
+
+LEVEL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="+#/\0"), max_size=8)
+DEVICES = st.sampled_from([CONNECTED, UNCONNECTED, GATEWAY, mac(9), "ffffffffffff", GATEWAY.upper(), "", "x"])
+WORDS = st.sampled_from([*Operation, "nonsense", "READ", ""])
+IDENTIFIERS = st.sampled_from([*(entry.id for entry in BUILTIN), *BUILTIN.names, "05", "80", "", "x"])
+TAILS = st.one_of(
+    st.tuples(DEVICES, WORDS, IDENTIFIERS),
+    st.tuples(DEVICES, WORDS),
+    st.tuples(DEVICES, WORDS, IDENTIFIERS, LEVEL),
+    st.lists(LEVEL, max_size=5),
+).map("/".join)
+TOPICS = st.one_of(
+    TAILS.map(FRONT.__add__),
+    TAILS.map(f"{TO_ALL}request/".__add__),
+    st.lists(LEVEL, max_size=4).map(lambda levels: TO_ALL + "/".join(levels)),
+)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.binary(max_size=9).map(bytes.hex),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    ["id", "value", "ext", "priority", "extenderId", "accessType", "publicKey", "key", "time", "type"]
+)
+DOCUMENTS = st.dictionaries(NAMES, JSON, max_size=6).map(json.dumps).map(str.encode)
+SPECIAL = [
+    b"",
+    b"\0",
+    b"null",
+    b"{",
+    b"{}",
+    b"[" * 60_000,
+    b'{"value":' + b"[" * 127 + b"]" * 127 + b"}",
+    b'{"value":' * 30_000,
+    b'{"id":NaN}',
+    b'{"value":NaN,"id":"a"}',
+    b'{"value":Infinity}',
+    b'{"value":1e999}',
+    b'{"priority":1e300,"type":1e300}',
+    b'{"value":' + b"9" * 5000 + b',"priority":' + b"9" * 5000 + b"}",
+    b'{"id":"a","id":"b","value":"00","value":1}',
+    b'{"priority":1,"priority":"x"}',
+    b'{"id":"\\ud800"}',
+    b'{"value":"\\udfff","id":"a"}',
+    b'{"value":{"\\ud800":1},"ext":{"\\ud800":1}}',
+    b'{"id":"\xed\xa0\x80"}',
+    b'\xef\xbb\xbf{"id":"a"}',
+    b'{"time":"0001-01-01T00:00:00+23:59","type":1}',
+    b'{"time":"9999-12-31T23:59:59.999-23:59","type":1}',
+    b'{"time":"2026-09-21T24:00:00Z","type":0.0}',
+    b"x" * 70 * 1024,
+    b'{"id":"a","value":"' + b"00" * 35 * 1024 + b'"}',
+    b'{"id":"' + b"a" * 60_000 + b'"}',
+]
+PAYLOADS = st.one_of(st.binary(max_size=40), DOCUMENTS, st.sampled_from(SPECIAL))
+
+
+@settings(max_examples=300)
+@given(TOPICS, PAYLOADS, st.sampled_from(VERSIONS), st.sampled_from(Mode))
+def test_nothing_that_comes_stops_a_gateway(topic: str, payload: bytes, version: Version, mode: Mode) -> None:
+    asked = desk(version, mode)
+    asked.publish(topic, payload)
+    check(asked, topic, acks=version >= Version(2, 4, 0))
+
+
+@settings(max_examples=200)
+@given(
+    DEVICES,
+    st.sampled_from(sorted(BUILTIN.names)),
+    JSON,
+    st.none() | st.dictionaries(st.text(max_size=4), JSON),
+)
+def test_any_json_can_be_written_or_not(
+    device: Mac, name: str, value: Any, ext: dict[str, Any] | None
+) -> None:
+    asked = desk()
+    topic = f"{FRONT}{device}/write-decoded/{name}"
+    asked.publish(topic, json.dumps({"value": value} | ({} if ext is None else {"ext": ext})))
+    check(asked, topic, acks=True)
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([CONNECTED, UNCONNECTED, GATEWAY]),
+    st.sampled_from(
+        sorted(entry.id for entry in BUILTIN if entry.access in (Access.WRITE, Access.READ_WRITE))
+    ),
+    st.binary(max_size=20),
+)
+def test_any_bytes_can_be_written_or_not(device: Mac, identifier: str, value: bytes) -> None:
+    asked = desk()
+    answer = asked.ask(device, f"write/{identifier}", value=value.hex())
+    assert answer["status"] in {0, 1, 4, 5, 6, 8, 10}
+    asked.advance(30.0)
+    assert asked.ask(GATEWAY, "read/8000")["status"] == Status.OK
+
+
+@pytest.mark.parametrize("payload", SPECIAL, ids=range(len(SPECIAL)))
+@pytest.mark.parametrize(
+    "what", ["read/8000", "write/9802", "write-decoded/tx-power", "ack/8803", "apiversion", "x"]
+)
+def test_every_special_payload_is_answered_once_or_never(payload: bytes, what: str) -> None:
+    for device in (CONNECTED, UNCONNECTED, GATEWAY, mac(9)):
+        asked = desk()
+        topic = f"{FRONT}{device}/{what}"
+        asked.publish(topic, payload)
+        assert len(check(asked, topic, acks=True)) == (not what.startswith("ack"))
+
+
+@pytest.mark.rule("ack-5")
+@pytest.mark.parametrize("word", ["ack", "ack-decoded"])
+@pytest.mark.parametrize(
+    "tail",
+    ["", "/", "/8803", "/80", "/EF10", "/light-intensity", "/nonsense", "/8803/more", "/a/b/c", "//", "/+"],
+)
+@pytest.mark.parametrize("front", [FRONT, f"{TO_ALL}request/"])
+def test_acks_are_never_answered_however_they_are_spelled(word: str, tail: str, front: str) -> None:
+    asked = desk()
+    for device in (CONNECTED, GATEWAY, mac(9), "ffffffffffff"):
+        for payload in (b"", b"nonsense", b'{"time":"2026-09-21T14:13:20Z","type":1,"id":"a"}'):
+            asked.publish(f"{front}{device}/{word}{tail}", payload)
+    assert asked.responses() == []
+
+
+@pytest.mark.parametrize(
+    "front", [f"{FRONT}{CONNECTED}/", f"{TO_ALL}request/{CONNECTED}/", f"{FRONT}{mac(9)}/"]
+)
+@pytest.mark.parametrize("less", range(0, 40, 3))
+def test_the_answer_to_a_very_long_topic_can_be_published(front: str, less: int) -> None:
+    asked = desk()
+    topic = front + "x" * (LONGEST - len(front) - less)
+    asked.publish(topic, b"")
+    check(asked, topic, acks=True)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [f"nonsense/response/{GATEWAY}/x", f"read/8000/response/{GATEWAY}/read/8000", "nonsense/request/x"],
+)
+def test_a_topic_that_looks_like_another_is_taken_for_what_it_is(what: str) -> None:
+    asked = desk()
+    answer = asked.ask(CONNECTED, what)
+    assert (answer["status"], answer["origin"]) == (Status.UNKNOWN_OPERATION, 32)
+
+
+@pytest.mark.rule("gateway-12")
+def test_a_prefix_that_looks_like_a_topic_confuses_nobody() -> None:
+    prefix = f"mt/gateway/{GATEWAY}/response/{GATEWAY}"
+    asked = Desk(put(1, 3.0), prefix=prefix)
+    for what in ("nonsense", "read", "read/8000", "ack"):
+        asked.publish(f"{prefix}/{FRONT}{CONNECTED}/{what}", b"")
+        asked.publish(f"{FRONT}{CONNECTED}/{what}", b"")
+    found = {message.topic.removeprefix(f"{prefix}/"): message.body for message in asked.responses()}
+    front = f"mt/gateway/{GATEWAY}/response/{CONNECTED}/"
+    assert {topic: (body["status"], body["origin"]) for topic, body in found.items()} == {
+        f"{front}nonsense": (Status.UNKNOWN_OPERATION, 32),
+        f"{front}read": (Status.UNKNOWN_IDENTIFIER, 32),
+        f"{front}read/8000": (Status.OK, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    "tail", ["", "x", "request", "request/x", "response/x/read/8000", "device/x/heartbeat"]
+)
+def test_what_is_no_request_to_all_gateways_is_not_answered(tail: str) -> None:
+    asked = desk()
+    asked.publish(TO_ALL + tail, b"{}")
+    asked.publish(f"{TO_ALL}{tail}/{GATEWAY}", b"{}")
+    assert asked.responses() == []

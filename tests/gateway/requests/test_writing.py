@@ -1,0 +1,260 @@
+"""What a write does: the value is checked, taken, reported, and has its effect."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.gateway.world.places import Place
+from meshfleet.gateway.world.products import BY_CODE, Mode
+from meshfleet.wire.codes import Kind, Operation, Status
+from meshfleet.wire.ids import Identifier
+from tests.gateway.living import DAY, EXTENDER, HOUR, MINUTE, Told, World, device, of, read, town
+from tests.gateway.world.trees import mac
+
+if TYPE_CHECKING:
+    from meshfleet.wire.ids import Mac
+
+
+def reported(world: World, since: int, identifier: str) -> list[Told]:
+    return of(read(world.gateway, world.published[since:]), mac(1), Kind.PROPERTY, identifier)
+
+
+@pytest.mark.parametrize(
+    ("code", "identifier", "raw"),
+    [
+        ("000F", "9800", "01"),
+        ("000F", "9801", "01"),
+        ("000F", "9802", "fc"),
+        ("000F", "9803", "0064"),
+        ("000F", "9803", "1f40"),
+        ("000F", "9804", "001401"),
+        ("000F", "9807", "2800ff"),
+        ("000F", "9808", "ffff"),
+        ("000F", "9810", "0102030405ff"),
+        ("0018", "8150", "05"),
+        ("0018", "8204", "0001"),
+        ("0005", "8806", "1000"),
+        ("0040", "8210", "00"),
+        ("0040", "9802", "08"),
+    ],
+)
+def test_a_value_that_fits_is_taken_reported_and_read(code: str, identifier: str, raw: str) -> None:
+    world = World([device(1, code=code)])
+    world.live(MINUTE)
+    since = len(world.published)
+    assert world.write(mac(1), identifier, raw.upper()) == Status.OK
+    assert [each.raw.hex() for each in reported(world, since, identifier)] == [raw]
+    assert world.read(mac(1), identifier).hex() == raw
+
+
+@pytest.mark.parametrize(
+    ("code", "identifier", "raw"),
+    [
+        ("000F", "9800", "02"),
+        ("000F", "9800", "0100"),
+        ("000F", "9800", ""),
+        ("000F", "9802", "d8"),
+        ("000F", "9802", "05"),
+        ("0018", "9802", "e2"),
+        ("0018", "9802", "08"),
+        ("0040", "9802", "01"),
+        ("000F", "9803", "0000"),
+        ("000F", "9803", "0065"),
+        ("000F", "9803", "1fa4"),
+        ("000F", "9804", "001301"),
+        ("000F", "9804", "280101"),
+        ("000F", "9804", "00c800"),
+        ("000F", "9804", "00c8"),
+        ("000F", "9808", "003c00"),
+        ("0018", "8150", "0001"),
+        ("0018", "8204", "3c"),
+        ("0005", "8806", "1001"),
+        ("0040", "8210", "13"),
+        ("0040", "8210", "0012"),
+        ("0005", "8110", "05"),
+        ("0005", "8110", ""),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_and_changes_nothing(
+    code: str, identifier: str, raw: str
+) -> None:
+    world = World([device(1, code=code)])
+    world.live(MINUTE)
+    before, since = world.read(mac(1), identifier), len(world.published)
+    assert world.write(mac(1), identifier, raw) == Status.INVALID_VALUE
+    assert world.read(mac(1), identifier) == before
+    assert reported(world, since, identifier) == []
+
+
+@pytest.mark.parametrize("code", [code for code in BY_CODE if code != "2011"])
+def test_a_device_takes_the_power_steps_of_its_chip_and_no_others(code: str) -> None:
+    product, taken = BY_CODE[code], set()
+    for power in range(-45, 12):
+        if power != 4:  # as it is from the first day
+            world = World([device(1, x=0.5, code=code)])
+            world.send_write(mac(1), "9802", f"{power & 0xFF:02x}")
+            world.live(8.0)  # a response may not come any more from one that whispers
+            new = world.device(mac(1)).value(Identifier("9802"))
+            taken |= {power} if new == (power & 0xFF).to_bytes() else set()
+    assert taken == set(product.chip.value) - {4}
+
+
+@pytest.mark.parametrize("power", [-20, -8, 0, 8])
+def test_power_changes_how_well_a_device_is_heard_by_as_much(power: int) -> None:
+    plain, other = (World([device(1, code=EXTENDER)]) for _ in range(2))
+    assert other.write(mac(1), "9802", f"{power & 0xFF:02x}") == Status.OK
+    levels = [
+        fmean(each.report.rssi for each in of(w.live(6 * HOUR), mac(1), Kind.RSSI)) for w in (plain, other)
+    ]
+    assert levels[1] - levels[0] == pytest.approx(power - 4, abs=0.3)
+
+
+def children(world: World, of_whom: Mac) -> int:
+    parent = world.device(of_whom).node
+    return sum(each.node.parent is parent for each in world.devices)
+
+
+def test_an_extender_has_as_many_children_as_it_is_told_and_the_others_go_elsewhere() -> None:
+    leaves = [device(n, place=Place(1, 0.1 * n, 0.0)) for n in range(3, 11)]
+    extenders = [device(n, code=EXTENDER, place=Place(1, 0.2 * n, 0.5)) for n in (1, 2)]
+    world = World([*extenders, *leaves])
+    world.live(MINUTE)
+    full = max((mac(1), mac(2)), key=lambda each: children(world, each))
+    before = children(world, full)
+    assert before > 2
+    assert world.write(full, "8210", "02") == Status.OK
+    world.live(10 * MINUTE)
+    assert children(world, full) <= 2
+    assert all(each.node.depth > 0 for each in world.devices if each.mac != world.mac)
+    assert world.device(full).node.children == children(world, full)
+
+
+def test_an_extender_without_children_gets_them_back() -> None:
+    world = World([device(1, code=EXTENDER, place=Place(1, 1.0, 0.0)), device(2, place=Place(2, 1.0, 0.0))])
+    world.live(MINUTE)
+    assert children(world, mac(1)) == 1
+    assert world.write(mac(1), "8210", "00") == Status.OK
+    world.live(10 * MINUTE)
+    assert (children(world, mac(1)), world.device(mac(2)).node.depth) == (0, -1)
+    assert world.write(mac(1), "8210", "12") == Status.OK
+    world.live(2 * MINUTE)
+    assert (children(world, mac(1)), world.device(mac(2)).node.depth) == (1, 2)
+
+
+def answer_times(world: World) -> list[Any]:
+    times = []
+    for _ in range(40):
+        response: Any = world.ask(Operation.READ, mac(1), "9802")
+        assert (response.status, response.origin) == (Status.OK, 1)
+        times.append(response.response_time)
+        world.live(3.0)
+    return times
+
+
+@pytest.mark.rule("gateway-20", "gateway-27")
+@pytest.mark.parametrize(
+    ("code", "identifier", "sleeps"), [("0011-04", "9804", False), ("000F", "9807", True)]
+)
+def test_the_advertisement_interval_decides_how_soon_an_unconnected_device_answers(
+    code: str, identifier: str, *, sleeps: bool
+) -> None:
+    world = World([device(1, code=code)])
+    # Somebody who never rests never sleeps, and the other way round.
+    world.live(10.0)
+    assert world.write(mac(1), identifier, "001401") == Status.OK
+    if sleeps:
+        while world.device(mac(1)).is_moving or not world.device(mac(1)).is_asleep(world.now):
+            world.live(10.0)
+    quick = answer_times(world)[:10]
+    assert world.write(mac(1), identifier, "1f4001") == Status.OK
+    slow = answer_times(world)
+    assert max(quick) < 300
+    assert 1000 < fmean(slow) < 6000
+    assert max(slow) < 8500
+
+
+def test_response_times_are_those_on_the_wall() -> None:
+    fast = World([device(1, code="0011-04")], speed=10.0)
+    fast.write(mac(1), "9804", "1f4001")
+    assert 100 < fmean(answer_times(fast)) < 600
+
+
+def test_the_motion_timeout_is_how_long_motion_lasts_at_least() -> None:
+    world = World([device(1)])
+    assert world.write(mac(1), "8204", "0708") == Status.OK
+    events = of(world.live(3 * DAY), mac(1), Kind.EVENT, "8810")
+    moving = [b.moment - a.moment for a, b in pairwise(events) if a.raw[0]]
+    assert len(moving) > 20
+    assert min(moving[1:]) >= 1800
+
+
+def test_a_text_is_unread_until_somebody_reads_it() -> None:
+    world = World([device(1, code="000F")])
+    world.live(MINUTE)
+    assert world.read(mac(1), "9821") == b"\0"
+    since = len(world.published)
+    assert world.write(mac(1), "9820", "Grüße".encode().hex()) == Status.OK
+    assert [each.raw for each in reported(world, since, "9821")] == [b"\1"]
+    assert world.read(mac(1), "9821") == b"\1"
+    since = len(world.published)
+    world.live(HOUR)
+    told = [each.raw for each in reported(world, since, "9821")]
+    assert told[-1] == b"\0"
+    assert told == sorted(told, reverse=True)
+
+
+@pytest.mark.parametrize("raw", ["", "41" * 201])
+def test_a_text_that_is_none_or_too_long_is_refused(raw: str) -> None:
+    world = World([device(1, code="000F")])
+    assert world.write(mac(1), "9820", raw) == Status.INVALID_VALUE
+    assert world.read(mac(1), "9821") == b"\0"
+
+
+@pytest.mark.parametrize(
+    ("code", "identifier", "status"),
+    [
+        ("0018", "8100", Status.ACCESS_NOT_ALLOWED),
+        ("0018", "8810", Status.ACCESS_NOT_ALLOWED),
+        ("000F", "9821", Status.ACCESS_NOT_ALLOWED),
+        ("0018", "9800", Status.UNKNOWN_IDENTIFIER),
+        ("0018", "9820", Status.UNKNOWN_IDENTIFIER),
+        ("0018", "8111", Status.NOT_SUPPORTED),
+    ],
+)
+def test_what_a_device_does_not_have_or_not_allow_is_not_written(
+    code: str, identifier: str, status: int
+) -> None:
+    world = World([device(1, code=code)])
+    assert world.write(mac(1), identifier, "00") == status
+
+
+def test_a_write_that_is_heard_is_done_also_when_its_response_is_late() -> None:
+    world = town(10)
+    target = next(each for each in world.devices if each.mode is Mode.CONNECTED and each.mac != world.mac)
+    world.send_write(target.mac, "9802", "00")
+    world.send_write(target.mac, "9802", "fc", priority=0)
+    world.live(5.0)
+    assert world.read(target.mac, "9802") == b"\xfc"
+    assert target.node.gain == -8.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_value_whatever_stops_a_gateway_or_makes_it_unreadable(seed: int) -> None:
+    chance = Random(seed)  # noqa: S311 # a die, no secret
+    world = town(12, seed)
+    for _ in range(400):
+        target = chance.choice(world.devices)
+        identifier = chance.choice(sorted(target.product.identifiers))
+        raw = bytes(chance.choice((0, 1, 2, 3, 4, 255)) for _ in range(chance.choice((0, 1, 2, 3, 7, 9, 12))))
+        access = {"accessType": target.access} if target.access else {}
+        world.send_write(target.mac, identifier, raw.hex(), **access)
+        world.live(3.0 * chance.random())
+    world.live(HOUR)
+    assert world.ask(Operation.APIVERSION, world.mac).status == Status.OK
+    assert world.planned < 100
+    assert not any(each.is_away or each.is_reporting for each in world.devices)
