@@ -218,6 +218,7 @@ def test_a_broker_that_wants_another_password_is_an_error_of_one_sentence(tmp_pa
     assert_fails(result, r"mqtt://127\.0\.0\.1")
 
 
+@pytest.mark.rule("gateway-7")
 def test_certificates_are_checked_against_the_authorities_that_one_trusts(tmp_path: Path) -> None:
     good, bad = trustme.CA(), trustme.CA()
     file = tmp_path / "server.pem"

@@ -67,7 +67,7 @@ def _parent(answer: dict[str, Any]) -> str:
     return [MAC, *str(answer["route"]).lower().split("-")][-2]
 
 
-@pytest.mark.rule("gateway-12", "gateway-42")
+@pytest.mark.rule("gateway-10", "gateway-12", "gateway-42")
 def test_every_option_counts(broker: Mosquitto, tmp_path: Path) -> None:
     file = tmp_path / "site.json"
     device = {"mac": "c0ffee000002", "model": "0018", "x": 1, "y": 1}

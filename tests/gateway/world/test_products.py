@@ -143,3 +143,10 @@ def test_only_products_with_dfu_mode_are_updated_in_it() -> None:
 def test_products_include_an_identifier_that_no_gateway_can_decode() -> None:
     raw_only = {each for product in PRODUCTS for each in product.reported if BUILTIN[each].layout is None}
     assert "8831" in raw_only
+
+
+@pytest.mark.rule("value-42")
+def test_no_product_has_what_is_used_inside_the_mesh_only() -> None:
+    for product in (*PRODUCTS, GATEWAY):
+        told = {identifier for _, identifier in product.series if identifier is not None}
+        assert not [each for each in (*told, *product.identifiers) if each.startswith("ff")]

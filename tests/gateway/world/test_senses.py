@@ -123,3 +123,12 @@ def test_the_sensors_of_one_device_fail_independently() -> None:
     for sensor.beats in range(100_000):
         both += bool(failure(sensor, TEMPERATURE) and failure(sensor, HUMIDITY))
     assert both < 10
+
+
+@pytest.mark.rule("value-36")
+def test_the_minutes_in_motion_stay_at_their_maximum() -> None:
+    one = device()
+    one.moved = 60.0 * 0xFFFFFFFE
+    assert sense(one, MINUTES, 0.0).hex() == "fffffffe"
+    one.moved = 60.0 * 2**33
+    assert sense(one, MINUTES, 0.0).hex() == "ffffffff"

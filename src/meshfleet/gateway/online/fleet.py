@@ -108,7 +108,7 @@ class Fleet:
     def _live_up_to(moment: float, gateway: Gateway) -> list[Publish]:
         try:
             return gateway.advance(moment)
-        except Exception:
+        except Exception:  # noqa: BLE001 # one gateway of thousands
             _log.exception("%s has stumbled, which is a defect of ours", gateway.settings.mac)
             return []
 
