@@ -65,7 +65,7 @@ _STRUCTS: Final[Mapping[Operation, type[Response]]] = {
     Operation.WRITE: Response,
     Operation.WRITE_DECODED: Response,
 }
-"""Acks are not among them: whoever knows them never answers them."""
+"""Acks are not among them: they are never answered."""
 
 _WANTED: Final = {Operation.APIVERSION: "version", Operation.READ: "value", Operation.READ_DECODED: "value"}
 """What a successful response must carry."""
@@ -83,10 +83,7 @@ def decode(operation: Operation, data: bytes) -> Response:
 
 
 def encode(operation: Operation, response: Response, *, version: Version | None = None) -> bytes:
-    """Write a response; for a gateway of an older version without the fields it does not know.
-
-    One that is too old to know acks refuses them like any unknown operation (ack-6).
-    """
-    if type(response) is not _STRUCTS.get(operation, Response):
+    """Write a response; for a gateway of an older version without the fields it does not know."""
+    if type(response) is not _STRUCTS.get(operation):
         raise TypeError(f"{operation} is not answered with {type(response).__name__}")
     return payload.write(response, without=gating.newer_fields("response", operation, version))
