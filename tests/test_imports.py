@@ -20,6 +20,7 @@ ROOMS = {
     "link": {"errors", "wire"},
     "gateway": {"errors", "wire", "link"},
     "cli": {"errors", "wire", "link", "gateway"},
+    "__main__": {"cli"},
 }
 """The rooms of the package, and the rooms that each may use."""
 

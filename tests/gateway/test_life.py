@@ -261,3 +261,22 @@ def test_a_device_that_is_cut_off_keeps_its_samples_and_comes_back() -> None:
     assert world.write(mac(1), "8110", "02") == 0
     world.live(3 * MINUTE)
     assert len(of(world.live(10 * MINUTE), mac(2), Kind.HEARTBEAT)) == 10
+
+
+@pytest.mark.rule("gateway-33")
+def test_a_device_in_storage_mode_keeps_nothing_of_what_the_gateway_says_for_it() -> None:
+    world = World([device(1, mode=Mode.STORAGE)])
+    assert len(of(world.live(10 * MINUTE), mac(1), Kind.EVENT, "8112")) == 10
+    assert not world.device(mac(1)).samples
+
+
+def test_a_heartbeat_that_nobody_hears_leaves_a_hole_and_the_next_one_tells() -> None:
+    world = World([device(1, code="000F")])
+    before = of(world.live(3 * MINUTE), mac(1), Kind.HEARTBEAT)
+    hearers = world.device(mac(1)).node.hearers
+    world.device(mac(1)).node.hearers = ()
+    assert not of(world.live(2 * MINUTE), mac(1), Kind.HEARTBEAT)
+    world.device(mac(1)).node.hearers = hearers
+    after = of(world.live(2 * MINUTE), mac(1), Kind.HEARTBEAT)
+    assert after[0].report.seq - before[-1].report.seq == 3
+    assert [each.report.last_count for each in after] == [0, 3]

@@ -70,6 +70,17 @@ def test_reading_does_not_change_which_reports_are_in_trouble(faults: Faults) ->
     assert only_reports(questioned) == town(10, faults=faults).leap(world.now)
 
 
+@pytest.mark.rule("gateway-41")
+@pytest.mark.parametrize("faults", [Faults(loss=0.3), Faults(duplicate=0.5), Faults(broken_json=0.5)])
+def test_the_same_trouble_comes_at_another_time_of_the_day(faults: Faults) -> None:
+    def topics(world: World) -> list[str]:
+        return [message.topic for message in world.leap(HOUR)]
+
+    one, other = town(10, faults=faults), town(10, faults=faults)
+    other.clock.bend(0.0, 1_800_000_000_123, 1.0)
+    assert topics(one) == topics(other)
+
+
 def test_gateways_side_by_side_do_not_disturb_each_other() -> None:
     alone = town(10).leap(HOUR)
     one, other = town(10), town(30, seed=3)

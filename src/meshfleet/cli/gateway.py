@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,8 +134,10 @@ def gateway(  # noqa: PLR0913 # one for each option
     log_to_terminal(logging.WARNING)
     one = _gateway(settings, place, clock, state)
     watch = partial(_watch, one, broker, as_json=as_json, state=state)
-    run(run_fleet(ByClock(clock), tls_ca, partial(_fill, one, broker), watch))
-    _keep(one, state)
+    try:
+        run(run_fleet(ByClock(clock), tls_ca, partial(_fill, one, broker), watch))
+    finally:
+        _keep(one, state)
 
 
 def _gateway(settings: Settings, site: Site, clock: Clock, state: Path | None) -> Gateway:
@@ -177,16 +180,22 @@ async def _watch(one: Gateway, broker: Address, fleet: Fleet, *, as_json: bool, 
             f"Gateway {settings.mac} is connected to {broker}: {settings.mode} reports, "
             f"API version {settings.api_version}. Ctrl-C stops it."
         )
+    took = 0.0
     while True:
-        await asyncio.sleep(_KEPT_EVERY)
+        await asyncio.sleep(max(_KEPT_EVERY, _SPARE * took))
+        began = time.monotonic()
         try:
             _keep(one, state)
         except OSError as exc:
             _log.warning("%s cannot be written: %s", state, exc.strerror)  # the gateway is worth more
+        took = time.monotonic() - began
 
 
 _KEPT_EVERY = 5.0
 """Seconds: what a killed process may lose."""
+
+_SPARE = 50
+"""Times as long as keeping the state takes, nothing is kept: large sites have better things to do."""
 
 
 def _keep(one: Gateway, state: Path | None) -> None:

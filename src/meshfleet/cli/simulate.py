@@ -91,9 +91,16 @@ def simulate(  # noqa: PLR0913 # one for each option
     clock = Clock(0, speed)
     pace = ByClock(clock) if rate is None else ByRate(clock, rate)
     macs = [Mac(f"{_FIRST_MAC | (key_of(seed) & 0xFF) << 20 | n:012x}") for n in range(gateways)]
-    sites = (generate(mac, devices=devices, seed=seed) for mac in macs)
-    made = (Gateway(Settings(mac=site.gateway, mode=Mode(mode)), site, clock) for site in sites)
-    fill = partial(_fill, macs, list(made), where)
+    made = [
+        # With clean sessions, so that a simulation leaves nothing at the broker.
+        Gateway(
+            Settings(mac=mac, mode=Mode(mode), clean_session=True),
+            generate(mac, devices=devices, seed=seed),
+            clock,
+        )
+        for mac in macs
+    ]
+    fill = partial(_fill, macs, made, where)
     run(run_fleet(pace, tls_ca, fill, partial(watch, seconds=seconds, as_json=as_json)))
 
 

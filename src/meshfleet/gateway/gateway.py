@@ -70,8 +70,11 @@ class Gateway:
         self._core.agenda.run(t)
         return self._core.outbox.take()
 
-    def receive(self, topic: str, payload: bytes, t: float) -> None:
-        """Take a message that came at this moment. The response comes out of `advance`, sooner or later."""
+    def receive(self, topic: str, payload: bytes | None, t: float) -> None:
+        """Take a message that came at this moment; None is a payload too long to be read.
+
+        The response comes out of `advance`, sooner or later.
+        """
         self._core.agenda.run(t)
         if not self._core.is_down:
             self._answering.take(topic, payload)

@@ -14,7 +14,9 @@ from meshfleet.gateway.world import properties, radio
 from meshfleet.gateway.world.device import ADVERTISEMENTS, Reset
 from meshfleet.gateway.world.noise import bits, noise, wait
 from meshfleet.gateway.world.products import Mode
+from meshfleet.gateway.world.samples import Sample
 from meshfleet.gateway.world.senses import failure, sense
+from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Identifier
 
 if TYPE_CHECKING:
@@ -110,16 +112,19 @@ class Life:
         copies = self._copies(device, t)
         heard = copies > 0
         sent = t - HOP * max(device.node.depth, 1)
-        if heard:
-            self._beat_heard(device, copies, sent)
+        self._heartbeat(device, copies, sent)
         self._measure(device, sent, heard=heard)
         self._live(device, sent)
         if device.beats % BEATS_BETWEEN_PROPERTIES == 1 and heard and not device.is_away:
             self.report_properties(device, sent)
 
-    def _beat_heard(self, device: Device, copies: int, t: float) -> None:
-        self._core.report.heartbeat(device, t)
-        device.copies = copies  # the next heartbeat tells it
+    def _heartbeat(self, device: Device, copies: int, t: float) -> None:
+        """Report a heartbeat, of which so many copies are heard. One that nobody hears leaves a hole."""
+        if copies:
+            self._core.report.heartbeat(device, t)
+        else:
+            device.next_seq(Kind.HEARTBEAT)
+        device.copies = copies  # the next one tells it
 
     def _copies(self, device: Device, t: float) -> int:
         """How many copies of a beat arrive. Links are reliable, advertisements come in a few copies."""
@@ -159,7 +164,9 @@ class Life:
         """The gateway speaks for a device in storage mode (gateway-33)."""
         if any(hearer.depth >= 0 for hearer in device.node.hearers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
-            self._core.report.event(device, _STORAGE_EVENT, value, t)
+            seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
+            sample = Sample(self._core.clock.millis(t), seq, value)  # the device knows nothing of it
+            self._core.report.sample(device, Kind.EVENT, _STORAGE_EVENT, sample)
 
     # What happens now and then
 
@@ -291,7 +298,7 @@ class Life:
         if device.mode is Mode.STORAGE:
             self.report_property(device, _MODE, t)  # the gateway does, in its place (gateway-32)
         if self._speaks(device) and (copies := self._copies(device, t)):
-            self._beat_heard(device, copies, t)
+            self._heartbeat(device, copies, t)
             if cause == Reset.WATCHDOG:
                 self._core.report.event(device, _WATCHDOG_EVENT, None, t)
             self.report_properties(device, t)

@@ -6,13 +6,13 @@ rest of the world begins anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from meshfleet.errors import MalformedVersion, UnreadableMemory
-from meshfleet.gateway.world.effects import take_effect
+from meshfleet.errors import MalformedVersion, UnreadableMemory, shown
+from meshfleet.gateway.world.effects import fits, take_effect
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.samples import Sample
 from meshfleet.wire.codes import Kind
@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 _KEPT: Final = (Kind.MEASUREMENT, Kind.EVENT)
 
 
+_Count = Annotated[int, Meta(ge=0, le=2**40)]
+_Millis = Annotated[int, Meta(ge=0, le=2**45)]
+_Seq = Annotated[int, Meta(ge=0, le=255)]
+_Raw = Annotated[bytes, Meta(max_length=255)]
+_Seconds = Annotated[float, Meta(ge=0, le=4e9)]
+
+
 class _Series(Struct):
     kind: Kind
     identifier: Identifier
-    samples: list[tuple[int, int, bytes | None]]
+    samples: list[tuple[_Millis, _Seq, _Raw | None]]
 
 
 class _Flash(Struct, rename="camel"):
@@ -36,14 +43,14 @@ class _Flash(Struct, rename="camel"):
 
     mode: Mode
     version: str
-    battery: int
-    uptime: float
-    beats: int
+    battery: Annotated[int, Meta(ge=0, le=100)]
+    uptime: _Seconds
+    beats: _Count
     seqs: bytes
-    transitions: int
-    moved: float
-    doors: int
-    values: dict[Identifier, bytes]
+    transitions: _Count
+    moved: _Seconds
+    doors: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    values: dict[Identifier, _Raw]
     series: list[_Series]
 
 
@@ -65,16 +72,34 @@ def restore(core: Core, data: bytes) -> None:
     """
     try:
         memory = msgspec.json.decode(data, type=_Memory)
-        versions = {mac: Version.parse(flash.version) for mac, flash in memory.devices.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MalformedVersion) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UnreadableMemory(str(exc)) from exc
     if memory.gateway != core.settings.mac:
         raise UnreadableMemory(f"it is the memory of another gateway, {memory.gateway}")
-    for mac, flash in memory.devices.items():
-        device = core.devices.get(mac)
-        if device is not None and len(flash.seqs) == len(device.seqs):
-            _restore(core, device, flash)
-            device.version = versions[mac]
+    known = [(core.devices[mac], flash) for mac, flash in memory.devices.items() if mac in core.devices]
+    for device, flash in known:
+        _check(device, flash)
+    for device, flash in known:
+        _restore(core, device, flash)
+
+
+def _check(device: Device, flash: _Flash) -> None:
+    """Refuse what the device cannot have kept."""
+    if len(flash.seqs) != len(device.seqs):
+        raise UnreadableMemory(f"{device.mac} has {len(device.seqs)} counters, and not {len(flash.seqs)}")
+    if not _version_fits(flash.version):
+        raise UnreadableMemory(f"{device.mac} has no version {shown(flash.version)}")
+    for identifier, raw in flash.values.items():
+        usual = device.product.values.get(identifier)
+        if usual is not None and not (len(raw) == len(usual) and fits(device, identifier, raw)):
+            raise UnreadableMemory(f"{device.mac} cannot have kept this value of {shown(identifier)}")
+
+
+def _version_fits(text: str) -> bool:
+    try:
+        return max(Version.parse(text)[:3]) <= 0xFF  # noqa: PLR2004 # a byte each
+    except MalformedVersion:
+        return False
 
 
 def _flash(device: Device, t: float) -> _Flash:
@@ -97,6 +122,7 @@ def _flash(device: Device, t: float) -> _Flash:
 
 
 def _restore(core: Core, device: Device, flash: _Flash) -> None:
+    device.version = Version.parse(flash.version)
     device.battery = flash.battery
     device.booted = -flash.uptime
     device.beats = flash.beats
@@ -112,7 +138,7 @@ def _restore(core: Core, device: Device, flash: _Flash) -> None:
         if series.kind in _KEPT and series.identifier in (*device.product.measured, *device.product.events):
             kept = device.samples_of(series.kind, series.identifier)
             for millis, seq, value in sorted(series.samples, key=lambda sample: sample[:2]):
-                kept.keep(Sample(millis, seq & 0xFF, value))
+                kept.keep(Sample(millis, seq, value))
     _restore_mode(core, device, flash.mode)
 
 

@@ -35,6 +35,7 @@ class Outbox:
         self._clock = clock
         self._key = key_of(key, "faults")
         self._luck = 0
+        self._counts: dict[str, int] = {}
         self._life = 0
         self._ready: list[Publish] = []
         self._troubled = faults.touches_messages
@@ -62,8 +63,9 @@ class Outbox:
 
     def _put_troubled(self, message: Publish) -> None:
         faults = self._faults
-        # By what is said, not by how much was said before: else every response would move the trouble.
-        self._luck = crc32(message.payload, crc32(message.topic.encode()))
+        # Counted for each topic: else every response would move the trouble of all that follows.
+        count = self._counts[message.topic] = self._counts.get(message.topic, 0) + 1
+        self._luck = crc32(message.topic.encode()) + count
         if self._happens(faults.loss, 1):
             return
         if self._happens(faults.quoted_seq, 2):

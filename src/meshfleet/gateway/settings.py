@@ -31,6 +31,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     api_version: Version = NEWEST
     topic_prefix: str = ""
     disable_subscribe: bool = False
+    clean_session: bool = False
+    """Whether the broker forgets the gateway when it goes, and drops what is asked of it meanwhile."""
     faults: Faults = Faults()
 
     def __post_init__(self) -> None:

@@ -175,7 +175,7 @@ class Link:
 
         For those who publish a little on each of thousands of links: nobody waits, and nothing is told. What
         has left is sent again until it is acknowledged, like anything else. It may be none at all: then the
-        network, the window, or somebody who publishes in order is in the way, and `publish_all` waits.
+        network, the window, or somebody who publishes in order is in the way; `ready` waits for that.
         """
         connection, room = self._keeper.connection, self._flight.room
         if (
@@ -190,6 +190,11 @@ class Link:
         packets = self._flight.launch(messages[:room], None)
         connection.send(b"".join(packets))
         return len(packets)
+
+    async def ready(self) -> None:
+        """Wait until something can be posted."""
+        async with self._turn:
+            await self._room()
 
     async def receive(self) -> Batch:
         """Everything that has arrived since the last call, or the first that does. Acknowledge it.

@@ -65,7 +65,7 @@ _STRUCTS: Final[Mapping[Operation, type[Response]]] = {
     Operation.WRITE: Response,
     Operation.WRITE_DECODED: Response,
 }
-"""Acks are not among them: they are never answered."""
+"""Acks are not among them: whoever knows them never answers them."""
 
 _WANTED: Final = {Operation.APIVERSION: "version", Operation.READ: "value", Operation.READ_DECODED: "value"}
 """What a successful response must carry."""
@@ -87,3 +87,8 @@ def encode(operation: Operation, response: Response, *, version: Version | None 
     if type(response) is not _STRUCTS.get(operation):
         raise TypeError(f"{operation} is not answered with {type(response).__name__}")
     return payload.write(response, without=gating.newer_fields("response", operation, version))
+
+
+def encode_refusal(response: Response, *, version: Version | None = None) -> bytes:
+    """Write the response to an operation that the gateway does not know (response-24)."""
+    return payload.write(response, without=gating.newer_fields("response", Operation.WRITE, version))

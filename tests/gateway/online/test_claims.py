@@ -315,6 +315,7 @@ async def test_a_silent_service_does_not_answer_in_time() -> None:
     [
         "",
         "nonsense",
+        "http://xn--/",
         "ftp://host",
         "mqtt://host",
         "http://",

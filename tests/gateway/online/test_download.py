@@ -108,6 +108,9 @@ async def test_a_redirect_leads_to_http_or_nowhere(http: httpx.AsyncClient, targ
         "http://" + "a" * 70_000,
         "http://" + "a." * 200,
         "http://xn--\u00e9/",
+        "http://xn--/",
+        "https://xn--a/",
+        "http://xn--fiqs8s.xn--:1/",
     ],
 )
 async def test_an_address_is_one_of_http_or_of_no_use(http: httpx.AsyncClient, uri: str) -> None:

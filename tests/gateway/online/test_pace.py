@@ -44,6 +44,26 @@ def test_by_the_clock_moments_never_go_back_even_if_the_clock_does() -> None:
     assert pace.turn(0.0, 0).until >= first
 
 
+def test_by_the_clock_a_world_that_is_too_fast_goes_on_where_it_has_got() -> None:
+    clock = Clock(0, 1000.0)
+    pace = ByClock(clock)
+    pace.begin()
+    clock.bend(0.0, wall_millis() - 5000, 1000.0)  # five seconds on the wall, and so much to do
+    assert pace.moment() >= 5000.0
+    pace.fall_behind(700.0)
+    before = wall_millis()
+    assert 700.0 <= pace.moment() <= 700.0 + (wall_millis() - before + 1000.0)
+    assert clock.millis(700.0) == pytest.approx(before, abs=1000)
+
+
+def test_by_the_clock_a_little_late_is_not_late() -> None:
+    pace = ByClock(Clock(0, 1000.0))
+    pace.begin()
+    moment = pace.moment()
+    pace.fall_behind(moment - 50.0)  # as simulated seconds: a twentieth of one on the wall
+    assert pace.moment() >= moment
+
+
 def test_by_the_clock_everything_that_is_due_may_happen() -> None:
     pace = ByClock(Clock(0, 1.0))
     pace.begin()

@@ -31,7 +31,9 @@ def _update(house: House, size: int = 6000) -> Told:
     house.start(ONE)
     house.bring(image(MOTION, size))
     house.pass_until(lambda: house.state(ONE) in (State.DONE, State.FAILED))
-    return house.told(ONE)[-1]
+    end = house.told(ONE)[-1]
+    house.wait(20.0)  # it may have to restart
+    return end
 
 
 @pytest.mark.rule("gateway-38")
@@ -78,6 +80,14 @@ def test_each_error_comes_at_its_own_place() -> None:
         assert (State.VERIFYING in states) == (end.error is not Error.TRANSFER_LOST)
         assert (State.APPLYING in states) == (end.error is Error.ROLLED_BACK)
         assert (end.percent == 100) == (end.error is not Error.TRANSFER_LOST)
+
+
+def test_a_device_that_loses_its_power_starts_anew_with_its_old_version() -> None:
+    house = House(update_fail=1.0)
+    house.pass_until(lambda: _update(house).error is Error.TRANSFER_LOST, within=50_000)
+    assert house.version(ONE) == OLD
+    assert int.from_bytes(house.read(ONE, "8101"), "big") < 60
+    assert house.read(ONE, "8102") == b"\0"
 
 
 def test_a_device_that_rolls_back_restarts_with_its_old_version() -> None:

@@ -99,3 +99,12 @@ def test_what_is_left_is_what_was_not_named(made: list[int], named: list[int]) -
     left = [each for each in made if each not in named]
     assert times(samples) == left
     assert [each.millis - MOMENT for each in backfill(samples, MOMENT + 99)] == left[::-1]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=50, unique=True))
+def test_samples_are_in_order_even_if_somebody_sets_the_clock_back(millis: list[int]) -> None:
+    samples = kept(*millis)
+    assert times(samples) == sorted(millis)
+    for each in millis:
+        assert samples.drop(MOMENT + each)
+    assert not len(samples)

@@ -74,9 +74,10 @@ def _base(service: str) -> httpx.URL:
         raise MalformedAddress("service", "has a space or a control character in it")
     try:
         url = httpx.URL(service)
-    except httpx.InvalidURL:
+        host = url.host
+    except (httpx.InvalidURL, UnicodeError):  # the latter for hosts that IDNA does not allow
         raise MalformedAddress("service", "is not a URL such as https://host") from None
-    if url.scheme not in {"http", "https"} or not url.host:
+    if url.scheme not in {"http", "https"} or not host:
         raise MalformedAddress("service", "must begin with http:// or https:// and a host")
     if url.userinfo:
         raise MalformedAddress("service", "has a user name or password in it, which are given apart")

@@ -47,9 +47,8 @@ async def download(http: AsyncClient, uri: str, *, limit: int, silence: float, w
     Waits `silence` seconds for each next sign of life, and `within` seconds in all: who sends byte by byte
     is always alive.
     """
-    timeout = httpx.Timeout(
-        silence, pool=None
-    )  # thousands of gateways may share a client, and wait their turn
+    # Without a limit for the pool: thousands of gateways may share a client, and wait their turn.
+    timeout = httpx.Timeout(silence, pool=None)
     try:
         async with asyncio.timeout(within):
             request = http.build_request("GET", uri, headers=_HEADERS, timeout=timeout)
@@ -58,7 +57,7 @@ async def download(http: AsyncClient, uri: str, *, limit: int, silence: float, w
         problem = "the server of the image does not send it in time"
     except httpx.ConnectError:
         problem = "the server of the image cannot be reached"
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeError):  # the latter for hosts that IDNA does not allow
         problem = "the address of the image is none"
     except httpx.HTTPError:
         problem = "the server of the image breaks off, or speaks no proper HTTP"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -22,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.01
 """Seconds between two looks at the clock: what is due in between is published together."""
+
+_LONGEST: Final = 0.05
+"""Seconds that the loop is kept from everything else."""
 
 _AT_ONCE: Final = 100
 """Gateways that connect at the same time: a broker takes only so many."""
@@ -80,14 +84,18 @@ class Fleet:
             await asyncio.sleep(_PAUSE)
 
     def _catch_up(self) -> None:
-        """Live up to now."""
+        """Live up to now, or as far as that goes in a short while: others want to live too."""
         turn = self._pace.turn(self._due[0][0] if self._due else inf, self._made)
         most = self._made + turn.reports
+        end = time.monotonic() + _LONGEST
         while self._due and self._due[0][0] <= turn.until and self._made < most:
             moment, _, uplink = heappop(self._due)
             if moment == uplink.scheduled:
                 self._pace.lived(moment)
-                self._advance(uplink, moment if turn.until == inf else turn.until)
+                self._advance(uplink, moment)
+            if time.monotonic() > end:
+                self._pace.fall_behind(moment)
+                return
 
     def _look_after(self, uplink: Uplink) -> None:
         """Something came for a gateway: what it has to say at once is said at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 _SMOOTHING: Final = 1.0
 """Seconds over which the speed of a world that follows a rate is measured."""
 
+
+_log = logging.getLogger(__name__)
+
+_TOLERABLE: Final = 0.2
+"""Seconds that a world may be late before it is given up to catch up."""
 
 _LEAP: Final = 10_000.0
 """Milliseconds between two looks at the wall clock that are too many to be lived through."""
@@ -46,6 +52,9 @@ class Pace(Protocol):
     def lived(self, moment: float) -> None:
         """The world has got so far."""
 
+    def fall_behind(self, moment: float) -> None:
+        """The world has got only so far: there is no time for more."""
+
 
 class ByClock:
     """A second of the wall is `clock.speed` seconds of the world.
@@ -57,6 +66,7 @@ class ByClock:
         self._clock = clock
         self._latest = 0.0
         self._seen = 0.0
+        self._is_behind = False
 
     def begin(self) -> None:
         """The world begins now."""
@@ -80,6 +90,16 @@ class ByClock:
 
     def lived(self, moment: float) -> None:
         """Nothing follows from that."""
+
+    def fall_behind(self, moment: float) -> None:
+        """Go on from there, so that nothing piles up. Whoever wanted more speed has to be told."""
+        if self._clock.wall(self._latest - moment) < _TOLERABLE:
+            return
+        if not self._is_behind:
+            _log.warning("this machine is too slow for a world at %g times the speed", self._clock.speed)
+            self._is_behind = True
+        self._latest = moment
+        self._clock.bend(moment, wall_millis(), self._clock.speed)
 
 
 class ByRate:
@@ -117,3 +137,6 @@ class ByRate:
     def lived(self, moment: float) -> None:
         """The world has got so far."""
         self._moment = moment
+
+    def fall_behind(self, moment: float) -> None:
+        """Nothing follows: what is missing is made up for in the next turns, if that is possible."""

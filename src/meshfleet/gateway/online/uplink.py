@@ -113,7 +113,7 @@ class Uplink:
             case ComeUp():
                 self._up.set()
             case Fetch(question):
-                if self._tasks is None:
+                if self._tasks is None or self._restart.is_set():
                     self.gateway.image_failed(question, Error.NO_IMAGE, self._now())
                 else:
                     self._tasks.create_task(self._fetch(question), name=f"image for {self._mac}")
@@ -150,7 +150,8 @@ class Uplink:
     async def _connect(self, options: Options) -> Link:
         settings = self.gateway.settings
         # What waits at the broker is for gateways that serve requests.
-        link = Link(self._address, self._mac, clean=settings.disable_subscribe, options=options)
+        clean = settings.clean_session or settings.disable_subscribe
+        link = Link(self._address, self._mac, clean=clean, options=options)
         await link.__aenter__()
         try:
             await self._subscribe(link)
@@ -175,12 +176,12 @@ class Uplink:
                 tasks.create_task(self._receive(link), name=f"requests to {self._mac}")
                 await self._until_restart()
         except* _Restarting:
-            self._restart.clear()
             if self._crashed:
                 self._waiting.clear()
                 await link.abandon()
         finally:
             self._link = self._images = self._tasks = None
+            self._restart.clear()
             await self._leave(link)
         # A group that ends by an error of its own forgets that somebody cancelled it meanwhile (Python 3.11).
         if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -214,16 +215,7 @@ class Uplink:
             del self._waiting[:sent]
             self.published += sent
             if not sent:
-                await self._publish_one(link, self._waiting.pop(0))
-
-    async def _publish_one(self, link: Link, message: Publish) -> None:
-        """Publish a message when there is room; cancelled, it waits again, though it may have left."""
-        try:
-            await link.publish_all((message,))
-        except asyncio.CancelledError:
-            self._waiting.insert(0, message)
-            raise
-        self.published += 1
+                await link.ready()
 
     async def _receive(self, link: Link) -> None:
         answers = answer_topic(self.gateway.settings.mac)
@@ -239,7 +231,7 @@ class Uplink:
 
     def _take(self, message: Publish) -> None:
         """Hand a message to the gateway. Whatever it is, it does not stop anything else."""
-        payload = _TOO_LONG if isinstance(message, Oversized) else message.payload
+        payload = None if isinstance(message, Oversized) else message.payload
         try:
             self.gateway.receive(message.topic, payload, self._now())
         except Exception:  # noqa: BLE001 # one gateway of thousands, and one request of many
@@ -255,8 +247,7 @@ class Uplink:
         return self._images
 
     async def _fetch(self, question: FirmwareQuestion) -> None:
-        if self._link is None:
-            return
+        assert self._link is not None  # noqa: S101 # fetching ends before the link does
         try:
             image = await self._image_source(self._link).get(question)
         except (ImageUnavailable, LinkClosed) as exc:
@@ -265,10 +256,9 @@ class Uplink:
         except ImageBroken as exc:
             _log.warning("%s gets a broken image: %s", self._mac, exc)
             self.gateway.image_failed(question, Error.BAD_HASH, self._now())
+        except Exception:  # noqa: BLE001 # as above
+            _log.exception("%s cannot get an image, which is a defect of ours", self._mac)
+            self.gateway.image_failed(question, Error.NO_IMAGE, self._now())
         else:
             self.gateway.image_came(question, image, self._now())
         self.touched(self)
-
-
-_TOO_LONG: Final = b"\0" * (64 * 1024 + 1)
-"""Stands for a payload that was not even read: it is refused for its length."""

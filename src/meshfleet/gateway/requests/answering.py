@@ -15,6 +15,7 @@ from meshfleet.gateway.requests.target import Target
 from meshfleet.wire import gating, requests, responses
 from meshfleet.wire.codes import Operation, Origin, Priority, Status
 from meshfleet.wire.mqtt.names import LONGEST
+from meshfleet.wire.payload import MAX_PAYLOAD
 from meshfleet.wire.topics import BroadcastTopic, RequestTopic
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Answering:
         """What waits for an extender that is busy with another unconnected device: the urgent first."""
         self._count = 0
 
-    def take(self, topic: str, payload: bytes) -> None:
+    def take(self, topic: str, payload: bytes | None) -> None:
         """Work on whatever came on a subscribed topic. What cannot be answered is ignored."""
         try:
             parsed = self._core.topics.parse(topic)
@@ -61,7 +62,7 @@ class Answering:
         if isinstance(parsed, RequestTopic) and parsed.gateway == self._core.settings.mac:
             self._take(parsed, payload)
 
-    def _refuse_topic(self, topic: str, payload: bytes, problem: WireError) -> None:
+    def _refuse_topic(self, topic: str, payload: bytes | None, problem: WireError) -> None:
         """Answer what has the shape of a request and is none (response-24, response-26)."""
         core, mac = self._core, self._core.settings.mac
         answer_to = core.topics.answer_to(topic, mac)
@@ -74,7 +75,7 @@ class Answering:
         if what.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._knows(Operation.ACK):
             return
         is_identifier = isinstance(problem, MalformedIdentifier)
-        request_id = requests.read_id(payload)
+        request_id = requests.read_id(payload or b"")
         response = responses.Response(
             time=core.clock.time(core.agenda.now),
             status=Status.UNKNOWN_IDENTIFIER if is_identifier else Status.UNKNOWN_OPERATION,
@@ -83,21 +84,22 @@ class Answering:
             id=UNSET if request_id is None else request_id,
             error_message=str(problem),
         )
-        core.outbox.put(
-            answer_to, responses.encode(Operation.WRITE, response, version=core.settings.api_version)
-        )
+        core.outbox.put(answer_to, responses.encode_refusal(response, version=core.settings.api_version))
 
     def _knows(self, operation: Operation) -> bool:
         return gating.exists("request", operation, None, self._core.settings.api_version)
 
-    def _take(self, topic: RequestTopic, payload: bytes) -> None:
+    def _take(self, topic: RequestTopic, payload: bytes | None) -> None:
         operation, version = topic.operation, self._core.settings.api_version
         if not operation.is_answered and self._knows(operation):
-            self._acknowledging.take(topic, payload)
+            self._acknowledging.take(topic, payload or b"")
             return
-        exchange = Exchange(self._core, topic, requests.read_id(payload))
+        exchange = Exchange(self._core, topic, requests.read_id(payload or b""))
         if not self._knows(operation):
             exchange.give_up(Status.UNKNOWN_OPERATION, f"{operation} is not known at version {version}")
+            return
+        if payload is None:
+            exchange.give_up(Status.INVALID_REQUEST, f"the payload has more than {MAX_PAYLOAD} bytes")
             return
         try:
             exchange.request = requests.decode(operation, payload, version=version)
@@ -177,7 +179,7 @@ class Answering:
         waiting = self._sessions[extender]
         while waiting:
             _, count, exchange = heappop(waiting)
-            if not exchange.is_over and exchange.device is not None:
+            if exchange.is_alive and exchange.device is not None:
                 end = t + exchange.device.advertisement_in(t, count) + _SESSION
                 self._core.agenda.at(end, partial(self._end_session, extender, exchange))
                 return
@@ -188,12 +190,12 @@ class Answering:
         self._next_session(extender, t)
 
     def _at_target(self, exchange: Exchange, _t: float) -> None:
-        if not exchange.is_over and self._target.hears(exchange):
+        if exchange.is_alive and self._target.hears(exchange):
             self._core.agenda.after(_THINKING, partial(self._return, exchange))
 
     def _return(self, exchange: Exchange, _t: float) -> None:
         """Serve the request, and carry the response back the way that leads back now."""
-        if exchange.is_over or exchange.device is None:
+        if not exchange.is_alive or exchange.device is None:
             return
         node = exchange.extender or exchange.device.node
         route = self._core.mesh.route(node)

@@ -156,7 +156,7 @@ class Commands:
 
 
 _REASONS: Final = {
-    Status.BUSY: "an update is at a point where this is not possible",
+    Status.BUSY: "an update is running, and this is not possible now",
     Status.FAILED: "there is no update that this could concern",
     Status.INVALID_VALUE: "no connected device here takes this image by broadcast",
     Status.UNREACHABLE: "nobody advertises under this MAC in DFU mode within the gateway's range",

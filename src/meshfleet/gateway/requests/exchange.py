@@ -45,7 +45,7 @@ class Exchange:
 
     def __init__(self, core: Core, topic: RequestTopic, request_id: RequestId | None) -> None:
         self._core = core
-        self._since = core.agenda.now
+        self._since = core.clock.millis(core.agenda.now)
         self._booted = core.own.booted
         self.topic = topic
         self.request_id = request_id
@@ -58,6 +58,11 @@ class Exchange:
         self.ended: Callable[[Exchange], None] | None = None
         """Told when the response is given."""
         self.is_over = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is still something to answer: a gateway that restarts forgets what it was asked."""
+        return not (self.is_over or self._core.is_down or self._core.own.booted != self._booted)
 
     def answer(self, **content: Any) -> None:
         """Let the target answer (response-8 to response-10)."""
@@ -81,9 +86,8 @@ class Exchange:
         self._respond(Status.TIMEOUT, origin, {"error_message": "the device does not answer"})
 
     def _respond(self, status: Status, origin: Origin, content: dict[str, Any]) -> None:
-        forgotten = self._core.is_down or self._core.own.booted != self._booted
-        if self.is_over or forgotten:
-            return  # a gateway that has restarted knows nothing of what it was asked before
+        if not self.is_alive:
+            return
         self.is_over = True
         if self.ended is not None:
             self.ended(self)
@@ -92,14 +96,17 @@ class Exchange:
         response = _STRUCTS.get(operation, responses.Response)(
             time=core.clock.time(now),
             status=status,
-            response_time=round(core.clock.wall(now - self._since) * 1000),
+            response_time=max(0, core.clock.millis(now) - self._since),
             origin=origin,
             id=UNSET if self.request_id is None else self.request_id,
             **self._way(origin),
             **content,
         )
-        known = operation if operation.is_answered else Operation.WRITE  # acks before their version
-        payload = responses.encode(known, response, version=core.settings.api_version)
+        version = core.settings.api_version
+        if operation.is_answered:
+            payload = responses.encode(operation, response, version=version)
+        else:
+            payload = responses.encode_refusal(response, version=version)
         core.outbox.put(core.topics.spell(self.topic.response()), payload)
 
     def _way(self, origin: Origin) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from functools import partial
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
+from meshfleet.gateway.updates.download import VERIFY
 from meshfleet.gateway.updates.progress import Error, Progress, State
 from meshfleet.gateway.updates.transfer import BROADCAST_RATE, Transfer
 from meshfleet.wire.ids import Identifier
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 STATE: Final = Identifier("8125")
 
 _TOLD: Final = 5
+_SETTLED: Final = VERIFY + 1.0
+"""Seconds after which all devices have checked the image."""
+
 _STAGGER: Final = 1.0
 """Seconds between devices that start the new version, so that they do not all come back in one moment."""
 
@@ -142,6 +146,7 @@ class Broadcast:
             self.progress.state, self.progress.percent = State.DONE, 100
         else:
             self.progress.state = State.FAILED
+            # Where devices failed for several reasons the first stands for all; each tells its own in 8120.
             self.progress.error = self._cause or self.updates[0].progress.error
 
     def _done(self) -> int:
@@ -150,7 +155,3 @@ class Broadcast:
     def _tell(self) -> None:
         counts = pack(">HH", self._done(), len(self.updates))
         self._life.change(self._core.own, STATE, self.progress.raw() + counts, self._core.agenda.now)
-
-
-_SETTLED: Final = 4.0
-"""Seconds after which all devices have checked the image."""

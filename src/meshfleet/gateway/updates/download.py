@@ -76,8 +76,9 @@ class Update:
     def move(self, percent: int) -> None:
         """The image has arrived so far."""
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
-        if self._mishap and self._mishap.loses_transfer_at(percent):
+        if self._mishap and self._mishap.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
+            self._life.reboot(self.device, Reset.POWER_ON)
         elif percent == 0 or percent - self._told >= _TOLD:
             self._told = percent
             self._tell()

@@ -26,7 +26,7 @@ class Mishap:
         self._way = tuple(_Way)[dice % len(_Way)]
         self._percent = 5 + dice // len(_Way) % 90
 
-    def loses_transfer_at(self, percent: int) -> bool:
+    def loses_power_at(self, percent: int) -> bool:
         """Whether the power fails while the image arrives."""
         return self._way is _Way.POWER_LOST and percent >= self._percent
 

@@ -126,7 +126,7 @@ class NordicDfu:
     def moved(self, percent: int) -> None:
         """Tell how far it is, now and then."""
         self.progress.percent = percent
-        if self._mishap and self._mishap.loses_transfer_at(percent):
+        if self._mishap and self._mishap.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
         elif percent - self._told >= _TOLD:
             self._told = percent

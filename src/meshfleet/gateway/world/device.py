@@ -94,7 +94,7 @@ class Device:
         self.reset = Reset.POWER_ON
         self.beats = 0
         self.copies = ADVERTISEMENTS
-        """Of the last heartbeat that was heard, as many as were."""
+        """Of the last heartbeat, as many as were heard."""
         self.seqs = bytearray(len(self.product.series))
         self.values: dict[Identifier, bytes] | None = None
         """What was written, or has changed by itself."""

@@ -93,7 +93,7 @@ _STATE: Final[Mapping[str, Callable[[Device, float], bytes]]] = {
     "8008": lambda device, _: public_key(device.mac),
     "8020": lambda *_: b"\x02",
     "8100": lambda device, t: bytes((device.battery_level(t),)),
-    "8101": lambda device, t: pack(">I", int(t - device.booted)),
+    "8101": lambda device, t: pack(">I", min(int(t - device.booted), 0xFFFFFFFF)),
     "8102": lambda device, _: bytes((device.reset,)),
     "8103": _vdd,
     "8110": lambda device, _: bytes((device.mode,)),
@@ -103,6 +103,6 @@ _STATE: Final[Mapping[str, Callable[[Device, float], bytes]]] = {
     "8305": lambda device, _: pack(">I", device.received),
     "8810": _motion,
     "8813": lambda device, t: sense(device, Identifier("8813"), t),
-    "8831": lambda device, _: pack(">I", device.doors),
+    "8831": lambda device, _: pack(">I", device.doors & 0xFFFFFFFF),
 }
 """Properties that nobody sets."""

@@ -46,11 +46,15 @@ class Samples:
         return map(self._sample, range(len(self)))
 
     def keep(self, sample: Sample) -> None:
-        """Keep a sample. Time does not run backwards, so it is the newest."""
+        """Keep a sample; it is the newest, unless somebody has set the clock back."""
         if len(self._keys) >= CAPACITY:
             del self._keys[0], self._values[0]
-        self._keys.append(sample.millis << _SEQ_BITS | sample.seq)
-        self._values.append(sample.value)
+        key = sample.millis << _SEQ_BITS | sample.seq
+        at = len(self._keys)
+        if at and key < self._keys[-1]:
+            at = bisect_left(self._keys, key)
+        self._keys.insert(at, key)
+        self._values.insert(at, sample.value)
 
     def drop(self, millis: int) -> bool:
         """Forget the sample of this time; whether there was one."""
