@@ -182,3 +182,15 @@ async def test_acks_before_the_broker_has_accepted_end_the_connection() -> None:
         peer.send(Puback(1), Puback(2))
         with pytest.raises(Exception, match="PUBACK instead of CONNACK"):
             await soon(entering)
+
+
+async def test_who_has_to_wait_is_told_when_something_can_be_posted() -> None:
+    async with Broker() as broker, broker.link(window=2) as link:
+        peer = await broker.accept()
+        assert link.post(_numbered(5)) == 2
+        waiting = asyncio.ensure_future(link.ready())
+        assert not await settled(waiting.done)
+        peer.acknowledge(await peer.publishes(2))
+        await soon(waiting)
+        assert link.post(_numbered(1)) == 1
+        peer.acknowledge(await peer.publishes(1))
