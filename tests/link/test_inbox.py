@@ -90,7 +90,8 @@ def test_acknowledgements_leave_in_the_order_of_arrival(ids: list[list[int]], da
     for turn in data.draw(st.permutations(range(len(ids)))):
         made[turn].acknowledge()
         told.add(turn)
-        due = next((each for each in range(len(ids)) if each not in told), len(ids))
+        # A batch of QoS 0 alone has nothing to wait for.
+        due = next((each for each in range(len(ids)) if each not in told and any(ids[each])), len(ids))
         assert broker.got == pubacks(
             [each for batch in ids[:due] for each in batch if each]
         )  # [MQTT-4.6.0-2]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         def messages_came(self, connection: Connection, messages: list[Publish], size: int) -> None:
             """Messages that one read brought, and its bytes."""
 
-        def publishes_landed(self, packet_ids: list[int]) -> None:
+        def publishes_landed(self, packet_ids: Sequence[int]) -> None:
             """Publishes that the broker acknowledged."""
 
         def room_came(self) -> None:
@@ -201,6 +201,11 @@ class Connection(asyncio.Protocol):
         self._pulse.heard = True
         if self._leaving or self.lost.done():
             return
+        if self.accepted.done() and (landed := self._parser.pubacks(data)):
+            self._owner.publishes_landed(landed)
+            if self._pace.rest_is_due(len(landed), len(data), self._loop.time()):
+                self._rest()
+            return
         packets = self._parser.feed(data)
         self._size += len(data)
         if packets:
@@ -231,9 +236,6 @@ class Connection(asyncio.Protocol):
         kinds = set(map(type, packets))
         if kinds == {Publish} and self.accepted.done():
             self._owner.messages_came(self, packets, size)  # type: ignore[arg-type] # just seen
-            return
-        if kinds == {Puback} and self.accepted.done():
-            self._owner.publishes_landed([packet.packet_id for packet in packets])  # type: ignore[attr-defined]
             return
         if not self.accepted.done():
             self._open(packets.pop(0))

@@ -259,7 +259,7 @@ class Link:
         self._arrived.ring()
         self._balance(connection)
 
-    def publishes_landed(self, packet_ids: list[int]) -> None:
+    def publishes_landed(self, packet_ids: Sequence[int]) -> None:
         """Forget them, and wake whoever waits for room."""
         if self._flight.land(packet_ids):
             self._keeper.changed.ring()
