@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INTERVAL: Final = 60.0
 """Seconds from beat to beat."""
 
-_MOST_BEATS: Final = 30
+_MOST_BEATS: Final = 20
 """Beats of a gateway in that time: the devices of large ones share theirs, which costs less."""
 
 BEATS_BETWEEN_PROPERTIES: Final = 20
