@@ -196,7 +196,6 @@ class Uplink:
             await link.close()
         except Undelivered as undelivered:
             _log.warning("%s: %s", self._mac, undelivered)
-        self._waiting.clear()
 
     async def _until_restart(self) -> None:
         await self._restart.wait()
