@@ -193,6 +193,10 @@ class Uplink:
             with suppress(TimeoutError, LinkClosed):
                 async with asyncio.timeout(self._options.patience):
                     await self._drain(link)
+            if self._waiting:
+                _log.warning(
+                    "%s ends a connection with %d messages unpublished", self._mac, len(self._waiting)
+                )
             await link.close()
         except Undelivered as undelivered:
             _log.warning("%s: %s", self._mac, undelivered)
