@@ -18,8 +18,11 @@ ROOMS = {
     "errors": set[str](),
     "wire": {"errors"},
     "link": {"errors", "wire"},
+    "db": {"errors"},
+    "settings": {"errors", "wire"},
+    "service": {"errors", "wire", "link", "db", "settings"},
     "gateway": {"errors", "wire", "link"},
-    "cli": {"errors", "wire", "link", "gateway"},
+    "cli": {"errors", "wire", "link", "gateway", "db", "service", "settings"},
     "__main__": {"cli"},
 }
 """The rooms of the package, and the rooms that each may use."""
@@ -55,6 +58,9 @@ EXCEPTIONS = {
 
 OUTSIDE = {
     "link": {"msgspec", "uvloop", "websockets"},
+    "db": {"alembic", "psycopg", "sqlalchemy"},
+    "settings": {"msgspec"},
+    "service": {"argon2", "jwt", "litestar", "msgspec", "prometheus_client", "sqlalchemy", "uvicorn"},
     "gateway": {"httpx", "msgspec"},
     "cli": {"click", "httpx", "rich", "msgspec"},
 }

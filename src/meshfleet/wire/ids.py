@@ -148,3 +148,13 @@ class Version(tuple[int, int, int, int]):
 
     def __repr__(self) -> str:
         return f"Version({str(self)!r})"
+
+
+def mac_number(mac: Mac) -> int:
+    """A MAC as a number, as it is stored: it sorts as the text does."""
+    return int(mac, 16)
+
+
+def number_mac(number: int) -> Mac:
+    """The MAC of a number."""
+    return Mac(f"{number:012x}")

@@ -1,0 +1,121 @@
+"""The database: where queries run, and in which transaction.
+
+Stores are plain functions that take a `Connection`. Here they run in threads, so that the event loop never
+waits: readers side by side, and on SQLite one writer, who never waits for a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from meshfleet.errors import DatabaseUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+_TRIES: Final = 5
+"""For a transaction that PostgreSQL ends because two of them stood in each other's way."""
+
+_CONFLICTS: Final = {"40001", "40P01"}
+"""Serialization failure and deadlock."""
+
+
+class Engines(NamedTuple):
+    """How to get connections: for reading, and for writing."""
+
+    readers: Engine
+    writers: Engine
+    reading: int
+    """How many threads read."""
+    writing: int
+    """How many threads write."""
+
+
+class Database:
+    """An open database. `read` and `write` run a store's function and give back what it returns."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._readers = ThreadPoolExecutor(engines.reading, "db.read")
+        self._writers = ThreadPoolExecutor(engines.writing, "db.write")
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is SQLite, not PostgreSQL."""
+        return self._engines.writers.dialect.name == "sqlite"
+
+    async def read(
+        self,
+        work: Callable[Concatenate[Connection, Params], Result],
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> Result:
+        """Run a function that changes nothing; it sees one moment of the database."""
+        task = partial(self.read_now, work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, task)
+
+    async def write(
+        self,
+        work: Callable[Concatenate[Connection, Params], Result],
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> Result:
+        """Run a function in a transaction, which is committed when this returns, whole or not at all.
+
+        The function may run more than once. Who cancels this does not stop it: it may still be committed.
+        """
+        task = partial(self.write_now, work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._writers, task)
+
+    def read_now(
+        self,
+        work: Callable[Concatenate[Connection, Params], Result],
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> Result:
+        """`read` for programs without an event loop."""
+        try:
+            with self._engines.readers.connect() as connection:
+                return work(connection, *args, **kwargs)
+        except (OperationalError, PoolTimeout) as exc:
+            raise DatabaseUnavailable(_words(exc)) from exc
+
+    def write_now(
+        self,
+        work: Callable[Concatenate[Connection, Params], Result],
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> Result:
+        """`write` for programs without an event loop."""
+        for _ in range(_TRIES):
+            try:
+                with self._engines.writers.begin() as connection:
+                    return work(connection, *args, **kwargs)
+            except (OperationalError, PoolTimeout) as exc:
+                if getattr(getattr(exc, "orig", None), "sqlstate", None) not in _CONFLICTS:
+                    raise DatabaseUnavailable(_words(exc)) from exc
+        raise DatabaseUnavailable("the database is too busy")
+
+    def close(self) -> None:
+        """Let running work end, then close all connections."""
+        self._writers.shutdown()
+        self._readers.shutdown()
+        self._engines.readers.dispose()
+        self._engines.writers.dispose()
+
+
+def _words(exc: Exception) -> str:
+    """What the driver says, without the statement and its values, which may hold what nobody should read."""
+    reason = exc.orig if isinstance(exc, DBAPIError) else exc
+    return f"the database does not answer: {str(reason).strip()}"

@@ -1,0 +1,1 @@
+"""One file for each change; a change that was released is never edited."""

@@ -1,0 +1,42 @@
+"""PostgreSQL, for more than one machine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import ArgumentError
+
+from meshfleet.db.database import Engines
+from meshfleet.errors import Fault, WrongSettings
+
+_CONNECTIONS: Final = 8
+
+_SESSION: Final = {
+    "timezone": "UTC",
+    # A plan made for any value is slow for most: a filter may select ten devices or a million.
+    "plan_cache_mode": "force_custom_plan",
+    "jit": "off",  # compiling takes longer than our queries
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+
+def engines(address: str) -> Engines:
+    """Prepare connections to a server; nobody is asked yet."""
+    try:
+        url = make_url(address)
+    except ArgumentError:
+        # Without its cause: the address may hold a password.
+        raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
+    options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_size=_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=10,
+        pool_pre_ping=True,  # a server that was restarted is noticed before, not by, a query
+        connect_args={"options": options, "connect_timeout": 10, "application_name": "meshfleet"},
+    )
+    return Engines(readers=engine, writers=engine, reading=_CONNECTIONS, writing=_CONNECTIONS)

@@ -1,0 +1,56 @@
+"""SQLite: one file, one writer, readers beside it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import URL, Engine, create_engine, event
+
+from meshfleet.db.database import Engines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+_READERS: Final = 4
+
+_PRAGMAS: Final = {
+    "busy_timeout": 10_000,  # milliseconds; another program, such as a backup, may hold the lock
+    "journal_mode": "WAL",
+    "synchronous": "FULL",  # what is acknowledged survives a power cut
+    "foreign_keys": "ON",
+    "trusted_schema": "OFF",
+    "cache_size": -65_536,  # KiB, for each connection
+    "temp_store": "MEMORY",
+}
+
+
+def engines(path: Path) -> Engines:
+    """Open a file, or make it; only its owner can read it."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    return Engines(
+        readers=_engine(path, "BEGIN", size=_READERS),
+        writers=_engine(path, "BEGIN IMMEDIATE", size=1),
+        reading=_READERS,
+        writing=1,
+    )
+
+
+def _engine(path: Path, begin: str, *, size: int) -> Engine:
+    url = URL.create("sqlite", database=str(path))
+    engine = create_engine(url, pool_size=size, max_overflow=0, connect_args={"check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: object) -> None:
+        # The driver would begin transactions by itself, but not before a read or a change of tables.
+        connection.isolation_level = None
+        for name, value in _PRAGMAS.items():
+            connection.execute(f"PRAGMA {name} = {value}")
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine

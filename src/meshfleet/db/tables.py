@@ -1,0 +1,168 @@
+"""The tables, for both databases.
+
+Times are milliseconds since 1970 in UTC. A gateway or device is its MAC read as a number: it sorts like the
+MAC, is short in every index, and needs no second table to give it a number. Text that decides an order is
+compared by code point, so that both databases give the same order.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
+)
+
+# SQLite makes an INTEGER PRIMARY KEY, and no other type, the row's own address.
+_Key = BigInteger().with_variant(Integer(), "sqlite")
+_Sorted = Text().with_variant(Text(collation="C"), "postgresql")
+
+secret = Table(
+    "secret",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+"""What signs tokens. Every process of one service uses the same."""
+
+account = Table(
+    "account",
+    metadata,
+    Column("username", _Sorted, primary_key=True),
+    Column("password", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_login_at", BigInteger),
+)
+
+session = Table(
+    "session",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column(
+        "username", _Sorted, ForeignKey("account.username", ondelete="CASCADE"), nullable=False, index=True
+    ),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+)
+"""A login and the tokens refreshed from it. Without its row none of them holds."""
+
+api_key = Table(
+    "api_key",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", _Sorted, nullable=False, unique=True),
+    Column("role", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("time", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("address", Text),
+    Index(None, "actor", "id"),
+    Index(None, "target", "id"),
+    sqlite_autoincrement=True,  # a number is never given twice, not even after the newest row is gone
+)
+
+device = Table(
+    "device",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("name_key", _Sorted, nullable=False),
+    Column("named", Boolean, nullable=False),
+    Column("model", Integer, nullable=False),
+    Column("variant", SmallInteger, nullable=False),
+    Column("firmware", _Sorted, nullable=False),
+    Column("beta", SmallInteger, nullable=False),
+    Column("hardware", _Sorted, nullable=False),
+    Column("imei", Text),
+    Column("gateway", BigInteger),
+    Column("connected", Boolean, nullable=False),
+    Column("connected_at", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "model", "id"),
+    Index(None, "firmware", "id"),
+    Index(None, "hardware", "id"),
+    Index(None, "gateway", "id"),
+    Index(None, "connected", "id"),
+    Index(None, "connected", "connected_at", "id"),
+    Index(None, "name_key", "id"),
+    Index("ix_device_initial", text("substr(name_key, 1, 1)"), "id"),
+    Index("ix_device_initials", text("substr(name_key, 1, 2)"), "id"),
+)
+"""What changes seldom: its columns are what lists select and sort by.
+
+`name_key` is the name as searches compare it. `connected_at` tells since when `connected` is as it is.
+"""
+
+device_state = Table(
+    "device_state",
+    metadata,
+    Column(
+        "device", _Key, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    ),
+    Column("reported_at", BigInteger),
+    Column("status", Integer),
+    Column("boot_mode", Text),
+    Column("parent", BigInteger),
+    Column("rssi", SmallInteger),
+    Column("battery", SmallInteger),
+    # Room in every page, so that a change stays on its page and touches no index.
+    postgresql_with={"fillfactor": 70},
+)
+"""What changes with every report: no index but the key."""
+
+label = Table(
+    "label",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("text", _Sorted, nullable=False, unique=True),
+    Column("created_at", BigInteger, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+device_label = Table(
+    "device_label",
+    metadata,
+    Column("label", BigInteger, ForeignKey("label.id", ondelete="CASCADE"), primary_key=True),
+    Column("device", BigInteger, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "device", "label"),
+    sqlite_with_rowid=False,
+)
+
+gateway = Table(
+    "gateway",
+    metadata,
+    Column("device", _Key, ForeignKey("device.id"), primary_key=True, autoincrement=False),
+    Column("password", LargeBinary),
+    Column("claimed_at", BigInteger, nullable=False),
+    Column("api_version", Text),
+    Column("mode", Text),
+    Column("connected", Boolean, nullable=False),
+    Column("connected_at", BigInteger, nullable=False),
+)
+"""Claimed gateways. Each is a device too."""

@@ -1,0 +1,206 @@
+"""Every error that Meshfleet raises on purpose.
+
+    FleetError
+    ├── WireError                 something on the wire breaks the protocol; names the field and the reason
+    │   ├── MalformedId
+    │   │   ├── MalformedMac
+    │   │   ├── MalformedDeviceId
+    │   │   ├── MalformedIdentifier
+    │   │   ├── MalformedModelNumber
+    │   │   └── MalformedVersion
+    │   ├── MalformedTime
+    │   ├── MalformedHex
+    │   ├── MalformedText         a name or label that cannot be one
+    │   ├── MalformedTopic
+    │   ├── MalformedPacket       bytes that are no MQTT packet, or a packet that may not be sent
+    │   │   ├── PacketTooLarge
+    │   │   └── UnsupportedProtocol
+    │   ├── MalformedPayload
+    │   │   └── PayloadTooLarge
+    │   ├── UnknownIdentifier     not in the catalogue, or there without a known layout
+    │   ├── UndecodableValue      raw bytes that do not fit the identifier's layout
+    │   ├── UnencodableValue      a JSON value that does not fit the identifier's layout
+    │   ├── MalformedImage        firmware that is broken
+    │   └── MalformedAddress      a broker's or service's URL that cannot be used
+    ├── LinkError                 the connection to a broker
+    │   ├── BrokerUnreachable     nobody answers there
+    │   ├── UntrustedBroker       somebody answers, whose certificate does not hold
+    │   ├── ConnectionRefused     the broker does not let us in, and says why
+    │   ├── ConnectionLost
+    │   ├── SubscriptionRefused   the broker grants less than was asked
+    │   ├── LinkClosed            by ourselves
+    │   └── Undelivered           closed before the broker acknowledged everything
+    ├── ImageUnavailable          nobody gives us the firmware image; another try may help
+    ├── ImageBroken               we got it, and it is not what was promised, or no image at all
+    ├── ServiceRefused            the service does not do what we ask over REST, or is none
+    ├── UnusableCertificate       a file with certificates or a key that cannot be read
+    ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
+    ├── MalformedCatalogue        an identifier table with mistakes; names each line
+    ├── MalformedSite             a site file with mistakes; names each place
+    ├── UnreadableMemory          what emulated devices kept cannot be given back to them
+    ├── Refused                   the service does not do what it was asked for
+    │   ├── InvalidRequest        names each field that is wrong
+    │   ├── InvalidToken          for the next page: not ours, or of other filters
+    │   ├── NotLoggedIn
+    │   ├── WrongCredentials
+    │   ├── NotAllowed            the role does not allow it
+    │   ├── NotFound
+    │   ├── Conflict              with what is there already
+    │   │   ├── AlreadyExists
+    │   │   ├── LastAdmin
+    │   │   └── StillClaimed
+    │   ├── TooSlow
+    │   ├── BodyTooLarge
+    │   ├── UnsupportedMediaType
+    │   └── TooManyAttempts       says when to try again
+    ├── Unavailable               what the service stands on is missing; another try may help
+    │   └── DatabaseUnavailable
+    ├── UnusableDatabase          too old, too new, or without what we need
+    ├── UnusableFolder            the data directory is not ours, or in use
+    └── WrongSettings             names each setting that is wrong
+
+`code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
+REST answer when the error reaches it.
+"""
+
+from __future__ import annotations
+
+from meshfleet.errors.gateway import (
+    ImageBroken,
+    ImageUnavailable,
+    MalformedSite,
+    ServiceRefused,
+    UnreadableMemory,
+)
+from meshfleet.errors.link import (
+    BrokerUnreachable,
+    ConnectionLost,
+    ConnectionRefused,
+    LinkClosed,
+    LinkError,
+    SubscriptionRefused,
+    Undelivered,
+    UntrustedBroker,
+    UnusableCertificate,
+)
+from meshfleet.errors.root import (
+    FleetError,
+    path,
+    plain,
+    shown,
+)
+from meshfleet.errors.service import (
+    AlreadyExists,
+    BodyTooLarge,
+    Conflict,
+    DatabaseUnavailable,
+    Fault,
+    InvalidRequest,
+    InvalidToken,
+    LastAdmin,
+    NotAllowed,
+    NotFound,
+    NotLoggedIn,
+    Refused,
+    StillClaimed,
+    TooManyAttempts,
+    TooSlow,
+    Unavailable,
+    UnsupportedMediaType,
+    UnusableDatabase,
+    UnusableFolder,
+    WrongCredentials,
+    WrongSettings,
+)
+from meshfleet.errors.wire import (
+    GatewayTooOld,
+    MalformedAddress,
+    MalformedCatalogue,
+    MalformedDeviceId,
+    MalformedHex,
+    MalformedId,
+    MalformedIdentifier,
+    MalformedImage,
+    MalformedMac,
+    MalformedModelNumber,
+    MalformedPacket,
+    MalformedPayload,
+    MalformedText,
+    MalformedTime,
+    MalformedTopic,
+    MalformedVersion,
+    Mistake,
+    PacketTooLarge,
+    PayloadTooLarge,
+    UndecodableValue,
+    UnencodableValue,
+    UnknownIdentifier,
+    UnsupportedProtocol,
+    WireError,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "BodyTooLarge",
+    "BrokerUnreachable",
+    "Conflict",
+    "ConnectionLost",
+    "ConnectionRefused",
+    "DatabaseUnavailable",
+    "Fault",
+    "FleetError",
+    "GatewayTooOld",
+    "ImageBroken",
+    "ImageUnavailable",
+    "InvalidRequest",
+    "InvalidToken",
+    "LastAdmin",
+    "LinkClosed",
+    "LinkError",
+    "MalformedAddress",
+    "MalformedCatalogue",
+    "MalformedDeviceId",
+    "MalformedHex",
+    "MalformedId",
+    "MalformedIdentifier",
+    "MalformedImage",
+    "MalformedMac",
+    "MalformedModelNumber",
+    "MalformedPacket",
+    "MalformedPayload",
+    "MalformedSite",
+    "MalformedText",
+    "MalformedTime",
+    "MalformedTopic",
+    "MalformedVersion",
+    "Mistake",
+    "NotAllowed",
+    "NotFound",
+    "NotLoggedIn",
+    "PacketTooLarge",
+    "PayloadTooLarge",
+    "Refused",
+    "ServiceRefused",
+    "StillClaimed",
+    "SubscriptionRefused",
+    "TooManyAttempts",
+    "TooSlow",
+    "Unavailable",
+    "UndecodableValue",
+    "Undelivered",
+    "UnencodableValue",
+    "UnknownIdentifier",
+    "UnreadableMemory",
+    "UnsupportedMediaType",
+    "UnsupportedProtocol",
+    "UntrustedBroker",
+    "UnusableCertificate",
+    "UnusableDatabase",
+    "UnusableFolder",
+    "WireError",
+    "WrongCredentials",
+    "WrongSettings",
+    "path",
+    "plain",
+    "shown",
+]

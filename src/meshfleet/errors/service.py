@@ -1,0 +1,158 @@
+"""Errors of the service: what it refuses, and what keeps it from working."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from meshfleet.errors.root import FleetError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Refused(FleetError):
+    """The service does not do what it was asked for, and says why."""
+
+    code, http = "refused", 400
+
+
+class Fault(NamedTuple):
+    """What is wrong with one part of a request."""
+
+    field: str
+    message: str
+
+
+class InvalidRequest(Refused):
+    """A request with mistakes, all of them."""
+
+    code = "invalid-request"
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__(faults)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{field}: {message}" for field, message in self.faults)
+
+
+class InvalidToken(Refused):
+    """A token for the next page that is not ours, or belongs to other filters (rest-19)."""
+
+    code = "invalid-token"
+
+
+class NotLoggedIn(Refused):
+    """No token, or one that does not hold."""
+
+    code, http = "not-logged-in", 401
+
+
+class WrongCredentials(Refused):
+    """No such user, or another password; which of the two is nobody's business (auth-3)."""
+
+    code, http = "wrong-credentials", 401
+
+
+class NotAllowed(Refused):
+    """The role does not allow it."""
+
+    code, http = "not-allowed", 403
+
+
+class NotFound(Refused):
+    """There is no such thing."""
+
+    code, http = "not-found", 404
+
+
+class Conflict(Refused):
+    """It does not go together with what is there already."""
+
+    code, http = "conflict", 409
+
+
+class AlreadyExists(Conflict):
+    """Somebody was here before."""
+
+    code = "already-exists"
+
+
+class LastAdmin(Conflict):
+    """Nobody would be left who may manage users."""
+
+    code = "last-admin"
+
+
+class StillClaimed(Conflict):
+    """A gateway is released before it is forgotten."""
+
+    code = "still-claimed"
+
+
+class TooSlow(Refused):
+    """The request did not arrive in time."""
+
+    code, http = "too-slow", 408
+
+
+class BodyTooLarge(Refused):
+    """A longer body than is read here (rest-27)."""
+
+    code, http = "body-too-large", 413
+
+
+class UnsupportedMediaType(Refused):
+    """A body of another kind than is read here."""
+
+    code, http = "unsupported-media-type", 415
+
+
+class TooManyAttempts(Refused):
+    """Wait, then try again (rest-14)."""
+
+    code, http = "too-many-attempts", 429
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"too many attempts; try again in {self.retry_after} s"
+
+
+class Unavailable(FleetError):
+    """Something that the service stands on is missing. Another try may help."""
+
+    code, http = "unavailable", 503
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database does not answer, or not as it should."""
+
+    code = "database-unavailable"
+
+
+class UnusableDatabase(FleetError):
+    """The database is there and cannot be used as it is: too old, too new, or without what we need."""
+
+    code = "unusable-database"
+
+
+class UnusableFolder(FleetError):
+    """The data directory cannot be used: not ours, or in use."""
+
+    code = "unusable-folder"
+
+
+class WrongSettings(FleetError):
+    """Settings with mistakes, all of them (rest-167)."""
+
+    code = "wrong-settings"
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__(faults)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{field}: {message}" for field, message in self.faults)

@@ -1,0 +1,1 @@
+"""The service: a REST interface and, in time, messaging, over one database."""

@@ -1,0 +1,1 @@
+"""Devices: the registry, and the list of it."""

@@ -1,0 +1,68 @@
+"""What is asked of the list of devices, and what is learned of devices: plain values."""
+
+from __future__ import annotations
+
+import unicodedata
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import UNSET, Struct, UnsetType
+
+from meshfleet.wire.ids import Mac, ModelNumber, Version
+
+Position = tuple[int | str | bool, ...]
+"""Where a page ended: the values of the sort columns of its last device, the id at the end."""
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which devices are meant; all that is given must hold (rest-34, rest-35)."""
+
+    labels: tuple[str, ...] = ()
+    connected: bool | None = None
+    model: ModelNumber | None = None
+    firmware: Version | None = None
+    hardware: Version | None = None
+    name: str | None = None
+    gateway: Mac | None = None
+    ids: tuple[Mac, ...] | None = None
+
+
+class Sort(StrEnum):
+    """By what a list is sorted; the id decides between equals (rest-37)."""
+
+    ID = "id"
+    NAME = "friendlyName"
+    CONNECTIVITY = "connectivity"
+    """Disconnected devices first, and among them those that changed first."""
+
+
+class Order(NamedTuple):
+    """How a list is sorted."""
+
+    sort: Sort = Sort.ID
+    reverse: bool = False
+
+
+class Sighting(Struct, frozen=True, kw_only=True, gc=False):
+    """What is newly known of a device. What is UNSET stays as it is."""
+
+    device: Mac
+    at: int
+    """When, in milliseconds."""
+    gateway: Mac | UnsetType = UNSET
+    model: ModelNumber | UnsetType = UNSET
+    variant: int | UnsetType = UNSET
+    firmware: Version | UnsetType = UNSET
+    hardware: Version | UnsetType = UNSET
+    imei: str | None | UnsetType = UNSET
+    connected: bool | UnsetType = UNSET
+    status: int | UnsetType = UNSET
+    boot_mode: str | None | UnsetType = UNSET
+    parent: Mac | UnsetType = UNSET
+    rssi: int | UnsetType = UNSET
+    battery: int | UnsetType = UNSET
+
+
+def name_key(name: str) -> str:
+    """A name as searches and sorts see it: no case, and one spelling for what looks the same."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
