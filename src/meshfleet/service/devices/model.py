@@ -54,10 +54,10 @@ class Sighting(Struct, frozen=True, kw_only=True, gc=False):
     variant: int | UnsetType = UNSET
     firmware: Version | UnsetType = UNSET
     hardware: Version | UnsetType = UNSET
-    imei: str | None | UnsetType = UNSET
+    imei: str | UnsetType | None = UNSET
     connected: bool | UnsetType = UNSET
     status: int | UnsetType = UNSET
-    boot_mode: str | None | UnsetType = UNSET
+    boot_mode: str | UnsetType | None = UNSET
     parent: Mac | UnsetType = UNSET
     rssi: int | UnsetType = UNSET
     battery: int | UnsetType = UNSET

@@ -1,0 +1,40 @@
+"""What the bodies of the REST interface have in common, and how they are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from meshfleet.errors import MalformedPayload
+from meshfleet.wire import payload
+
+MacText = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
+DeviceIdText = Annotated[str, Meta(pattern="^bmac-[0-9a-f]{12}$")]
+TimeText = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+"""As `times.write_time` spells it."""
+
+
+class Body(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is answered. Clients ignore fields that they do not know."""
+
+
+class Ask(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What is asked. Unknown fields are refused: a misspelt one must not be taken for absent (rest-5)."""
+
+
+BodyT = TypeVar("BodyT", bound=Ask | Body)
+
+
+def decode(kind: type[BodyT], data: bytes) -> BodyT:
+    """Read the body of a request or an answer, or raise a `WireError` that names the field."""
+    text = payload.utf8(data)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as exc:
+        raise payload.rejection(exc) from None
+    except msgspec.DecodeError as exc:
+        raise MalformedPayload("body", f"cannot be read as JSON: {exc}") from exc
+    except RecursionError:
+        raise MalformedPayload("body", "is nested too deeply") from None
