@@ -13,7 +13,10 @@ _COMMANDS: Final = {
     "explain": "Explain messages of gateways and clients.",
     "gateway": "Run an emulated gateway.",
     "identifiers": "List the identifiers, or tell all about some.",
+    "openapi": "Print the OpenAPI document of the REST interface.",
+    "serve": "Run the service.",
     "simulate": "Run thousands of emulated gateways.",
+    "users": "Help people who cannot sign in.",
 }
 """Each is a module here, and a command of that name in it."""
 

@@ -21,7 +21,8 @@ from meshfleet.cli.options import (
     seed_option,
     speed_option,
 )
-from meshfleet.cli.running import log_to_terminal, run_fleet
+from meshfleet.cli.running import run_fleet
+from meshfleet.cli.stopping import log_to_terminal
 from meshfleet.errors import UnreadableMemory, WireError
 from meshfleet.gateway import ByClock, Clock, Faults, Gateway, Mesh, Mode, Settings, describe, generate, parse
 from meshfleet.gateway.settings import OLDEST

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import httpx
 
-from meshfleet.errors import FleetError
+from meshfleet.cli.stopping import stop_after, until_stopped
 from meshfleet.gateway import Fleet
 from meshfleet.link import Options
 from meshfleet.link.tls import context
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
+    from meshfleet.cli.stopping import Work
     from meshfleet.gateway.online.pace import Pace
-
-    _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 _SPARE_FILES: Final = 200
@@ -47,11 +43,6 @@ def allow_connections(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def log_to_terminal(level: int) -> None:
-    """Show what the programs that run for long have to say."""
-    logging.basicConfig(format="%(levelname)s %(message)s", level=level)
-
-
 async def run_fleet(
     pace: Pace,
     tls_ca: Path | None,
@@ -62,50 +53,11 @@ async def run_fleet(
     tls = None if tls_ca is None else context(authorities=tls_ca)
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = Fleet(pace, http=http, options=Options(tls=tls))
-        with suppress(_Stopped):
-            await _alone(_together(fleet, partial(fill, fleet, http), partial(watch, fleet)))
+        await until_stopped(partial(_together, fleet, partial(fill, fleet, http), partial(watch, fleet)))
 
 
-class _Stopped(Exception):  # it ends a group of tasks, and is no error
-    """Time to go."""
-
-
-async def _together(fleet: Fleet, fill: _Work, watch: _Work) -> None:
+async def _together(fleet: Fleet, fill: Work, watch: Work) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_until(_signalled))
-        tasks.create_task(_until(watch))
+        tasks.create_task(stop_after(watch))
         await fill()
         await fleet.run()
-
-
-async def _until(work: _Work) -> None:
-    await work()
-    raise _Stopped
-
-
-async def _signalled() -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):  # Windows: there Ctrl-C raises KeyboardInterrupt
-            loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
-
-
-async def _alone(group: Awaitable[None]) -> None:
-    """Raise one error instead of a group of them; thousands of gateways may have the same."""
-    try:
-        await group
-    except BaseExceptionGroup as errors:
-        unexpected = errors.split((_Stopped, FleetError))[1]
-        if unexpected is not None:
-            raise
-        reasons = errors.subgroup(FleetError) or errors
-        raise _first(reasons) from None
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

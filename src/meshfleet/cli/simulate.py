@@ -10,7 +10,8 @@ import click
 
 from meshfleet.cli.figures import watch
 from meshfleet.cli.options import Number, authorities_option, broker_option, seed_option, speed_option
-from meshfleet.cli.running import allow_connections, log_to_terminal, run_fleet
+from meshfleet.cli.running import allow_connections, run_fleet
+from meshfleet.cli.stopping import log_to_terminal
 from meshfleet.gateway import ByClock, ByRate, Clock, Gateway, Mode, Settings, generate
 from meshfleet.gateway.online.claims import claim
 from meshfleet.gateway.world.noise import key_of

@@ -56,6 +56,7 @@
     ├── Unavailable               what the service stands on is missing; another try may help
     │   └── DatabaseUnavailable
     ├── UnusableDatabase          too old, too new, or without what we need
+    ├── UnusableAddress           nobody can listen there
     ├── UnusableFolder            the data directory is not ours, or in use
     └── WrongSettings             names each setting that is wrong
 
@@ -107,6 +108,7 @@ from meshfleet.errors.service import (
     TooSlow,
     Unavailable,
     UnsupportedMediaType,
+    UnusableAddress,
     UnusableDatabase,
     UnusableFolder,
     WrongCredentials,
@@ -194,6 +196,7 @@ __all__ = [
     "UnsupportedMediaType",
     "UnsupportedProtocol",
     "UntrustedBroker",
+    "UnusableAddress",
     "UnusableCertificate",
     "UnusableDatabase",
     "UnusableFolder",

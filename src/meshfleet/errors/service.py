@@ -139,6 +139,12 @@ class UnusableDatabase(FleetError):
     code = "unusable-database"
 
 
+class UnusableAddress(FleetError):
+    """Nobody can listen there: it is taken, or not ours."""
+
+    code = "unusable-address"
+
+
 class UnusableFolder(FleetError):
     """The data directory cannot be used: not ours, or in use."""
 

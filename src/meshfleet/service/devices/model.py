@@ -43,12 +43,23 @@ class Order(NamedTuple):
     reverse: bool = False
 
 
+class Listing(Struct, frozen=True, kw_only=True):
+    """All that a list was asked for; the token of a next page belongs to it."""
+
+    chosen: Filter
+    sort: str
+
+
 class Sighting(Struct, frozen=True, kw_only=True, gc=False):
     """What is newly known of a device. What is UNSET stays as it is."""
 
     device: Mac
     at: int
     """When, in milliseconds."""
+    heard: bool = True
+    """Whether the device itself was heard; not so when it is claimed, or when its silence is noticed."""
+    name: str | UnsetType = UNSET
+    """A name that somebody gave it."""
     gateway: Mac | UnsetType = UNSET
     model: ModelNumber | UnsetType = UNSET
     variant: int | UnsetType = UNSET
@@ -66,3 +77,8 @@ class Sighting(Struct, frozen=True, kw_only=True, gc=False):
 def name_key(name: str) -> str:
     """A name as searches and sorts see it: no case, and one spelling for what looks the same."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def three_parts(version: Version) -> str:
+    """A version without its beta, as it is stored and listed (rest-49, rest-50)."""
+    return f"{version[0]}.{version[1]}.{version[2]}"

@@ -53,6 +53,7 @@ from meshfleet.wire.rest.labels import (
     LabelPage,
     NewLabel,
 )
+from meshfleet.wire.rest.operations import Health
 from meshfleet.wire.rest.paths import (
     DEVICES,
     GATEWAYS,
@@ -110,6 +111,7 @@ __all__ = [
     "Gateway",
     "GatewayClaim",
     "GatewayPage",
+    "Health",
     "IssuedApiKey",
     "Label",
     "LabelPage",

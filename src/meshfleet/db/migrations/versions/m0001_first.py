@@ -180,13 +180,3 @@ def _names() -> None:
         "CREATE VIRTUAL TABLE device_name USING fts5("
         "name_key, content = 'device', content_rowid = 'id', tokenize = 'trigram case_sensitive 1')"
     )
-    added = "INSERT INTO device_name (rowid, name_key) VALUES (new.id, new.name_key);"
-    removed = (
-        "INSERT INTO device_name (device_name, rowid, name_key) VALUES ('delete', old.id, old.name_key);"
-    )
-    for name, moment, deeds in (
-        ("device_name_added", "AFTER INSERT ON device", added),
-        ("device_name_removed", "AFTER DELETE ON device", removed),
-        ("device_name_changed", "AFTER UPDATE OF name_key ON device", removed + added),
-    ):
-        op.execute(f"CREATE TRIGGER {name} {moment} BEGIN {deeds} END")

@@ -1,0 +1,194 @@
+"""A fleet in the registry, as large as they come: the same devices every time, added through the same doors.
+
+A million devices hang on 10,000 gateways, which are devices too. Models are spread as unevenly as in life,
+firmware belongs to a model, names are in several scripts, and every device has three labels: what it is for,
+the building it is in, and the team that looks after it.
+
+python -m bench.api_fleet FOLDER [--size N] [--database postgresql://...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from msgspec import UNSET
+
+from meshfleet.db import Database, open_database
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.wire.ids import Mac, ModelNumber, Version, number_mac
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    Value = TypeVar("Value")
+
+SIZE: Final = 1_000_000
+GATEWAY_EVERY: Final = 100
+BATCH: Final = 25_000
+START: Final = 1_790_000_000_000
+"""When the first device was heard, in milliseconds."""
+
+PURPOSES: Final = [f"purpose/{number:02d}" for number in range(41)]
+TEAMS: Final = [f"team {number:03d}" for number in range(200)]
+GATEWAYS_IN_BUILDING: Final = 10
+
+CONNECTED: Final = 0.93
+NAMED: Final = 0.9
+
+
+class Product(NamedTuple):
+    """A model in the fleet."""
+
+    share: int
+    """Devices of a thousand."""
+    model: str
+    variant: int
+    maker: int
+    """How its MACs begin; 0: they are random."""
+    firmware: Sequence[Version]
+    hardware: Sequence[Version]
+
+
+def _product(share: int, code: str, firmware: str, hardware: str, maker: int = 0) -> Product:
+    """Versions are told with how many of a hundred have them: `2.4.1*70 2.4.0*30`."""
+    model, _, variant = code.partition("-")
+    return Product(share, model, int(variant or 0), maker, _versions(firmware), _versions(hardware))
+
+
+def _versions(shares: str) -> Sequence[Version]:
+    pairs = (each.split("*") for each in shares.split())
+    return [Version.parse(text) for text, share in pairs for _ in range(int(share))]
+
+
+PRODUCTS: Final = (
+    _product(300, "0018", "2.4.1*700 2.4.0*250 2.3.7*47 2.5.0-beta.3*3", "1.2*1 1.3*1"),
+    _product(160, "0005", "3.1.0*80 3.0.2*19 3.0.0*1", "2.0*4 2.1*1"),
+    _product(130, "0011-04", "1.8.0*6 1.7.5*4", "1.0*1", 0xBC5729),
+    _product(100, "0063", "1.2.9*90 1.3.0-beta.1*6 1.3.0*4", "1.1*1"),
+    _product(90, "000F", "4.0.0*5 3.9.9*5", "3.0*9 3.1*1"),
+    _product(70, "0043", "1.0.4*97 1.0.3*3", "1.0*1", 0xAC233F),
+    _product(55, "0050", "1.1.0*8 1.0.4*2", "1.0*1 1.4*1", 0xE64ADE),
+    _product(40, "0011-01", "1.8.0*1", "1.0*1", 0x0C4314),
+    _product(25, "0060", "0.9.12*1", "0.9*1", 0x0C4315),
+    _product(20, "0040", "2.0.0*1 2.0.1*1", "1.0*1"),
+    _product(10, "0000", "0.0.0*1", "0.0*1"),
+)
+GATEWAYS: Final = (
+    _product(800, "2011", "5.2.0*9 5.1.3*1", "2.0*1"),
+    _product(200, "2031", "5.2.0*1", "1.0*1", 0x0001C0),
+)
+
+ROOMS: Final = (
+    "Kitchen sensor",
+    "Meeting room sensor",
+    "Cold store",
+    "Büro Fühler",
+    "Küche Temperatur",
+    "会議室 センサー",
+    "倉庫",
+    "Склад датчик",
+    "Αποθήκη",
+    "Salle de réunion",
+)
+
+
+class Member(NamedTuple):
+    """A device of the fleet."""
+
+    sighting: Sighting
+    labels: tuple[str, str, str]
+
+
+def members(size: int = SIZE) -> Iterator[Member]:
+    """The devices, each gateway before those that hang on it."""
+    random = Random(1)  # noqa: S311 # the same fleet every time
+    kinds, gateways = ([each for each in kind for _ in range(each.share)] for kind in (PRODUCTS, GATEWAYS))
+    gateway = Mac("")
+    for index in range(size):
+        kind = _one_of(random, gateways if index % GATEWAY_EVERY == 0 else kinds)
+        mac = _mac(index, kind.maker)
+        if index % GATEWAY_EVERY == 0:
+            gateway = mac
+        yield Member(_sighting(random, index, mac, gateway, kind), _labels(random, index))
+
+
+def fill(database: Database, size: int = SIZE, *, tell: Callable[[int], object] = lambda _: None) -> None:
+    """Add the fleet to an empty database; `tell` learns how many devices are in it."""
+    source = members(size)
+    with ThreadPoolExecutor(1 if database.is_sqlite else 3) as writers:
+        for first in range(0, size, BATCH * 3):
+            batches = [list(islice(source, BATCH)) for _ in range(3)]
+            list(writers.map(partial(_add, database), batches))
+            tell(min(first + BATCH * 3, size))
+    database.write_now(_analyze)
+
+
+def _add(database: Database, batch: Sequence[Member]) -> None:
+    database.write_now(registry.observe, [each.sighting for each in batch])
+    pairs = [(label, each.sighting.device) for each in batch for label in each.labels]
+    database.write_now(registry.attach, pairs, at=START)
+
+
+def _analyze(connection: Connection) -> None:
+    """What PostgreSQL does by itself after a while; measuring begins at once."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("ANALYZE")
+
+
+def main() -> None:
+    """Fill a database by hand."""
+    parser = argparse.ArgumentParser(prog="python -m bench.api_fleet")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--size", type=int, default=SIZE)
+    parser.add_argument("--database", default="sqlite")
+    asked = parser.parse_args()
+    database, start = open_database(asked.database, asked.folder), time.monotonic()
+    fill(database, asked.size, tell=lambda done: print(f"{done:9,} {time.monotonic() - start:7.1f} s"))
+    database.close()
+
+
+def _sighting(random: Random, index: int, mac: Mac, gateway: Mac, kind: Product) -> Sighting:
+    return Sighting(
+        device=mac,
+        at=START + index,
+        name=f"{_one_of(random, ROOMS)} {index:06d}" if random.random() < NAMED else UNSET,
+        gateway=gateway,
+        model=ModelNumber(kind.model),
+        variant=kind.variant,
+        firmware=_one_of(random, kind.firmware),
+        hardware=_one_of(random, kind.hardware),
+        connected=random.random() < CONNECTED,
+        status=0,
+        parent=gateway,
+        rssi=-40 - int(random.random() * 50),
+        battery=int(random.random() * 101),
+    )
+
+
+def _mac(index: int, maker: int) -> Mac:
+    """Multiplying by an odd number gives every device a MAC of its own, and spreads them."""
+    spread = index * 0x9E3779B97F4A7C15
+    return number_mac(maker << 24 | spread % (1 << 24) if maker else 0b11 << 46 | spread % (1 << 46))
+
+
+def _labels(random: Random, index: int) -> tuple[str, str, str]:
+    building = index // (GATEWAY_EVERY * GATEWAYS_IN_BUILDING)
+    return _one_of(random, PURPOSES), f"building {building:04d}", _one_of(random, TEAMS)
+
+
+def _one_of(random: Random, values: Sequence[Value]) -> Value:
+    return values[int(random.random() * len(values))]  # random.choice takes three times as long
+
+
+if __name__ == "__main__":
+    main()

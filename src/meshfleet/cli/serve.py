@@ -1,0 +1,52 @@
+"""`meshfleet serve`: the service."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.settings import settings_of, settings_options
+from meshfleet.cli.stopping import log_to_terminal, until_stopped
+from meshfleet.link import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.service.app import Started
+
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@click.command()
+@settings_options()
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="On standard error."
+)
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON where it listens.")
+def serve(*, config: Path | None, log_level: str, as_json: bool, **flags: str | None) -> None:
+    """Run the service until it is told to stop.
+
+    What no flag says, the environment says, and then the file of settings. On an empty database there is one
+    user, admin, with the password in MESHFLEET_ADMIN_PASSWORD, or with one that is printed once.
+    """
+    settings = settings_of(config, flags)
+    log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
+    from meshfleet.service import app  # noqa: PLC0415 # heavy, and not needed to tell of mistakes
+
+    say = _say_json if as_json else partial(_say, settings.data)
+    run(until_stopped(partial(app.serve, settings, started=say)))
+
+
+def _say(data: Path, started: Started) -> None:
+    click.echo(f"Meshfleet listens at {started.url}")
+    click.echo(f"Its data is in {data.absolute()}")
+    if started.admin_password is not None:
+        click.echo(f"Sign in as admin with the password {started.admin_password} (shown this once)")
+
+
+def _say_json(started: Started) -> None:
+    click.echo(msgspec.json.encode({"url": started.url, "adminPassword": started.admin_password}))

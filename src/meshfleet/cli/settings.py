@@ -1,0 +1,50 @@
+"""The settings of the service as options of a command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshfleet.errors import WrongSettings
+from meshfleet.settings import SETTINGS, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.settings import Setting, Settings
+
+
+def settings_options(*names: str) -> Callable[[Any], Any]:
+    """Give a command a flag for each of these settings, or for all, and `--config`."""
+
+    def add(command: Any) -> Any:
+        for each in reversed([each for each in SETTINGS if not names or each.name in names]):
+            command = click.option(each.flag, each.field, metavar=each.form, help=_help(each))(command)
+        return _config_option(command)
+
+    return add
+
+
+_config_option = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Read settings from here.  [default: meshfleet.toml, if there is one]",
+)
+
+
+def _help(setting: Setting) -> str:
+    default = f"; default: {setting.default}" if setting.default else ""
+    return f"{setting.help}  [env var: {setting.variable}{default}]"
+
+
+def settings_of(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Read the settings that a command with these options was given."""
+    given = {each.name: flags[each.field] for each in SETTINGS if flags.get(each.field) is not None}
+    try:
+        return load(given, os.environ, file=config)
+    except WrongSettings as exc:
+        raise click.ClickException(f"the settings cannot be used:\n{exc}") from exc

@@ -1,0 +1,64 @@
+"""Programs that run until somebody stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from meshfleet.errors import FleetError
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+def log_to_terminal(level: int) -> None:
+    """Show what the programs that run for long have to say."""
+    logging.basicConfig(format="%(levelname)s %(message)s", level=level)
+
+
+class _Stopped(Exception):  # it ends a group of tasks, and is no error
+    """Time to go."""
+
+
+async def until_stopped(work: Work) -> None:
+    """Do some work, until it is done or a signal comes, which cancels it.
+
+    Raises one error of ours instead of a group of them: thousands of gateways may have the same.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            signalled = tasks.create_task(stop_after(_signalled))
+            await work()
+            signalled.cancel()
+    except BaseExceptionGroup as errors:
+        unexpected = errors.split((_Stopped, FleetError))[1]
+        if unexpected is not None:
+            raise
+        reasons = errors.subgroup(FleetError)
+        if reasons is not None:
+            raise _first(reasons) from None
+
+
+async def stop_after(work: Work) -> None:
+    """Do some work; the end of it stops all that runs beside it in a group of tasks."""
+    await work()
+    raise _Stopped
+
+
+async def _signalled() -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # Windows: there Ctrl-C raises KeyboardInterrupt
+            loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

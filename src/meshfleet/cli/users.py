@@ -1,0 +1,77 @@
+"""`meshfleet users`: help for people, straight from the database."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.settings import settings_of, settings_options
+from meshfleet.db import open_database
+from meshfleet.errors import UnusableFolder
+from meshfleet.service.accounts import people
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.accounts.passwords import hash_password
+from meshfleet.service.clock import now
+from meshfleet.wire.rest import parse_password, parse_username
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.settings import Settings
+
+_BYTES: Final = 15
+"""Of chance in a new password."""
+
+
+@click.group()
+def users() -> None:
+    """Help people who cannot sign in."""
+
+
+@users.command("reset-password")
+@click.argument("name")
+@settings_options("data", "database")
+@click.option("--ask", is_flag=True, help="Ask for the new password, instead of making one up.")
+@click.option("--json", "as_json", is_flag=True, help="Say it as JSON.")
+def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, **flags: str | None) -> None:
+    """Give the user NAME a new password, and end all their sessions.
+
+    The service may run meanwhile, or not.
+    """
+    settings, username = settings_of(config, flags), parse_username(name)
+    _check_database(settings)
+    password = _asked() if ask else secrets.token_urlsafe(_BYTES)
+    _reset(settings, username, password)
+    if as_json:
+        click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
+    elif ask:
+        click.echo(f"{username} signs in with the new password from now on.")
+    else:
+        click.echo(f"{username} signs in with the password {password} from now on (shown this once)")
+
+
+def _check_database(settings: Settings) -> None:
+    """Make no new one because of a slip of the pen."""
+    if settings.database != "sqlite":
+        return
+    try:
+        (settings.data / "meshfleet.sqlite").open("r+b").close()
+    except FileNotFoundError:
+        reason = f"there is no database in {settings.data}; give the data directory with --data"
+        raise UnusableFolder(reason) from None
+    except OSError as exc:
+        raise UnusableFolder(f"the database in {settings.data} cannot be used: {exc.strerror}") from exc
+
+
+def _asked() -> str:
+    return parse_password(click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _reset(settings: Settings, username: str, password: str) -> None:
+    hashed = hash_password(password)
+    with closing(open_database(settings.database, settings.data)) as database:
+        database.write_now(people.change_password, username, hashed, keep=None, by=COMMAND_LINE, now=now())

@@ -1,0 +1,88 @@
+"""The table of API keys, with which programs come (auth-20, auth-24, auth-25)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import delete, insert, or_, select
+from sqlalchemy.exc import IntegrityError
+
+from meshfleet.db.tables import api_key
+from meshfleet.errors import AlreadyExists, NotFound
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.audit import log as audit
+from meshfleet.wire.rest import ApiKey, IssuedApiKey, Role
+from meshfleet.wire.times import from_millis, write_time
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+PREFIX: Final = "mfk_"
+"""So that a key is recognised as one: here, and by programs that look for secrets in the wrong place."""
+
+
+def digest(key: str) -> bytes:
+    """What is stored of a key. It is random and long: there is nothing to guess, so a fast hash will do."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def issue(  # noqa: PLR0913 # by name
+    connection: Connection, name: str, *, role: Role, expires_at: int | None, by: Actor, now: int
+) -> IssuedApiKey:
+    """Make a key; this is the only time that anybody sees it."""
+    key = PREFIX + secrets.token_urlsafe(32)
+    row = {
+        "id": secrets.token_urlsafe(9),
+        "name": name,
+        "role": role.value,
+        "hash": digest(key),
+        "created_by": by.title,
+        "created_at": now,
+        "expires_at": expires_at,
+    }
+    try:
+        connection.execute(insert(api_key).values(row))
+    except IntegrityError:
+        raise AlreadyExists(f"there is an API key named {name} already") from None
+    audit.record(connection, by, "api-key.create", name, now=now, role=role.value)
+    return IssuedApiKey(id=str(row["id"]), name=name, role=role, expires_at=_time(expires_at), key=key)
+
+
+def find(connection: Connection, key: str, *, now: int) -> Actor | None:
+    """Who comes with this key, if it holds."""
+    holds = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
+    query = select(api_key.c.name, api_key.c.role).where(api_key.c.hash == digest(key), holds)
+    row = connection.execute(query).first()
+    return None if row is None else Actor(name=row.name, role=Role(row.role), kind="api-key")
+
+
+def page(connection: Connection, *, after: str, limit: int) -> list[ApiKey]:
+    """Some of them, by name, behind that name."""
+    query = select(api_key).where(api_key.c.name > after).order_by(api_key.c.name).limit(limit)
+    return [_api_key(row) for row in connection.execute(query)]
+
+
+def revoke(connection: Connection, identity: str, *, by: Actor, now: int) -> None:
+    """Let nobody in with this key any more."""
+    query = delete(api_key).where(api_key.c.id == identity).returning(api_key.c.name)
+    name = connection.execute(query).scalar()
+    if name is None:
+        raise NotFound("there is no such API key")
+    audit.record(connection, by, "api-key.revoke", name, now=now)
+
+
+def _api_key(row: Row[Any]) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        name=row.name,
+        role=Role(row.role),
+        created_by=row.created_by,
+        created_at=write_time(from_millis(row.created_at)),
+        expires_at=_time(row.expires_at),
+    )
+
+
+def _time(millis: int | None) -> str | None:
+    return None if millis is None else write_time(from_millis(millis))

@@ -1,0 +1,76 @@
+"""People's passwords: argon2id, in a few threads of their own (auth-19).
+
+A check costs a good part of a tenth of a second and 19 MiB. So only a few run at once, and when too many wait
+the next one is told to come back: the rest of the service must not starve while somebody guesses passwords.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from argon2 import PasswordHasher, Type
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+from meshfleet.errors import TooManyAttempts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Result = TypeVar("Result")
+
+_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
+"""The least that OWASP recommends: a gateway host has little memory."""
+
+_AT_ONCE: Final = 2
+_WAITING: Final = 32
+
+
+class Passwords:
+    """Makes and checks hashes."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "passwords")
+        self._waiting = 0
+        # Checked when there is no such user, so that this takes as long (auth-3).
+        self._nobody = hash_password(secrets.token_urlsafe())
+
+    async def hash(self, password: str) -> str:
+        """The hash to store."""
+        return await self._in_thread(hash_password, password)
+
+    async def check(self, hashed: str | None, password: str) -> bool:
+        """Whether it is the password; with None, which is nobody's hash, it never is."""
+        fits = await self._in_thread(_fits, self._nobody if hashed is None else hashed, password)
+        return fits and hashed is not None
+
+    def is_outdated(self, hashed: str) -> bool:
+        """Whether a hash was made with less effort than new ones are."""
+        return _HASHER.check_needs_rehash(hashed)
+
+    def close(self) -> None:
+        """Let checks that run come to their end."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[..., Result], *args: str) -> Result:
+        if self._waiting >= _WAITING:
+            raise TooManyAttempts(1)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        finally:
+            self._waiting -= 1
+
+
+def hash_password(password: str) -> str:
+    """The hash to store, in a program without an event loop."""
+    return _HASHER.hash(password)
+
+
+def _fits(hashed: str, password: str) -> bool:
+    try:
+        return _HASHER.verify(hashed, password)
+    except (Argon2Error, InvalidHashError, UnicodeEncodeError):
+        return False

@@ -1,0 +1,79 @@
+"""Slowing down who guesses passwords (auth-13 to auth-15).
+
+Failures are counted for each name at each address, whether or not there is such a user: both must look the
+same. Besides, the names that failed at one address are counted: trying name after name gets slower too.
+Somebody else's failures at another address never touch the owner of an account.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+_FREE: Final = 5
+"""Failures without any consequence."""
+
+_LONGEST: Final = 300
+"""Seconds."""
+
+_FORGOTTEN: Final = 3600
+"""Seconds after which a failure no longer counts."""
+
+_REMEMBERED: Final = 50_000
+"""Entries; of more the oldest are dropped, so that nobody fills our memory with names."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of an attempt, in seconds."""
+
+    wait: int
+    """How long the name must wait at this address; 0 lets the attempt happen."""
+    crowded: int
+    """How long to wait if it fails, because of all the names that failed at this address."""
+
+
+class _Entry(NamedTuple):
+    failures: int
+    last: float
+
+
+_Key = tuple[str | None, str | None]
+
+
+class Throttle:
+    """Counts failures. Knows no clock: every call brings the time, in seconds."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+
+    def attempt(self, name: str, address: str | None, now: float) -> Verdict:
+        """Whether an attempt may be made.
+
+        It counts as failed until `succeeded` says otherwise: many attempts at once are as many attempts.
+        """
+        verdict = Verdict(self._wait((name, address), now), self._wait((None, address), now))
+        if not verdict.wait and self._count((name, address), now) == 1:
+            self._count((None, address), now)
+        return verdict
+
+    def succeeded(self, name: str, address: str | None) -> None:
+        """Forget the failures of somebody who got in after all."""
+        mine = self._entries.pop((name, address), None)
+        names = self._entries.get((None, address))
+        if mine is not None and names is not None:
+            self._entries[(None, address)] = names._replace(failures=max(0, names.failures - 1))
+
+    def _wait(self, key: _Key, now: float) -> int:
+        failures, last = self._entries.get(key, _Entry(0, now))
+        if failures < _FREE:
+            return 0
+        delay: int = min(2 ** min(failures - _FREE, 30), _LONGEST)
+        return max(0, int(last + delay - now + 0.999))
+
+    def _count(self, key: _Key, now: float) -> int:
+        failures, last = self._entries.pop(key, _Entry(0, now))
+        entry = _Entry(1 if now - last > _FORGOTTEN else failures + 1, now)
+        self._entries[key] = entry
+        if len(self._entries) > _REMEMBERED:
+            self._entries.popitem(last=False)
+        return entry.failures

@@ -1,0 +1,144 @@
+"""The REST interface, put together: the routes, and all that they share."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from litestar import Litestar, MediaType, Response, get
+from litestar.di import Provide
+
+from meshfleet.db import Database
+from meshfleet.service import clock
+from meshfleet.service.accounts import key_routes, people_routes
+from meshfleet.service.accounts import routes as account_routes
+from meshfleet.service.accounts.gatekeeper import Gatekeeper
+from meshfleet.service.accounts.login import Reception
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.accounts.passwords import Passwords
+from meshfleet.service.accounts.throttle import Throttle
+from meshfleet.service.accounts.tokens import Tokens
+from meshfleet.service.audit import routes as audit_routes
+from meshfleet.service.devices import routes as device_routes
+from meshfleet.service.devices.counting import Counting
+from meshfleet.service.gateways import routes as gateway_routes
+from meshfleet.service.http import access, document
+from meshfleet.service.http.asked import Asked
+from meshfleet.service.http.door import Door
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.problems import answer
+from meshfleet.service.http.queries import QueryNames
+from meshfleet.service.labels import routes as label_routes
+from meshfleet.service.operations import routes as operations_routes
+from meshfleet.service.operations.figures import Figures
+from meshfleet.service.secrets import obtain
+from meshfleet.settings import Settings
+
+_LARGEST_BODY: Final = 1024 * 1024
+"""Bytes (rest-27)."""
+
+_ROUTERS: Final = (
+    account_routes.router,
+    people_routes.router,
+    key_routes.router,
+    audit_routes.router,
+    device_routes.router,
+    label_routes.device_router,
+    label_routes.router,
+    gateway_routes.router,
+    operations_routes.router,
+)
+
+_INJECTED: Final = (
+    "actor",
+    "counting",
+    "database",
+    "figures",
+    "gatekeeper",
+    "now",
+    "pages",
+    "passwords",
+    "reception",
+    "settings",
+)
+"""Arguments of routes that do not come from the request."""
+
+
+class Api:
+    """Everything that answers requests, on one database. `app` is for an ASGI server."""
+
+    def __init__(self, database: Database, settings: Settings, *, now: clock.Now = clock.now) -> None:
+        figures = Figures()
+        tokens = Tokens(database.write_now(obtain, "tokens"))
+        gatekeeper = Gatekeeper(database, tokens, now)
+        self._passwords = Passwords()
+        reception = Reception(
+            database,
+            passwords=self._passwords,
+            throttle=Throttle(),
+            tokens=tokens,
+            gatekeeper=gatekeeper,
+            figures=figures,
+            now=now,
+        )
+        shared = {
+            "counting": Counting(database),
+            "database": database,
+            "figures": figures,
+            "gatekeeper": gatekeeper,
+            "now": now,
+            "pages": Pages(database.write_now(obtain, "pages")),
+            "passwords": self._passwords,
+            "reception": reception,
+            "settings": settings,
+        }
+        self.app = Door(_litestar(shared, gatekeeper), figures)
+
+    def close(self) -> None:
+        """Let go of threads."""
+        self._passwords.close()
+
+
+def openapi_document() -> dict[str, Any]:
+    """The REST interface as OpenAPI 3.1."""
+    return document.describe([*_ROUTERS, tell_document], _INJECTED)
+
+
+@cache
+def _written_document() -> bytes:
+    return msgspec.json.encode(openapi_document())
+
+
+@get("/api/v1/openapi.json", media_type=MediaType.JSON, tags=["Operations"])
+async def tell_document() -> Response[bytes]:
+    """Tell all that can be asked, as OpenAPI 3.1."""
+    return Response(_written_document(), media_type=MediaType.JSON)
+
+
+def _litestar(shared: Mapping[str, object], gatekeeper: Gatekeeper) -> Litestar:
+    app = Litestar(
+        [*_ROUTERS, tell_document],
+        dependencies={
+            "actor": Provide(_actor, sync_to_thread=False),
+            **{name: Provide(_giving(each), sync_to_thread=False) for name, each in shared.items()},
+        },
+        middleware=[access.Access(gatekeeper), QueryNames()],
+        exception_handlers={Exception: answer},
+        request_class=Asked,
+        request_max_body_size=_LARGEST_BODY,
+        openapi_config=None,
+        logging_config=None,
+    )
+    access.check(app)
+    return app
+
+
+def _actor(request: Asked) -> Actor:
+    return request.user
+
+
+def _giving(thing: object) -> Any:
+    def give() -> Any:
+        return thing
+
+    return give

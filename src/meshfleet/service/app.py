@@ -1,0 +1,154 @@
+"""The service as a program: what starts in which order, and ends in the opposite one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import uvicorn
+
+from meshfleet.db import open_database
+from meshfleet.errors import Fault, MalformedText, UnusableAddress, WrongSettings
+from meshfleet.service import clock
+from meshfleet.service.accounts import people
+from meshfleet.service.accounts.model import SERVICE
+from meshfleet.service.accounts.passwords import hash_password
+from meshfleet.service.api import Api, openapi_document
+from meshfleet.service.folder import held
+from meshfleet.service.http.connection import Connection
+from meshfleet.wire.rest import parse_password
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from meshfleet.db import Database
+    from meshfleet.settings import Settings
+
+__all__ = ["Started", "answer_requests", "openapi_document", "serve"]
+
+_ADMIN: Final = "admin"
+_ADMIN_PASSWORD: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # where it is, not what it is
+
+_CONNECTIONS: Final = 2000
+"""At once; who comes then is told to come back."""
+
+_KEPT: Final = 30
+"""Seconds that an idle connection is kept."""
+
+_GRACE: Final = 10
+"""Seconds for requests that run when the service stops."""
+
+
+class Started(NamedTuple):
+    """What there is to tell when a service has started."""
+
+    url: str
+    admin_password: str | None
+    """Of the first user, if it was made just now with a random one; nobody is told again."""
+
+
+async def serve(settings: Settings, *, started: Callable[[Started], None]) -> None:
+    """Run a service until it is cancelled."""
+    with held(settings.data), _listening(settings) as listener:
+        database = await asyncio.to_thread(open_database, settings.database, settings.data)
+        try:
+            password = await asyncio.to_thread(_make_first_user, database)
+            tell = partial(started, Started(_url(settings, listener), password))
+            api = await asyncio.to_thread(Api, database, settings)
+            await answer_requests(api, settings, listener, started=tell)
+        finally:
+            await asyncio.to_thread(database.close)
+
+
+class _Server(uvicorn.Server):
+    """A server that tells when it listens, and leaves signals to whoever runs us."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and tell."""
+        await super().startup(sockets)
+        self._tell()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+async def answer_requests(
+    api: Api, settings: Settings, listener: socket.socket, *, started: Callable[[], None]
+) -> None:
+    """Answer requests until cancelled; those that run then come to their end."""
+    server = _Server(_config(settings, api), started)
+    serving = asyncio.create_task(server.serve([listener]), name="http")
+    try:
+        await asyncio.shield(serving)
+    finally:
+        server.should_exit = True
+        await serving
+        api.close()
+
+
+def _config(settings: Settings, api: Api) -> uvicorn.Config:
+    return uvicorn.Config(
+        api.app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=[str(each) for each in settings.trusted_proxies],
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_KEPT,
+        timeout_graceful_shutdown=_GRACE,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """Take the address before anything else is done: who comes second finds out at once."""
+    host, port = settings.http
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as exc:
+        raise UnusableAddress(f"cannot listen at {settings.http}: {exc.strerror}") from exc
+    with listener:
+        yield listener
+
+
+def _url(settings: Settings, listener: socket.socket) -> str:
+    host = f"[{settings.http.host}]" if ":" in settings.http.host else settings.http.host
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+
+
+def _make_first_user(database: Database) -> str | None:
+    """Make `admin` on an empty database, and tell its password if we chose it (auth-28)."""
+    if not database.read_now(people.is_empty):
+        return None
+    given = os.environ.get(_ADMIN_PASSWORD)
+    password = secrets.token_urlsafe(15) if given is None else _fit(given)
+    made = database.write_now(
+        people.create_first, _ADMIN, hashed=hash_password(password), by=SERVICE, now=clock.now()
+    )
+    return password if made and given is None else None
+
+
+def _fit(password: str) -> str:
+    try:
+        return parse_password(password)
+    except MalformedText as exc:
+        raise WrongSettings([Fault(_ADMIN_PASSWORD, exc.reason)]) from None

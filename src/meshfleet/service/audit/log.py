@@ -1,0 +1,65 @@
+"""The audit log: every change is one row, written with the change itself (auth-26, auth-27)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import insert, select
+
+from meshfleet.db.tables import audit
+from meshfleet.wire.rest import AuditRow
+from meshfleet.wire.times import from_millis, write_time
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from meshfleet.service.accounts.model import Actor
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows are meant; all that is given must hold."""
+
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+
+
+def record(connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any) -> None:
+    """Write down a change, in the transaction that makes it."""
+    row = {
+        "time": now,
+        "actor": by.title,
+        "action": action,
+        "target": target,
+        "detail": msgspec.json.encode(detail).decode(),
+        "address": by.address,
+    }
+    connection.execute(insert(audit).values(row))
+
+
+def page(connection: Connection, choice: Choice, *, before: int | None, limit: int) -> list[AuditRow]:
+    """The newest rows, or those older than that one."""
+    query = select(audit).order_by(audit.c.id.desc()).limit(limit)
+    for column, value in (
+        (audit.c.actor, choice.actor),
+        (audit.c.action, choice.action),
+        (audit.c.target, choice.target),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    return [_row(row) for row in connection.execute(query)]
+
+
+def _row(row: Row[Any]) -> AuditRow:
+    return AuditRow(
+        id=row.id,
+        time=write_time(from_millis(row.time)),
+        actor=row.actor,
+        action=row.action,
+        target=row.target,
+        detail=msgspec.json.decode(row.detail),
+        address=row.address,
+    )

@@ -1,0 +1,32 @@
+"""`/api/v1/audit`: who changed what."""
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.params import Parameter
+
+from meshfleet.db import Database
+from meshfleet.service.audit import log as audit
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.wire.rest import AuditPage
+
+
+@get()
+async def list_changes(
+    database: Database,
+    pages: Pages,
+    max_results: MaxResults,
+    next_token: NextToken = None,
+    by: Annotated[str | None, Parameter(query="Actor", description="Who made the change.")] = None,
+    action: Annotated[str | None, Parameter(query="Action", description="Such as `device.rename`.")] = None,
+    target: Annotated[str | None, Parameter(query="Target", description="What was changed.")] = None,
+) -> AuditPage:
+    """List changes, the newest first."""
+    choice = audit.Choice(actor=by, action=action, target=target)
+    before = pages.read(choice, next_token)[0] if next_token is not None else None
+    found = await database.read(audit.page, choice, before=before, limit=max_results + 1)
+    return AuditPage(**pages.cut(choice, found, max_results, lambda last: (last.id,)))
+
+
+router = Router("/api/v1/audit", route_handlers=[list_changes], tags=["People"])

@@ -1,0 +1,87 @@
+"""The filters of the list of devices, as they stand in a query (rest-34 to rest-37)."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar
+
+from litestar.params import Parameter
+
+from meshfleet.errors import Fault, InvalidRequest, WireError
+from meshfleet.service.devices.model import Filter, Order, Sort
+from meshfleet.service.devices.paths import parse_gateway
+from meshfleet.wire.ids import Version, mac_of, parse_device_id, parse_model_number
+from meshfleet.wire.rest import parse_friendly_name, parse_label
+
+Value = TypeVar("Value")
+
+SortText = Annotated[
+    Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"],
+    Parameter(query="Sort", description="What decides the order; a `-` in front reverses it."),
+]
+
+
+def choose(
+    label: Annotated[
+        list[str] | None,
+        Parameter(
+            query="Label", description="Has this label; may be given several times, then has them all."
+        ),
+    ] = None,
+    connected: Annotated[
+        bool | None, Parameter(query="Connected", description="Is connected, or is not.")
+    ] = None,
+    model_number: Annotated[
+        str | None, Parameter(query="ModelNumber", description="Four hex digits, such as `000F`.")
+    ] = None,
+    firmware_version: Annotated[
+        str | None,
+        Parameter(query="FirmwareVersion", description="Such as `2.4.1`, betas included, or `2.4.1-beta.3`."),
+    ] = None,
+    hardware_version: Annotated[
+        str | None, Parameter(query="HardwareVersion", description="Such as `1.0` or `1.0.0`.")
+    ] = None,
+    friendly_name: Annotated[
+        str | None,
+        Parameter(
+            query="FriendlyName",
+            description="Part of the name, in any case; fewer than three characters: its beginning.",
+        ),
+    ] = None,
+    gateway: Annotated[
+        str | None,
+        Parameter(query="Gateway", description="The MAC or device id of the gateway it is behind."),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        Parameter(query="Ids", description="Is one of these; may be given several times."),
+    ] = None,
+) -> Filter:
+    """Read the filters, or tell all that is wrong with them."""
+    faults: list[Fault] = []
+
+    def read(parse: Callable[[str, str], Value], text: str | None, field: str) -> Value | None:
+        try:
+            return None if text is None else parse(text, field)
+        except WireError as exc:
+            faults.append(Fault(exc.field, exc.reason))
+            return None
+
+    chosen = Filter(
+        labels=tuple(sorted({found for each in label or () if (found := read(parse_label, each, "Label"))})),
+        connected=connected,
+        model=read(parse_model_number, model_number, "ModelNumber"),
+        firmware=read(Version.parse, firmware_version, "FirmwareVersion"),
+        hardware=read(Version.parse, hardware_version, "HardwareVersion"),
+        name=read(parse_friendly_name, friendly_name, "FriendlyName"),
+        gateway=read(parse_gateway, gateway, "Gateway"),
+        ids=None
+        if ids is None
+        else tuple(sorted({mac_of(found) for each in ids if (found := read(parse_device_id, each, "Ids"))})),
+    )
+    if faults:
+        raise InvalidRequest(faults)
+    return chosen
+
+
+def order(text: str) -> Order:
+    """Read how to sort."""
+    return Order(Sort(text.removeprefix("-")), reverse=text.startswith("-"))

@@ -1,0 +1,86 @@
+"""`/api/v1/devices`: the list of devices, and each of them."""
+
+from typing import Annotated, Literal
+
+from litestar import Router, delete, get, put
+from litestar.di import Provide
+from litestar.params import Parameter
+
+from meshfleet.db import Database
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.devices import changes, listing
+from meshfleet.service.devices.choosing import SortText, choose, order
+from meshfleet.service.devices.counting import Counting
+from meshfleet.service.devices.model import Filter, Listing
+from meshfleet.service.devices.paths import device_in_path
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.wire.rest import (
+    Device,
+    DeviceDetail,
+    DevicePage,
+    FriendlyName,
+    LiveDevicePage,
+    Summary,
+    parse_friendly_name,
+)
+
+
+@get()
+async def list_devices(
+    chosen: Filter,
+    database: Database,
+    pages: Pages,
+    max_results: MaxResults,
+    next_token: NextToken = None,
+    sort: SortText = "id",
+    include: Annotated[
+        Literal["live"] | None,
+        Parameter(query="Include", description="`live` adds what changes with reports."),
+    ] = None,
+) -> DevicePage | LiveDevicePage:
+    """List the devices that meet all filters."""
+    asked = Listing(chosen=chosen, sort=sort)
+    after = pages.read(asked, next_token) if next_token is not None else None
+    if include is None:
+        devices, end = await database.read(listing.page, chosen, order(sort), after=after, limit=max_results)
+        return DevicePage(items=devices, next_token=None if end is None else pages.write(asked, end))
+    live, end = await database.read(listing.live_page, chosen, order(sort), after=after, limit=max_results)
+    return LiveDevicePage(items=live, next_token=None if end is None else pages.write(asked, end))
+
+
+@get("/summary")
+async def summarize(chosen: Filter, counting: Counting) -> Summary:
+    """Count the devices that meet all filters, by model, firmware and label."""
+    return await counting.count(chosen)
+
+
+@get("/{device_id:str}")
+async def show_device(device_id: str, database: Database) -> DeviceDetail:
+    """Show all about a device."""
+    return await database.read(listing.known_detail, device_in_path(device_id))
+
+
+@delete("/{device_id:str}", problems=(409,))
+async def forget_device(device_id: str, actor: Actor, database: Database, now: Now) -> None:
+    """Forget a device. Its history stays, and it comes back when it is heard again."""
+    await database.write(changes.forget, device_in_path(device_id), by=actor, now=now())
+
+
+@put("/{device_id:str}/friendly-name")
+async def rename_device(
+    device_id: str, data: FriendlyName, actor: Actor, database: Database, now: Now
+) -> Device:
+    """Rename a device."""
+    mac = device_in_path(device_id)
+    await database.write(changes.rename, mac, parse_friendly_name(data.name), by=actor, now=now())
+    return await database.read(listing.known_device, mac)
+
+
+router = Router(
+    "/api/v1/devices",
+    route_handlers=[list_devices, summarize, show_device, forget_device, rename_device],
+    dependencies={"chosen": Provide(choose, sync_to_thread=False)},
+    tags=["Devices"],
+)

@@ -1,0 +1,1 @@
+"""Gateways: which ones are ours, and their credentials."""

@@ -1,0 +1,74 @@
+"""`/api/v1/gateways`: claiming gateways, and what becomes of them."""
+
+from litestar import Router, delete, get, post
+
+from meshfleet.db import Database
+from meshfleet.errors import MalformedMac
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.devices.paths import gateway_in_path, parse_gateway
+from meshfleet.service.gateways import store
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.settings import Settings
+from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
+from meshfleet.wire.rest import Gateway, GatewayClaim, GatewayPage, NewGateway, parse_friendly_name
+
+
+@get()
+async def list_gateways(
+    database: Database, pages: Pages, max_results: MaxResults, next_token: NextToken = None
+) -> GatewayPage:
+    """List claimed gateways by MAC."""
+    after = pages.read("gateways", next_token)[0] if next_token is not None else -1
+    found = await database.read(store.page, after=after, limit=max_results + 1)
+    cut = pages.cut("gateways", found, max_results, lambda last: (mac_number(Mac(last.mac)),))
+    return GatewayPage(**cut)
+
+
+@post(problems=(409,))
+async def claim_gateway(
+    data: NewGateway, actor: Actor, database: Database, settings: Settings, now: Now
+) -> GatewayClaim:
+    """Claim a gateway, and get its credentials for MQTT. The password is told this once."""
+    mac = parse_gateway(data.mac)
+    if mac == EVERY_GATEWAY:
+        raise MalformedMac("mac", f"{mac} stands for all gateways")
+    name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
+    password = await database.write(store.claim, mac, name=name, by=actor, now=now())
+    return _credentials(mac, password, settings)
+
+
+@get("/{mac:str}")
+async def show_gateway(mac: str, database: Database) -> Gateway:
+    """Show a claimed gateway, by its MAC or its device id."""
+    return await database.read(store.show, gateway_in_path(mac))
+
+
+@post("/{mac:str}/credentials", status_code=200)
+async def rotate_credentials(
+    mac: str, actor: Actor, database: Database, settings: Settings, now: Now
+) -> GatewayClaim:
+    """Give a gateway a new password. The old one holds no longer."""
+    gateway = gateway_in_path(mac)
+    password = await database.write(store.rotate, gateway, by=actor, now=now())
+    return _credentials(gateway, password, settings)
+
+
+@delete("/{mac:str}")
+async def release_gateway(mac: str, actor: Actor, database: Database, now: Now) -> None:
+    """Give a gateway up. It stays in the list of devices until it is forgotten there."""
+    await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
+
+
+def _credentials(mac: Mac, password: str, settings: Settings) -> GatewayClaim:
+    return GatewayClaim(
+        mac=mac, device_id=device_id(mac), username=mac, password=password, broker=settings.broker
+    )
+
+
+router = Router(
+    "/api/v1/gateways",
+    route_handlers=[list_gateways, claim_gateway, show_gateway, rotate_credentials, release_gateway],
+    tags=["Gateways"],
+)

@@ -1,0 +1,113 @@
+"""The table of claimed gateways."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from meshfleet.db.tables import device, gateway
+from meshfleet.errors import AlreadyExists, NotFound
+from meshfleet.service.audit import log as audit
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.wire.ids import device_id, mac_number, number_mac
+from meshfleet.wire.rest import Gateway
+from meshfleet.wire.times import from_millis, write_time
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from meshfleet.service.accounts.model import Actor
+    from meshfleet.wire.ids import Mac
+
+
+def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
+    """Make a gateway ours, and tell the password it gets (rest-69 to rest-72)."""
+    registry.observe(connection, [Sighting(device=mac, at=now, heard=False)])
+    if name is not None:
+        registry.rename(connection, [(mac, name)])
+    password = _new_password()
+    row = {
+        "device": mac_number(mac),
+        "password": digest(password),
+        "claimed_at": now,
+        "connected": False,
+        "connected_at": now,
+    }
+    try:
+        connection.execute(insert(gateway).values(row))
+    except IntegrityError:
+        raise AlreadyExists(f"gateway {mac} is claimed already") from None
+    audit.record(connection, by, "gateway.claim", device_id(mac), now=now)
+    return password
+
+
+def rotate(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
+    """Give a gateway another password; the old one holds no longer (rest-73)."""
+    password = _new_password()
+    mine = gateway.c.device == mac_number(mac)
+    if not connection.execute(update(gateway).where(mine).values(password=digest(password))).rowcount:
+        raise _unclaimed(mac)
+    audit.record(connection, by, "gateway.rotate", device_id(mac), now=now)
+    return password
+
+
+def release(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
+    """Give a gateway up. It stays a device, with its history (rest-74)."""
+    if not connection.execute(delete(gateway).where(gateway.c.device == mac_number(mac))).rowcount:
+        raise _unclaimed(mac)
+    audit.record(connection, by, "gateway.release", device_id(mac), now=now)
+
+
+def page(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
+    """Some of them, by MAC, behind that one."""
+    query = _SHOWN.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
+    return [_gateway(row) for row in connection.execute(query)]
+
+
+def show(connection: Connection, mac: Mac) -> Gateway:
+    """One of them."""
+    row = connection.execute(_SHOWN.where(gateway.c.device == mac_number(mac))).first()
+    if row is None:
+        raise _unclaimed(mac)
+    return _gateway(row)
+
+
+def digest(password: str) -> bytes:
+    """What is stored of a password. It is random and long, so a fast hash will do (auth-20)."""
+    return hashlib.sha256(password.encode()).digest()
+
+
+_behind = device.alias("behind")
+_SHOWN: Final = select(
+    gateway,
+    device.c.name,
+    select(func.count()).where(_behind.c.gateway == gateway.c.device).scalar_subquery().label("device_count"),
+).join(device, device.c.id == gateway.c.device)
+
+
+def _gateway(row: Row[Any]) -> Gateway:
+    mac = number_mac(row.device)
+    return Gateway(
+        mac=mac,
+        device_id=device_id(mac),
+        friendly_name=row.name,
+        connected=row.connected,
+        since=write_time(from_millis(row.connected_at)),
+        api_version=row.api_version,
+        mode=row.mode,
+        device_count=row.device_count,
+        reports_per_minute=0.0,  # until reports are taken in
+    )
+
+
+def _new_password() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _unclaimed(mac: Mac) -> NotFound:
+    return NotFound(f"gateway {mac} is not claimed")

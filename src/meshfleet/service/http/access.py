@@ -1,0 +1,108 @@
+"""Who may do what: one table for all routes, and the one place that enforces it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from litestar.enums import ScopeType
+from litestar.middleware import ASGIMiddleware
+
+from meshfleet.errors import NotAllowed, NotLoggedIn
+from meshfleet.wire.rest import Role, parse_bearer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar import Litestar
+    from litestar.types import ASGIApp, Receive, Scope, Send
+
+    from meshfleet.service.accounts.gatekeeper import Gatekeeper
+
+OPEN: Final = None
+"""Needs no token."""
+
+ROLES: Final[Mapping[str, Role | None]] = {
+    "POST /api/v1/auth/login": OPEN,
+    "POST /api/v1/auth/refresh": Role.VIEWER,
+    "POST /api/v1/auth/logout": Role.VIEWER,
+    "GET /api/v1/auth/me": Role.VIEWER,
+    "PUT /api/v1/auth/password": Role.VIEWER,
+    "GET /api/v1/users": Role.ADMIN,
+    "POST /api/v1/users": Role.ADMIN,
+    "GET /api/v1/users/{username}": Role.ADMIN,
+    "PUT /api/v1/users/{username}": Role.ADMIN,
+    "DELETE /api/v1/users/{username}": Role.ADMIN,
+    "GET /api/v1/api-keys": Role.ADMIN,
+    "POST /api/v1/api-keys": Role.ADMIN,
+    "DELETE /api/v1/api-keys/{key_id}": Role.ADMIN,
+    "GET /api/v1/audit": Role.ADMIN,
+    "GET /api/v1/devices": Role.VIEWER,
+    "GET /api/v1/devices/summary": Role.VIEWER,
+    "GET /api/v1/devices/{device_id}": Role.VIEWER,
+    "DELETE /api/v1/devices/{device_id}": Role.ADMIN,
+    "PUT /api/v1/devices/{device_id}/friendly-name": Role.OPERATOR,
+    "PUT /api/v1/devices/{device_id}/labels/{label}": Role.OPERATOR,
+    "DELETE /api/v1/devices/{device_id}/labels/{label}": Role.OPERATOR,
+    "GET /api/v1/labels": Role.VIEWER,
+    "POST /api/v1/labels": Role.OPERATOR,
+    "DELETE /api/v1/labels/{label}": Role.OPERATOR,
+    "GET /api/v1/gateways": Role.VIEWER,
+    "POST /api/v1/gateways": Role.ADMIN,
+    "GET /api/v1/gateways/{mac}": Role.VIEWER,
+    "DELETE /api/v1/gateways/{mac}": Role.ADMIN,
+    "POST /api/v1/gateways/{mac}/credentials": Role.ADMIN,
+    "GET /api/v1/openapi.json": OPEN,
+    "GET /healthz": OPEN,
+    "GET /readyz": OPEN,
+    "GET /metrics": Role.VIEWER,
+}
+"""The least role for each route (auth-4, auth-16 to auth-18)."""
+
+
+class Access(ASGIMiddleware):
+    """Lets in who comes with a token, and may."""
+
+    scopes = (ScopeType.HTTP,)
+
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
+        self._gatekeeper = gatekeeper
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Pass the request on with `user` set, or refuse it."""
+        method = scope.get("method")
+        if method == "OPTIONS":  # tells the methods, nothing more
+            await next_app(scope, receive, send)
+            return
+        least = ROLES[f"{method} {scope['path_template']}"]
+        if least is not OPEN:
+            actor = await self._gatekeeper.identify(_bearer(scope), address_of(scope))
+            if not actor.role.includes(least):
+                raise NotAllowed(f"this needs the role {least}; yours is {actor.role}")
+            scope["user"] = actor
+        await next_app(scope, receive, send)
+
+
+def check(app: Litestar) -> None:
+    """See to it that the table is complete: a route that is not in it would fail at its first use."""
+    routes = {f"{method} {route.path_format}" for route in app.routes for method in _methods(route)}
+    if routes != set(ROLES):
+        raise AssertionError(f"not in the table of roles, or in it for nothing: {routes ^ set(ROLES)}")
+
+
+def _methods(route: object) -> set[str]:
+    methods: set[str] = set(getattr(route, "methods", ()))
+    return methods - {"OPTIONS"}
+
+
+def address_of(scope: Scope) -> str | None:
+    """The address of who asks; behind trusted proxies the one that they tell (rest-169)."""
+    client = scope["client"]
+    return client[0] if client else None
+
+
+def _bearer(scope: Scope) -> str:
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    token = parse_bearer(given[0].decode("latin-1")) if len(given) == 1 else None
+    if token is None:
+        raise NotLoggedIn("come with 'Authorization: Bearer' and a token")
+    return token

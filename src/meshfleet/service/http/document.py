@@ -1,0 +1,117 @@
+"""The OpenAPI document, made of the same types that parse and answer (rest-162)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+
+from meshfleet.service.http.access import OPEN, ROLES
+from meshfleet.service.http.asked import Asked
+from meshfleet.wire.rest import Problem, Role
+from meshfleet.wire.rest.problems import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from litestar import Router
+    from litestar.handlers import HTTPRouteHandler
+
+_BODY: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+_HEADERS: Final = {
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": {"schema": {"type": "string"}}},
+    HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
+}
+_ABOUT: Final = (
+    "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then come with `Authorization: Bearer TOKEN`. "
+    "Within v1 fields and operations are only added: ignore what you do not know."
+)
+
+
+def describe(routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str]) -> dict[str, Any]:
+    """Describe all routes; `injected` are the arguments that do not come from a request."""
+    app = Litestar(
+        routes,
+        dependencies={name: Provide(_nothing(), sync_to_thread=False) for name in injected},
+        request_class=Asked,
+        openapi_config=OpenAPIConfig(
+            title="Meshfleet",
+            version=version("meshfleet"),
+            description=_ABOUT,
+            use_handler_docstrings=True,
+            operation_id_creator=_operation_id,
+            components=Components(
+                security_schemes={
+                    "token": SecurityScheme(
+                        type="http", scheme="bearer", description="A token or an API key."
+                    )
+                }
+            ),
+        ),
+    )
+    problems = {
+        f"{method} {route.path_format}": handler.opt.get("problems", ())
+        for route in app.routes
+        for handler in getattr(route, "route_handlers", ())
+        for method in handler.http_methods
+    }
+    document: dict[str, Any] = app.openapi_schema.to_schema()
+    document["components"]["schemas"] |= _problem_schemas()
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            name = f"{method.upper()} {path}"
+            operation["summary"] = operation["description"].partition(".")[0]
+            _add_security(operation, ROLES[name])
+            _add_problems(operation, ROLES[name], problems[name])
+    return document
+
+
+def _operation_id(handler: HTTPRouteHandler, _method: object, _path: object) -> str:
+    first, *others = handler.handler_name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _problem_schemas() -> dict[str, Any]:
+    return msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")[1]
+
+
+def _nothing() -> Callable[[], None]:
+    """Stand in for what only a running service has; each must be another, or Litestar sees a mistake."""
+    return lambda: None
+
+
+def _add_security(operation: dict[str, Any], least: Role | None) -> None:
+    operation["security"] = [] if least is OPEN else [{"token": []}]
+
+
+def _add_problems(operation: dict[str, Any], least: Role | None, own: Iterable[int]) -> None:
+    for status in sorted({*_statuses(operation, least), *own}):
+        operation["responses"][str(int(status))] = {
+            "description": HTTPStatus(status).phrase,
+            "headers": _HEADERS.get(HTTPStatus(status), {}),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+
+
+def _statuses(operation: dict[str, Any], least: Role | None) -> Iterator[int]:
+    """What can go wrong with an operation, seen from outside."""
+    yield HTTPStatus.BAD_REQUEST
+    yield HTTPStatus.SERVICE_UNAVAILABLE
+    if least is not OPEN:
+        yield HTTPStatus.UNAUTHORIZED
+        if least is not Role.VIEWER:
+            yield HTTPStatus.FORBIDDEN
+    if any(each["in"] == "path" for each in operation.get("parameters", ())):
+        yield HTTPStatus.NOT_FOUND
+    if "requestBody" in operation:
+        yield from _BODY

@@ -1,0 +1,94 @@
+"""The outermost layer around all routes: paths as they were sent, bodies in time, safe headers, figures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar.datastructures import MutableScopeHeaders
+from litestar.enums import ScopeType
+
+from meshfleet.errors import TooSlow
+from meshfleet.service.http.paths import canonical
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+    from meshfleet.service.operations.figures import Figures
+
+_BODY_SECONDS: Final = 30.0
+"""For a whole body, which is small; uploads get more by their own route."""
+
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""On every answer that does not say otherwise itself."""
+
+_TRANSPORT_SECURITY: Final = "max-age=31536000"
+
+
+class Door:
+    """Lets requests in to an application, and its answers out."""
+
+    def __init__(self, inside: ASGIApp, figures: Figures) -> None:
+        self._inside = inside
+        self._figures = figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != ScopeType.HTTP:
+            await self._inside(scope, receive, send)
+            return
+        started = time.perf_counter()
+        answer = _Answer(send, secure=scope["scheme"] == "https")
+        scope["path"] = canonical(scope["raw_path"])
+        try:
+            await self._inside(scope, _in_time(receive), answer)
+        finally:
+            route = scope.get("path_template") or "none"
+            self._figures.count_request(scope["method"], route, answer.status, time.perf_counter() - started)
+
+
+class _Answer:
+    """Sends on, with the headers that every answer has."""
+
+    def __init__(self, send: Send, *, secure: bool) -> None:
+        self.status = 0
+        self._send = send
+        self._secure = secure
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableScopeHeaders.from_message(message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            if self._secure:
+                headers.setdefault("strict-transport-security", _TRANSPORT_SECURITY)
+        await self._send(message)
+
+
+def _in_time(receive: Receive) -> Receive:
+    """Receive a body, or give up when it does not come."""
+    until = asyncio.get_running_loop().time() + _BODY_SECONDS
+    whole = False
+
+    async def next_part() -> Any:
+        nonlocal whole
+        if whole:  # what comes now is that the client goes, and that may take as long as it likes
+            return await receive()
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise TooSlow("the body did not arrive in time") from None
+        whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+    return next_part

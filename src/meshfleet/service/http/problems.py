@@ -1,0 +1,100 @@
+"""Errors as answers: RFC 9457, whatever went wrong and wherever."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from litestar import Response
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+
+from meshfleet.errors import (
+    BodyTooLarge,
+    FleetError,
+    InvalidRequest,
+    NotLoggedIn,
+    TooManyAttempts,
+    WireError,
+    WrongCredentials,
+)
+from meshfleet.service.http.queries import faults
+from meshfleet.wire.rest import FieldProblem, Problem
+from meshfleet.wire.rest.problems import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar import Request
+
+_log = logging.getLogger(__name__)
+
+_INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer with what went wrong. What nobody foresaw is logged, and told without any detail (rest-11)."""
+    match error:
+        case FleetError():
+            status, code, detail = error.http, error.code, _sentence(error)
+        case NotFoundException():
+            status, code, detail = HTTPStatus.NOT_FOUND, "not-found", "there is nothing here"
+        case MethodNotAllowedException():
+            status, code, detail = HTTPStatus.METHOD_NOT_ALLOWED, "method-not-allowed", "not by this method"
+        case RequestEntityTooLarge():
+            status, code, detail = BodyTooLarge.http, BodyTooLarge.code, "the body is too long"
+        case ValidationException():
+            return answer(request, InvalidRequest(faults(request, error)))
+        case HTTPException() if error.status_code < _INTERNAL:
+            status, code, detail = error.status_code, "invalid-request", "this is not a request we understand"
+        case _:
+            status, code, detail = (
+                _INTERNAL,
+                "internal-error",
+                "something went wrong here; the log tells more",
+            )
+    if status >= _INTERNAL:
+        _log.error("request failed: %s %s: %s", request.method, request.url.path, code, exc_info=error)
+    problem = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        instance=request.scope["raw_path"].decode("ascii"),
+        code=code,
+        errors=_fields(error),
+    )
+    return Response(
+        msgspec.json.encode(problem), status_code=status, media_type=MEDIA_TYPE, headers=dict(_headers(error))
+    )
+
+
+def _sentence(error: FleetError) -> str:
+    """What an error says, if that is for everybody."""
+    return "this is not possible now" if error.http >= _INTERNAL else str(error)
+
+
+def _fields(error: Exception) -> tuple[FieldProblem, ...]:
+    match error:
+        case InvalidRequest():
+            return tuple(FieldProblem(field=field, message=message) for field, message in error.faults)
+        case WireError():
+            return (FieldProblem(field=error.field, message=error.reason),)
+    return ()
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    match error:
+        case NotLoggedIn() | WrongCredentials():
+            return {"www-authenticate": "Bearer"}  # rest-13
+        case TooManyAttempts():
+            return {"retry-after": str(error.retry_after)}  # rest-14
+        case MethodNotAllowedException():
+            return error.headers or {}
+    return {}

@@ -1,0 +1,1 @@
+"""Labels: words that people put on devices."""

@@ -1,0 +1,80 @@
+"""`/api/v1/labels`, and the labels of a device."""
+
+from litestar import Router, delete, get, post, put
+
+from meshfleet.db import Database
+from meshfleet.errors import Fault, InvalidRequest, MalformedDeviceId, MalformedText, NotFound
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.devices import listing
+from meshfleet.service.devices.paths import device_in_path
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.service.http.paths import segment
+from meshfleet.service.labels import store
+from meshfleet.wire.ids import Mac, mac_of, parse_device_id
+from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label
+
+
+@get()
+async def list_labels(
+    database: Database, pages: Pages, max_results: MaxResults, next_token: NextToken = None
+) -> LabelPage:
+    """List all labels, each with the number of devices that have it."""
+    after = pages.read("labels", next_token)[0] if next_token is not None else ""
+    found = await database.read(store.page, after=after, limit=max_results + 1)
+    return LabelPage(**pages.cut("labels", found, max_results, lambda last: (last.label,)))
+
+
+@post(status_code=200, problems=(404, 409))
+async def add_label(data: NewLabel, actor: Actor, database: Database, now: Now) -> Label:
+    """Add a label, and put it on devices; a label that exists stays as it is."""
+    devices = _devices(data.device_ids)
+    return await database.write(store.add, parse_label(data.label), devices, by=actor, now=now())
+
+
+@delete("/{label:str}")
+async def remove_label(label: str, actor: Actor, database: Database, now: Now) -> None:
+    """Remove a label from everything."""
+    await database.write(store.remove, _label_in_path(label), by=actor, now=now())
+
+
+@put("/{device_id:str}/labels/{label:str}", problems=(409,))
+async def attach_label(device_id: str, label: str, actor: Actor, database: Database, now: Now) -> Device:
+    """Put a label on a device; an unknown label is made."""
+    mac = device_in_path(device_id)
+    await database.write(store.attach, parse_label(segment(label)), mac, by=actor, now=now())
+    return await database.read(listing.known_device, mac)
+
+
+@delete("/{device_id:str}/labels/{label:str}", status_code=200)
+async def detach_label(device_id: str, label: str, actor: Actor, database: Database, now: Now) -> Device:
+    """Take a label off a device."""
+    mac = device_in_path(device_id)
+    await database.write(store.detach, _label_in_path(label), mac, by=actor, now=now())
+    return await database.read(listing.known_device, mac)
+
+
+def _devices(ids: tuple[str, ...]) -> list[Mac]:
+    """All of them, or all that is wrong with them."""
+    found, wrong = [], []
+    for place, text in enumerate(ids):
+        try:
+            found.append(mac_of(parse_device_id(text, f"deviceIds[{place}]")))
+        except MalformedDeviceId as exc:
+            wrong.append(Fault(exc.field, exc.reason))
+    if wrong:
+        raise InvalidRequest(wrong)
+    return found
+
+
+def _label_in_path(text: str) -> str:
+    """A label that should exist: one that cannot exist does not."""
+    try:
+        return parse_label(segment(text))
+    except MalformedText:
+        raise NotFound("there is no such label") from None
+
+
+router = Router("/api/v1/labels", route_handlers=[list_labels, add_label, remove_label], tags=["Labels"])
+device_router = Router("/api/v1/devices", route_handlers=[attach_label, detach_label], tags=["Labels"])

@@ -1,0 +1,114 @@
+"""The tables of labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from meshfleet.db.tables import device, device_label, label
+from meshfleet.errors import Conflict, NotFound
+from meshfleet.service.audit import log as audit
+from meshfleet.wire.ids import device_id, mac_number, number_mac
+from meshfleet.wire.rest import Label
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection, Table
+
+    from meshfleet.service.accounts.model import Actor
+    from meshfleet.wire.ids import Mac
+
+_TRIES: Final = 3
+"""For a label that is removed by somebody else whenever we have just made it."""
+
+
+def add(connection: Connection, text: str, devices: Collection[Mac], *, by: Actor, now: int) -> Label:
+    """Make a label, if it is new, and put it on devices, all of which must be known (rest-58 to rest-60)."""
+    number = _number(connection, text, by=by, now=now)
+    _check_devices(connection, devices)
+    for mac in sorted(devices):
+        _attach(connection, number, text, mac, by=by, now=now)
+    return _label(connection, number)
+
+
+def attach(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> None:
+    """Put a label on a device; it is made if it is new (rest-62)."""
+    _check_devices(connection, [mac])
+    _attach(connection, _number(connection, text, by=by, now=now), text, mac, by=by, now=now)
+
+
+def detach(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> None:
+    """Take a label off a device (rest-63, rest-64)."""
+    _check_devices(connection, [mac])
+    number = select(label.c.id).where(label.c.text == text).scalar_subquery()
+    mine = (device_label.c.label == number) & (device_label.c.device == mac_number(mac))
+    if not connection.execute(delete(device_label).where(mine)).rowcount:
+        raise NotFound("the device does not have this label")
+    audit.record(connection, by, "device.unlabel", device_id(mac), now=now, label=text)
+
+
+def remove(connection: Connection, text: str, *, by: Actor, now: int) -> None:
+    """Remove a label from everything (rest-65)."""
+    found = connection.execute(select(label.c.id).where(label.c.text == text).with_for_update()).scalar()
+    if found is None:
+        raise NotFound("there is no such label")
+    count = _label(connection, found).device_count
+    connection.execute(delete(label).where(label.c.id == found))
+    audit.record(connection, by, "label.remove", text, now=now, devices=count)
+
+
+def page(connection: Connection, *, after: str, limit: int) -> list[Label]:
+    """Some of them, in the order of their letters, behind that one (rest-61)."""
+    query = _COUNTED.where(label.c.text > after).order_by(label.c.text).limit(limit)
+    return [Label(label=text, device_count=count) for text, count in connection.execute(query)]
+
+
+_COUNTED: Final = select(
+    label.c.text,
+    select(func.count())
+    .select_from(device_label)
+    .where(device_label.c.label == label.c.id)
+    .scalar_subquery(),
+)
+
+
+def _label(connection: Connection, number: int) -> Label:
+    text, count = connection.execute(_COUNTED.where(label.c.id == number)).one()
+    return Label(label=text, device_count=count)
+
+
+def _number(connection: Connection, text: str, *, by: Actor, now: int) -> int:
+    """The number of a label, which stays until we are done."""
+    wanted = select(label.c.id).where(label.c.text == text).with_for_update(read=True, key_share=True)
+    for _ in range(_TRIES):
+        found: int | None = connection.execute(wanted).scalar()
+        if found is not None:
+            return found
+        if _insert_new(connection, label, text=text, created_at=now):
+            audit.record(connection, by, "label.create", text, now=now)
+    raise Conflict("somebody keeps removing this label")
+
+
+def _attach(  # noqa: PLR0913 # by name
+    connection: Connection, number: int, text: str, mac: Mac, *, by: Actor, now: int
+) -> None:
+    if _insert_new(connection, device_label, label=number, device=mac_number(mac)):
+        audit.record(connection, by, "device.label", device_id(mac), now=now, label=text)
+
+
+def _insert_new(connection: Connection, table: Table, **values: object) -> bool:
+    """Add a row; False: it is there already."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    return connection.execute(dialect.insert(table).values(values).on_conflict_do_nothing()).rowcount > 0
+
+
+def _check_devices(connection: Connection, devices: Collection[Mac]) -> None:
+    """See to it that they are known, and stay so until we are done."""
+    numbers = sorted({mac_number(mac) for mac in devices})
+    query = select(device.c.id).where(device.c.id.in_(numbers)).order_by(device.c.id)
+    known = set(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())
+    if unknown := [number for number in numbers if number not in known]:
+        raise NotFound(f"there is no device {device_id(number_mac(unknown[0]))}")

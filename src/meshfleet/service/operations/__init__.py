@@ -1,0 +1,1 @@
+"""What operators look at: is it alive, is it ready, what does it do."""

@@ -1,0 +1,35 @@
+"""`/healthz`, `/readyz` and `/metrics`."""
+
+from litestar import Response, Router, get
+
+from meshfleet.db import Database
+from meshfleet.db.schema import is_current
+from meshfleet.errors import Unavailable
+from meshfleet.service.devices.counting import Counting
+from meshfleet.service.devices.model import Filter
+from meshfleet.service.operations.figures import MEDIA_TYPE, Figures
+from meshfleet.wire.rest import Health
+
+
+@get("/healthz")
+async def tell_health() -> Health:
+    """Tell that the process is up."""
+    return Health(status="ok")
+
+
+@get("/readyz")
+async def tell_readiness(database: Database) -> Health:
+    """Tell that the database answers and has the schema that we need."""
+    if not await database.read(is_current):
+        raise Unavailable("the database has another schema than this program needs")
+    return Health(status="ok")
+
+
+@get("/metrics", media_type=MEDIA_TYPE)
+async def tell_figures(figures: Figures, counting: Counting) -> Response[bytes]:
+    """Tell figures of the service and the fleet, for Prometheus."""
+    fleet = await counting.count(Filter())
+    return Response(figures.text(fleet), media_type=MEDIA_TYPE)
+
+
+router = Router("/", route_handlers=[tell_health, tell_readiness, tell_figures], tags=["Operations"])

@@ -1,0 +1,216 @@
+"""The service as an operator starts, stops and loses it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from contextlib import closing
+from signal import SIGINT, SIGKILL, SIGTERM
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+import pytest
+import trustme
+
+from meshfleet.settings import SETTINGS
+from meshfleet.wire.rest import LOGIN
+from tests.cli.outside import PATIENCE, Program, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from signal import Signals
+
+
+class Said(NamedTuple):
+    """What a service tells when it has started."""
+
+    url: str
+    password: str | None
+
+
+def serve(folder: Path, *arguments: str, **variables: str) -> Program:
+    given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(folder / "data"), *arguments]
+    return Program(*given, **variables)
+
+
+def said(program: Program) -> Said:
+    told: dict[str, Any] = json.loads(program.line())
+    return Said(told["url"], told["adminPassword"])
+
+
+def log_in(url: str, password: str | None) -> httpx.Response:
+    return httpx.post(url + LOGIN, json={"username": "admin", "password": password}, timeout=PATIENCE)
+
+
+# --- Its beginning ---
+
+
+@pytest.mark.rule("rest-2", "auth-28")
+def test_a_newcomer_is_told_all_that_is_needed_to_sign_in(tmp_path: Path) -> None:
+    given = ["serve", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    with Program(*given) as program:
+        url = program.line().rsplit(maxsplit=1)[-1]
+        assert program.line() == f"Its data is in {tmp_path / 'data'}\n"
+        words = program.line().split()
+        assert words[:6] == ["Sign", "in", "as", "admin", "with", "the"]
+        assert log_in(url, words[7]).json()["status"] == "SUCCESS"
+        assert program.end(SIGTERM)[::2] == (0, "")
+
+
+@pytest.mark.rule("auth-28")
+def test_the_password_is_shown_once_and_holds_for_ever(tmp_path: Path) -> None:
+    with serve(tmp_path) as program:
+        first = said(program)
+        program.end(SIGTERM)
+    with serve(tmp_path) as program:
+        again = said(program)
+        assert again.password is None
+        assert log_in(again.url, first.password).status_code == 200
+
+
+@pytest.mark.rule("auth-28")
+def test_a_password_from_the_environment_is_not_repeated(tmp_path: Path) -> None:
+    with serve(tmp_path, MESHFLEET_ADMIN_PASSWORD="correct-horse") as program:  # noqa: S106 # it is made here
+        told = said(program)
+        assert told.password is None
+        assert log_in(told.url, "correct-horse").status_code == 200
+        assert "correct-horse" not in "".join(map(str, program.end(SIGTERM)))
+
+
+@pytest.mark.rule("rest-164")
+def test_settings_come_from_the_file_and_the_environment_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'data = "{tmp_path / "mine"}"\nhttp = "127.0.0.1:1"\n')
+    with Program("serve", "--json", "--config", str(file), MESHFLEET_HTTP="127.0.0.1:0") as program:
+        assert log_in(*said(program)).status_code == 200
+        assert (tmp_path / "mine" / "meshfleet.sqlite").exists()
+
+
+@pytest.mark.rule("rest-170")
+def test_what_it_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
+    with serve(tmp_path, before="umask 0") as program:
+        log_in(*said(program))
+        modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "data").iterdir()}
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+        assert set(modes.values()) == {0o600}, modes
+
+
+@pytest.mark.rule("rest-172")
+def test_it_serves_with_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    mine = authority.issue_cert("127.0.0.1")
+    for each in mine.cert_chain_pems:
+        each.write_to_path(tmp_path / "cert.pem")
+    mine.private_key_pem.write_to_path(tmp_path / "key.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    given = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    with serve(tmp_path, *given) as program:
+        url = said(program).url
+        assert url.startswith("https://")
+        assert httpx.get(f"{url}/healthz", verify=trusting, timeout=PATIENCE).status_code == 200
+
+
+def test_every_setting_has_a_flag_whose_help_names_its_variable() -> None:
+    text = "".join(run("serve", "--help").stdout.split())
+    for each in SETTINGS:
+        assert f"{each.flag}{each.form}" in text
+        assert f"[envvar:{each.variable}" in text
+
+
+def test_the_interface_is_described_without_a_service() -> None:
+    for flags in ([], ["--json"]):
+        document = json.loads(run("openapi", *flags).stdout)
+        assert document["openapi"].startswith("3.")
+        assert LOGIN in document["paths"]
+
+
+# --- Its end ---
+
+
+@pytest.mark.parametrize("how", [SIGINT, SIGTERM])
+def test_a_signal_ends_it_although_somebody_is_connected(how: Signals, tmp_path: Path) -> None:
+    with serve(tmp_path) as program, httpx.Client(timeout=PATIENCE) as client:
+        client.get(f"{said(program).url}/healthz")
+        code, _, errors = program.end(how)
+    assert (code, errors) == (0, "")
+
+
+def test_after_a_sudden_end_it_starts_again(tmp_path: Path) -> None:
+    with serve(tmp_path) as program:
+        first = said(program)
+        assert log_in(*first).status_code == 200
+        assert program.end(SIGKILL)[0] == -SIGKILL
+    with serve(tmp_path) as program:
+        assert log_in(said(program).url, first.password).status_code == 200
+        assert program.end(SIGTERM)[::2] == (0, "")
+
+
+# --- What keeps it from starting ---
+
+
+@pytest.mark.rule("rest-167")
+def test_all_mistakes_are_told_and_nothing_is_made(tmp_path: Path) -> None:
+    with serve(tmp_path, "--mqtt", "x", "--tls-cert", "missing", MESHFLEET_PUBLIC_URL="y") as program:
+        code, output, errors = program.end()
+    assert (code, output) == (1, "")
+    places = ["--mqtt", "MESHFLEET_PUBLIC_URL", "--tls-cert", "--tls-cert"]
+    assert [line.split(":")[0] for line in errors.splitlines()[1:]] == places
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_service_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with serve(tmp_path) as first:
+        told = said(first)
+        with serve(tmp_path) as second:
+            code, output, errors = second.end()
+        assert (code, output, len(errors.splitlines())) == (1, "", 1)
+        assert "is in use by another meshfleet serve" in errors
+        assert log_in(*told).status_code == 200
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with serve(tmp_path, "--http", f"127.0.0.1:{port}") as program:
+            code, output, errors = program.end()
+    assert (code, output, len(errors.splitlines())) == (1, "", 1)
+    assert f"127.0.0.1:{port}" in errors
+
+
+def test_who_could_not_start_is_told_the_password_later(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        with serve(tmp_path, "--http", address) as program:
+            assert program.end()[0] == 1
+    with serve(tmp_path) as program:
+        assert log_in(*said(program)).status_code == 200
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-flag"], ["--log-level", "loud"], ["argument"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    assert run("serve", *arguments).exit_code == 2
+
+
+# --- Somebody lost their password ---
+
+
+@pytest.mark.rule("auth-29")
+def test_a_password_can_be_reset_while_the_service_runs(tmp_path: Path) -> None:
+    with serve(tmp_path) as program:
+        url, lost = said(program)
+        token = log_in(url, lost).json()["authToken"]
+        reset = run("users", "reset-password", "--json", "--data", str(tmp_path / "data"), "admin")
+        assert log_in(url, lost).status_code == 401
+        assert log_in(url, json.loads(reset.stdout)["password"]).status_code == 200
+        _wait_until_refused(f"{url}/api/v1/users", token)
+
+
+def _wait_until_refused(url: str, token: str) -> None:
+    """A session ends within about a second."""
+    until = time.monotonic() + PATIENCE
+    while httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE).status_code != 401:
+        assert time.monotonic() < until, "the session goes on"
+        time.sleep(0.05)

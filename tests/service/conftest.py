@@ -1,0 +1,85 @@
+"""Tests of the service run on both databases, each on a fresh one."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from itertools import count
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from meshfleet.db import Database, open_database
+from meshfleet.db import postgresql as on_server
+from meshfleet.db import sqlite as in_file
+from tests.servers import postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PATIENCE = 30.0
+"""Seconds until a server must be ready; reached only when it is broken."""
+
+_numbers = count()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """An empty database of this version."""
+    database: Database = request.getfixturevalue(f"{request.param}_database")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
+    path = tmp_path / "meshfleet.sqlite"
+    shutil.copy(sqlite_template, path)
+    return Database(in_file.engines(path))
+
+
+@pytest.fixture
+def postgresql_database(postgresql_server: str) -> Iterator[Database]:
+    name = f"test_{next(_numbers)}"
+    _command(postgresql_server, f"CREATE DATABASE {name} TEMPLATE migrated")
+    yield Database(on_server.engines(f"{postgresql_server}/{name}"))
+    _command(postgresql_server, f"DROP DATABASE {name}")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables, to be copied."""
+    folder = tmp_path_factory.mktemp("sqlite")
+    open_database("sqlite", folder).close()
+    return folder / "meshfleet.sqlite"
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with a database `migrated`, to be used as a template."""
+    with postgresql() as (host, port):
+        server = f"postgresql://postgres@{host}:{port}"
+        _wait_until_ready(server)
+        _command(server, "CREATE DATABASE migrated")
+        open_database(f"{server}/migrated", tmp_path_factory.mktemp("unused")).close()
+        yield server
+
+
+def _wait_until_ready(server: str) -> None:
+    """A server that listens may still refuse, because it is starting up."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return psycopg.connect(f"{server}/postgres").close()
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.02)
+
+
+def _command(server: str, command: str) -> None:
+    """Do what cannot be done in a transaction."""
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(command.encode())

@@ -1,0 +1,1 @@
+"""The REST interface, spoken to over HTTP on a running server."""

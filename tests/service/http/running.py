@@ -1,0 +1,161 @@
+"""A service that runs, and clients that talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING
+
+import httpx
+
+from meshfleet.service.accounts import keys
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.api import Api
+from meshfleet.service.app import answer_requests
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.settings import Settings
+from meshfleet.wire.ids import Mac, device_id
+from meshfleet.wire.rest import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.db import Database
+
+_PATIENCE = 30.0
+"""Seconds until a service must have started; reached only when it is broken."""
+
+PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+
+
+class Clock:
+    """The time of the wall, and as much more as a test wants."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead
+
+    def move(self, *, seconds: float) -> None:
+        """Let so much time pass."""
+        self._ahead += round(seconds * 1000)
+
+
+class Running:
+    """A service at `url`, and what tests need around it. Tests share it: each makes names of its own."""
+
+    def __init__(self, url: str, database: Database, clock: Clock) -> None:
+        self.url = url
+        self.database = database
+        self.clock = clock
+        self.anonymous = httpx.Client(base_url=url, timeout=_PATIENCE)
+        self._clients = {role: self.client(self._key(role)) for role in Role}
+        self._numbers = count(1)
+
+    @property
+    def viewer(self) -> httpx.Client:
+        """A program that may look."""
+        return self._clients[Role.VIEWER]
+
+    @property
+    def operator(self) -> httpx.Client:
+        """A program that may work."""
+        return self._clients[Role.OPERATOR]
+
+    @property
+    def admin(self) -> httpx.Client:
+        """A program that may do all."""
+        return self._clients[Role.ADMIN]
+
+    def client(self, bearer: str) -> httpx.Client:
+        """A client that comes with this token or key."""
+        headers = {"Authorization": f"Bearer {bearer}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=_PATIENCE)
+
+    def new_name(self, beginning: str = "name") -> str:
+        """A name that no other test has."""
+        return f"{beginning}-{next(self._numbers)}"
+
+    def new_user(self, role: Role = Role.VIEWER) -> str:
+        """Somebody who can log in with PASSWORD."""
+        username = self.new_name("user")
+        answer = self.admin.post(
+            "/api/v1/users", json={"username": username, "password": PASSWORD, "role": role}
+        )
+        assert answer.status_code == 201, answer.text
+        return username
+
+    def log_in(self, username: str, password: str = PASSWORD) -> str:
+        """The token of a user who logs in."""
+        answer = self.anonymous.post("/api/v1/auth/login", json={"username": username, "password": password})
+        assert answer.status_code == 200, answer.text
+        token: str = answer.json()["authToken"]
+        return token
+
+    def new_mac(self) -> Mac:
+        """An address that no other test has."""
+        return Mac(f"{0xC0FFEE000000 + next(self._numbers):012x}")
+
+    def new_device(self, **facts: object) -> str:
+        """The id of a device that was just heard of."""
+        mac = self.new_mac()
+        self.observe(Sighting(device=mac, at=self.clock(), **facts))  # type: ignore[arg-type] # by its names
+        return device_id(mac)
+
+    def observe(self, *sightings: Sighting) -> None:
+        """Let the registry know."""
+        self.database.write_now(registry.observe, sightings)
+
+    def close(self) -> None:
+        """Close all clients."""
+        for client in (self.anonymous, *self._clients.values()):
+            client.close()
+
+    def _key(self, role: Role) -> str:
+        issued = self.database.write_now(
+            keys.issue, f"key of a {role}", role=role, expires_at=None, by=COMMAND_LINE, now=self.clock()
+        )
+        return issued.key
+
+
+@contextmanager
+def running(database: Database, settings: Settings | None = None) -> Iterator[Running]:
+    """Run a service on a database, in a thread of its own."""
+    chosen = settings or Settings()
+    clock = Clock()
+    api = Api(database, chosen, now=clock)
+    with socket.create_server(("127.0.0.1", 0)) as listener, _serving(api, chosen, listener):
+        scheme = "http" if chosen.tls_cert is None else "https"
+        service = Running(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", database, clock)
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+@contextmanager
+def _serving(api: Api, settings: Settings, listener: socket.socket) -> Iterator[None]:
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    serving = loop.create_task(answer_requests(api, settings, listener, started=started.set))
+    thread = threading.Thread(target=_run, args=(loop, serving), name="service")
+    thread.start()
+    try:
+        assert started.wait(_PATIENCE), "the service did not start"
+        yield
+    finally:
+        loop.call_soon_threadsafe(serving.cancel)
+        thread.join()
+        loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(asyncio.wait([serving]))
+    loop.run_until_complete(loop.shutdown_default_executor())
