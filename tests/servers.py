@@ -77,8 +77,11 @@ class Mosquitto:
 
 
 @contextmanager
-def postgresql() -> Iterator[Address]:
-    """Run a PostgreSQL server with a fresh cluster; the user is `postgres`, without a password."""
+def postgresql(*settings: str) -> Iterator[Address]:
+    """Run a PostgreSQL server with a fresh cluster; the user is `postgres`, without a password.
+
+    Each of `settings` is a line of its configuration, such as `shared_buffers=1GB`.
+    """
     program = need(POSTGRESQL)
     address = Address("127.0.0.1", free_port())
     as_owner: list[str] = []
@@ -92,6 +95,7 @@ def postgresql() -> Iterator[Address]:
         initdb = [str(program.with_name("initdb")), *data, "-U", "postgres", "-A", "trust", "--no-sync"]
         subprocess.run([*as_owner, *initdb], check=True, capture_output=True, cwd=folder)
         options = ["-h", address.host, "-p", str(address.port), "-k", str(folder), "-F"]
+        options += [part for each in settings for part in ("-c", each)]
         with _running([*as_owner, str(program), *data, *options], address, folder / "postgresql.log"):
             yield address
 

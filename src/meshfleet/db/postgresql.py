@@ -27,7 +27,7 @@ def engines(address: str) -> Engines:
     """Prepare connections to a server; nobody is asked yet."""
     try:
         url = make_url(address)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         # Without its cause: the address may hold a password.
         raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
     options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())

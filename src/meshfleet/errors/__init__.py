@@ -50,6 +50,7 @@
     │   │   ├── LastAdmin
     │   │   └── StillClaimed
     │   ├── TooSlow
+    │   ├── WentAway
     │   ├── BodyTooLarge
     │   ├── UnsupportedMediaType
     │   └── TooManyAttempts       says when to try again
@@ -111,6 +112,7 @@ from meshfleet.errors.service import (
     UnusableAddress,
     UnusableDatabase,
     UnusableFolder,
+    WentAway,
     WrongCredentials,
     WrongSettings,
 )
@@ -200,6 +202,7 @@ __all__ = [
     "UnusableCertificate",
     "UnusableDatabase",
     "UnusableFolder",
+    "WentAway",
     "WireError",
     "WrongCredentials",
     "WrongSettings",

@@ -96,6 +96,12 @@ class TooSlow(Refused):
     code, http = "too-slow", 408
 
 
+class WentAway(Refused):
+    """The client left before it had said all; nobody hears this answer."""
+
+    code = "went-away"
+
+
 class BodyTooLarge(Refused):
     """A longer body than is read here (rest-27)."""
 

@@ -139,7 +139,7 @@ def _make_first_user(database: Database) -> str | None:
     """Make `admin` on an empty database, and tell its password if we chose it (auth-28)."""
     if not database.read_now(people.is_empty):
         return None
-    given = os.environ.get(_ADMIN_PASSWORD)
+    given = os.environ.get(_ADMIN_PASSWORD) or None
     password = secrets.token_urlsafe(15) if given is None else _fit(given)
     made = database.write_now(
         people.create_first, _ADMIN, hashed=hash_password(password), by=SERVICE, now=clock.now()

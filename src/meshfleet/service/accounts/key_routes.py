@@ -1,6 +1,8 @@
 """`/api/v1/api-keys`: keys for programs."""
 
 from litestar import Router, delete, get, post
+from litestar.di import NamedDependency as Given
+from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
 from meshfleet.errors import Fault, InvalidRequest
@@ -11,13 +13,16 @@ from meshfleet.service.clock import Now
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
 from meshfleet.service.http.paths import segment
-from meshfleet.wire.rest import ApiKeyPage, IssuedApiKey, NewApiKey, parse_key_name
+from meshfleet.wire.rest import DEFAULT_RESULTS, ApiKeyPage, IssuedApiKey, NewApiKey, parse_key_name
 from meshfleet.wire.times import parse_time, to_millis
 
 
 @get()
 async def list_keys(
-    database: Database, pages: Pages, max_results: MaxResults, next_token: NextToken = None
+    database: Given[Database],
+    pages: Given[Pages],
+    max_results: MaxResults = DEFAULT_RESULTS,
+    next_token: NextToken = None,
 ) -> ApiKeyPage:
     """List API keys by name. The keys themselves are not told again."""
     after = pages.read("api-keys", next_token)[0] if next_token is not None else ""
@@ -26,7 +31,12 @@ async def list_keys(
 
 
 @post(problems=(409,))
-async def issue_key(data: NewApiKey, actor: Actor, database: Database, now: Now) -> IssuedApiKey:
+async def issue_key(
+    data: JSONBody[NewApiKey],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> IssuedApiKey:
     """Make a key for a program. It is told this once."""
     at = now()
     return await database.write(
@@ -40,7 +50,13 @@ async def issue_key(data: NewApiKey, actor: Actor, database: Database, now: Now)
 
 
 @delete("/{key_id:str}")
-async def revoke_key(key_id: str, actor: Actor, database: Database, gatekeeper: Gatekeeper, now: Now) -> None:
+async def revoke_key(
+    key_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    gatekeeper: Given[Gatekeeper],
+    now: Given[Now],
+) -> None:
     """Let nobody in with this key any more."""
     await database.write(keys.revoke, segment(key_id), by=actor, now=now())
     gatekeeper.forget()

@@ -1,6 +1,8 @@
 """`/api/v1/users`: the people who may log in."""
 
 from litestar import Router, delete, get, post, put
+from litestar.di import NamedDependency as Given
+from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
 from meshfleet.errors import MalformedText, NotFound
@@ -12,12 +14,23 @@ from meshfleet.service.clock import Now
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
 from meshfleet.service.http.paths import segment
-from meshfleet.wire.rest import NewUser, User, UserChange, UserPage, parse_password, parse_username
+from meshfleet.wire.rest import (
+    DEFAULT_RESULTS,
+    NewUser,
+    User,
+    UserChange,
+    UserPage,
+    parse_password,
+    parse_username,
+)
 
 
 @get()
 async def list_users(
-    database: Database, pages: Pages, max_results: MaxResults, next_token: NextToken = None
+    database: Given[Database],
+    pages: Given[Pages],
+    max_results: MaxResults = DEFAULT_RESULTS,
+    next_token: NextToken = None,
 ) -> UserPage:
     """List users by name."""
     after = pages.read("users", next_token)[0] if next_token is not None else ""
@@ -27,7 +40,11 @@ async def list_users(
 
 @post(problems=(409, 429))
 async def create_user(
-    data: NewUser, actor: Actor, database: Database, passwords: Passwords, now: Now
+    data: JSONBody[NewUser],
+    actor: Given[Actor],
+    database: Given[Database],
+    passwords: Given[Passwords],
+    now: Given[Now],
 ) -> User:
     """Let somebody in from now on."""
     username, password = parse_username(data.username), parse_password(data.password)
@@ -36,20 +53,20 @@ async def create_user(
 
 
 @get("/{username:str}")
-async def show_user(username: str, database: Database) -> User:
+async def show_user(username: FromPath[str], database: Given[Database]) -> User:
     """Show a user."""
     return await database.read(people.user, _name(username))
 
 
 @put("/{username:str}", problems=(409, 429))
 async def change_user(
-    username: str,
-    data: UserChange,
-    actor: Actor,
-    database: Database,
-    passwords: Passwords,
-    gatekeeper: Gatekeeper,
-    now: Now,
+    username: FromPath[str],
+    data: JSONBody[UserChange],
+    actor: Given[Actor],
+    database: Given[Database],
+    passwords: Given[Passwords],
+    gatekeeper: Given[Gatekeeper],
+    now: Given[Now],
 ) -> User:
     """Change the role or the password of a user; with a new password all their logins end."""
     name = _name(username)
@@ -61,7 +78,11 @@ async def change_user(
 
 @delete("/{username:str}", problems=(409,))
 async def remove_user(
-    username: str, actor: Actor, database: Database, gatekeeper: Gatekeeper, now: Now
+    username: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    gatekeeper: Given[Gatekeeper],
+    now: Given[Now],
 ) -> None:
     """Let somebody in no longer; their logins end. The last admin stays."""
     await database.write(people.remove, _name(username), by=actor, now=now())

@@ -3,24 +3,27 @@
 from typing import Annotated
 
 from litestar import Router, get
-from litestar.params import Parameter
+from litestar.di import NamedDependency as Given
+from litestar.params import QueryParameter
 
 from meshfleet.db import Database
 from meshfleet.service.audit import log as audit
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
-from meshfleet.wire.rest import AuditPage
+from meshfleet.wire.rest import DEFAULT_RESULTS, AuditPage
 
 
 @get()
 async def list_changes(
-    database: Database,
-    pages: Pages,
-    max_results: MaxResults,
+    database: Given[Database],
+    pages: Given[Pages],
+    max_results: MaxResults = DEFAULT_RESULTS,
     next_token: NextToken = None,
-    by: Annotated[str | None, Parameter(query="Actor", description="Who made the change.")] = None,
-    action: Annotated[str | None, Parameter(query="Action", description="Such as `device.rename`.")] = None,
-    target: Annotated[str | None, Parameter(query="Target", description="What was changed.")] = None,
+    by: Annotated[str | None, QueryParameter(name="Actor", description="Who made the change.")] = None,
+    action: Annotated[
+        str | None, QueryParameter(name="Action", description="Such as `device.rename`.")
+    ] = None,
+    target: Annotated[str | None, QueryParameter(name="Target", description="What was changed.")] = None,
 ) -> AuditPage:
     """List changes, the newest first."""
     choice = audit.Choice(actor=by, action=action, target=target)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from meshfleet.db.tables import device, gateway
-from meshfleet.errors import NotFound, StillClaimed
+from meshfleet.errors import StillClaimed
 from meshfleet.service.audit import log as audit
-from meshfleet.service.devices import registry
+from meshfleet.service.devices import lookup, registry
+from meshfleet.service.devices.lookup import unknown
 from meshfleet.wire.ids import device_id, mac_number
 
 if TYPE_CHECKING:
@@ -17,17 +18,19 @@ if TYPE_CHECKING:
 
     from meshfleet.service.accounts.model import Actor
     from meshfleet.wire.ids import Mac
+    from meshfleet.wire.rest import Device
 
 
-def rename(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> None:
+def rename(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> Device:
     """Give a device the name that somebody chose (rest-43)."""
     query = select(device.c.name, device.c.named).where(device.c.id == mac_number(mac))
     before = connection.execute(query.with_for_update()).first()
     if before is None:
-        raise _unknown(mac)
+        raise unknown(mac)
     if tuple(before) != (name, True):
         registry.rename(connection, [(mac, name)])
         audit.record(connection, by, "device.rename", device_id(mac), now=now, before=before.name, after=name)
+    return lookup.device(connection, mac)
 
 
 def forget(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
@@ -35,9 +38,5 @@ def forget(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
     if connection.execute(select(gateway.c.device).where(gateway.c.device == mac_number(mac))).first():
         raise StillClaimed(f"gateway {mac} is claimed; release it first")
     if not registry.forget(connection, mac):
-        raise _unknown(mac)
+        raise unknown(mac)
     audit.record(connection, by, "device.forget", device_id(mac), now=now)
-
-
-def _unknown(mac: Mac) -> NotFound:
-    return NotFound(f"there is no device {device_id(mac)}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from meshfleet.errors import Fault, InvalidRequest, WireError
 from meshfleet.service.devices.model import Filter, Order, Sort
@@ -15,44 +15,46 @@ Value = TypeVar("Value")
 
 SortText = Annotated[
     Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"],
-    Parameter(query="Sort", description="What decides the order; a `-` in front reverses it."),
+    QueryParameter(name="Sort", description="What decides the order; a `-` in front reverses it."),
 ]
 
 
 def choose(
     label: Annotated[
         list[str] | None,
-        Parameter(
-            query="Label", description="Has this label; may be given several times, then has them all."
+        QueryParameter(
+            name="Label", description="Has this label; may be given several times, then has them all."
         ),
     ] = None,
     connected: Annotated[
-        bool | None, Parameter(query="Connected", description="Is connected, or is not.")
+        bool | None, QueryParameter(name="Connected", description="Is connected, or is not.")
     ] = None,
     model_number: Annotated[
-        str | None, Parameter(query="ModelNumber", description="Four hex digits, such as `000F`.")
+        str | None, QueryParameter(name="ModelNumber", description="Four hex digits, such as `000F`.")
     ] = None,
     firmware_version: Annotated[
         str | None,
-        Parameter(query="FirmwareVersion", description="Such as `2.4.1`, betas included, or `2.4.1-beta.3`."),
+        QueryParameter(
+            name="FirmwareVersion", description="Such as `2.4.1`, betas included, or `2.4.1-beta.3`."
+        ),
     ] = None,
     hardware_version: Annotated[
-        str | None, Parameter(query="HardwareVersion", description="Such as `1.0` or `1.0.0`.")
+        str | None, QueryParameter(name="HardwareVersion", description="Such as `1.0` or `1.0.0`.")
     ] = None,
     friendly_name: Annotated[
         str | None,
-        Parameter(
-            query="FriendlyName",
+        QueryParameter(
+            name="FriendlyName",
             description="Part of the name, in any case; fewer than three characters: its beginning.",
         ),
     ] = None,
     gateway: Annotated[
         str | None,
-        Parameter(query="Gateway", description="The MAC or device id of the gateway it is behind."),
+        QueryParameter(name="Gateway", description="The MAC or device id of the gateway it is behind."),
     ] = None,
     ids: Annotated[
         list[str] | None,
-        Parameter(query="Ids", description="Is one of these; may be given several times."),
+        QueryParameter(name="Ids", description="Is one of these; may be given several times."),
     ] = None,
 ) -> Filter:
     """Read the filters, or tell all that is wrong with them."""

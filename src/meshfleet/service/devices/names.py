@@ -20,7 +20,10 @@ _OUT: Final = (
     "INSERT INTO device_name (device_name, rowid, name_key)"
     " SELECT 'delete', id, name_key FROM device WHERE id IN numbers ORDER BY id"
 )
-_IN: Final = "INSERT INTO device_name (rowid, name_key) SELECT id, name_key FROM device WHERE id IN numbers ORDER BY id"
+_IN: Final = (
+    "INSERT INTO device_name (rowid, name_key)"
+    " SELECT id, name_key FROM device WHERE id IN numbers ORDER BY id"
+)
 
 
 @contextmanager

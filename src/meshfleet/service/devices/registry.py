@@ -161,7 +161,7 @@ def attach(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: in
         [(text, at) for text in texts],
     )
     found = connection.execute(select(label.c.text, label.c.id).where(label.c.text.in_(texts)))
-    numbers: dict[str, int] = dict(found.tuples().all())
+    numbers: dict[str, int] = dict(found.all())
     rows = sorted({(numbers[text], mac_number(mac)) for text, mac in pairs})
     bulk.insert(connection, device_label, rows)
 

@@ -3,13 +3,14 @@
 from typing import Annotated, Literal
 
 from litestar import Router, delete, get, put
+from litestar.di import NamedDependency as Given
 from litestar.di import Provide
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 
 from meshfleet.db import Database
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices import changes, listing
+from meshfleet.service.devices import changes, listing, lookup
 from meshfleet.service.devices.choosing import SortText, choose, order
 from meshfleet.service.devices.counting import Counting
 from meshfleet.service.devices.model import Filter, Listing
@@ -17,6 +18,7 @@ from meshfleet.service.devices.paths import device_in_path
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
 from meshfleet.wire.rest import (
+    DEFAULT_RESULTS,
     Device,
     DeviceDetail,
     DevicePage,
@@ -29,15 +31,15 @@ from meshfleet.wire.rest import (
 
 @get()
 async def list_devices(
-    chosen: Filter,
-    database: Database,
-    pages: Pages,
-    max_results: MaxResults,
+    chosen: Given[Filter],
+    database: Given[Database],
+    pages: Given[Pages],
+    max_results: MaxResults = DEFAULT_RESULTS,
     next_token: NextToken = None,
     sort: SortText = "id",
     include: Annotated[
         Literal["live"] | None,
-        Parameter(query="Include", description="`live` adds what changes with reports."),
+        QueryParameter(name="Include", description="`live` adds what changes with reports."),
     ] = None,
 ) -> DevicePage | LiveDevicePage:
     """List the devices that meet all filters."""
@@ -51,31 +53,39 @@ async def list_devices(
 
 
 @get("/summary")
-async def summarize(chosen: Filter, counting: Counting) -> Summary:
+async def summarize(chosen: Given[Filter], counting: Given[Counting]) -> Summary:
     """Count the devices that meet all filters, by model, firmware and label."""
     return await counting.count(chosen)
 
 
 @get("/{device_id:str}")
-async def show_device(device_id: str, database: Database) -> DeviceDetail:
+async def show_device(device_id: FromPath[str], database: Given[Database]) -> DeviceDetail:
     """Show all about a device."""
-    return await database.read(listing.known_detail, device_in_path(device_id))
+    return await database.read(lookup.detail, device_in_path(device_id))
 
 
 @delete("/{device_id:str}", problems=(409,))
-async def forget_device(device_id: str, actor: Actor, database: Database, now: Now) -> None:
+async def forget_device(
+    device_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> None:
     """Forget a device. Its history stays, and it comes back when it is heard again."""
     await database.write(changes.forget, device_in_path(device_id), by=actor, now=now())
 
 
 @put("/{device_id:str}/friendly-name")
 async def rename_device(
-    device_id: str, data: FriendlyName, actor: Actor, database: Database, now: Now
+    device_id: FromPath[str],
+    data: JSONBody[FriendlyName],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
 ) -> Device:
     """Rename a device."""
     mac = device_in_path(device_id)
-    await database.write(changes.rename, mac, parse_friendly_name(data.name), by=actor, now=now())
-    return await database.read(listing.known_device, mac)
+    return await database.write(changes.rename, mac, parse_friendly_name(data.name), by=actor, now=now())
 
 
 router = Router(

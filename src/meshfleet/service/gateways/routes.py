@@ -1,6 +1,8 @@
 """`/api/v1/gateways`: claiming gateways, and what becomes of them."""
 
 from litestar import Router, delete, get, post
+from litestar.di import NamedDependency as Given
+from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
 from meshfleet.errors import MalformedMac
@@ -12,12 +14,22 @@ from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
 from meshfleet.settings import Settings
 from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
-from meshfleet.wire.rest import Gateway, GatewayClaim, GatewayPage, NewGateway, parse_friendly_name
+from meshfleet.wire.rest import (
+    DEFAULT_RESULTS,
+    Gateway,
+    GatewayClaim,
+    GatewayPage,
+    NewGateway,
+    parse_friendly_name,
+)
 
 
 @get()
 async def list_gateways(
-    database: Database, pages: Pages, max_results: MaxResults, next_token: NextToken = None
+    database: Given[Database],
+    pages: Given[Pages],
+    max_results: MaxResults = DEFAULT_RESULTS,
+    next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways by MAC."""
     after = pages.read("gateways", next_token)[0] if next_token is not None else -1
@@ -28,7 +40,11 @@ async def list_gateways(
 
 @post(problems=(409,))
 async def claim_gateway(
-    data: NewGateway, actor: Actor, database: Database, settings: Settings, now: Now
+    data: JSONBody[NewGateway],
+    actor: Given[Actor],
+    database: Given[Database],
+    settings: Given[Settings],
+    now: Given[Now],
 ) -> GatewayClaim:
     """Claim a gateway, and get its credentials for MQTT. The password is told this once."""
     mac = parse_gateway(data.mac)
@@ -40,14 +56,18 @@ async def claim_gateway(
 
 
 @get("/{mac:str}")
-async def show_gateway(mac: str, database: Database) -> Gateway:
+async def show_gateway(mac: FromPath[str], database: Given[Database]) -> Gateway:
     """Show a claimed gateway, by its MAC or its device id."""
     return await database.read(store.show, gateway_in_path(mac))
 
 
 @post("/{mac:str}/credentials", status_code=200)
 async def rotate_credentials(
-    mac: str, actor: Actor, database: Database, settings: Settings, now: Now
+    mac: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    settings: Given[Settings],
+    now: Given[Now],
 ) -> GatewayClaim:
     """Give a gateway a new password. The old one holds no longer."""
     gateway = gateway_in_path(mac)
@@ -56,12 +76,14 @@ async def rotate_credentials(
 
 
 @delete("/{mac:str}")
-async def release_gateway(mac: str, actor: Actor, database: Database, now: Now) -> None:
+async def release_gateway(
+    mac: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> None:
     """Give a gateway up. It stays in the list of devices until it is forgotten there."""
     await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
 
 
-def _credentials(mac: Mac, password: str, settings: Settings) -> GatewayClaim:
+def _credentials(mac: Mac, password: str, settings: Given[Settings]) -> GatewayClaim:
     return GatewayClaim(
         mac=mac, device_id=device_id(mac), username=mac, password=password, broker=settings.broker
     )

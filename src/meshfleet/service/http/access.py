@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from litestar.enums import ScopeType
+from litestar.exceptions import MethodNotAllowedException
 from litestar.middleware import ASGIMiddleware
 
 from meshfleet.errors import NotAllowed, NotLoggedIn
@@ -70,9 +71,8 @@ class Access(ASGIMiddleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         """Pass the request on with `user` set, or refuse it."""
         method = scope.get("method")
-        if method == "OPTIONS":  # tells the methods, nothing more
-            await next_app(scope, receive, send)
-            return
+        if method == "OPTIONS":  # Litestar's own answer; it would not tell all methods
+            raise MethodNotAllowedException(headers={"allow": _allowed(scope["path_template"])})
         least = ROLES[f"{method} {scope['path_template']}"]
         if least is not OPEN:
             actor = await self._gatekeeper.identify(_bearer(scope), address_of(scope))
@@ -87,6 +87,10 @@ def check(app: Litestar) -> None:
     routes = {f"{method} {route.path_format}" for route in app.routes for method in _methods(route)}
     if routes != set(ROLES):
         raise AssertionError(f"not in the table of roles, or in it for nothing: {routes ^ set(ROLES)}")
+
+
+def _allowed(path: str) -> str:
+    return ", ".join(method for method, _, each in (name.partition(" ") for name in ROLES) if each == path)
 
 
 def _methods(route: object) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar.datastructures import MutableScopeHeaders
 from litestar.enums import ScopeType
 
-from meshfleet.errors import TooSlow
+from meshfleet.errors import TooSlow, WentAway
 from meshfleet.service.http.paths import canonical
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def _in_time(receive: Receive) -> Receive:
                 message = await receive()
         except TimeoutError:
             raise TooSlow("the body did not arrive in time") from None
-        whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise WentAway("the client went away in the middle of its request")
+        whole = not message.get("more_body", False)
         return message
 
     return next_part

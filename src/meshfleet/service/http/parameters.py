@@ -2,22 +2,23 @@
 
 from typing import Annotated
 
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
-from meshfleet.wire.rest import DEFAULT_RESULTS, MAX_RESULTS, MIN_RESULTS
+from meshfleet.wire.rest import MAX_RESULTS, MIN_RESULTS
 
 MaxResults = Annotated[
     int,
-    Parameter(
-        query="MaxResults",
+    QueryParameter(
+        name="MaxResults",
         ge=MIN_RESULTS,
         le=MAX_RESULTS,
-        default=DEFAULT_RESULTS,
         description="How many items a page may hold.",
     ),
 ]
 
 NextToken = Annotated[
     str | None,
-    Parameter(query="NextToken", description="The `nextToken` of the page before, with the same filters."),
+    QueryParameter(
+        name="NextToken", description="The `nextToken` of the page before, with the same filters."
+    ),
 ]

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
-from litestar.params import ParameterKwarg
+from litestar.params import QueryParameter
 
 from meshfleet.errors import Fault, InvalidRequest, plain
 
@@ -87,8 +87,8 @@ def _parameters(handler: BaseRouteHandler) -> tuple[_Parameter, ...]:
 def _find(fields: Mapping[str, FieldDefinition], handler: BaseRouteHandler) -> Iterator[_Parameter]:
     providers = handler.resolve_dependencies()
     for argument, field in fields.items():
-        if isinstance(field.kwarg_definition, ParameterKwarg) and field.kwarg_definition.query:
-            yield _Parameter(argument, field.kwarg_definition.query, _is_repeatable(field))
+        if isinstance(field.kwarg_definition, QueryParameter):
+            yield _Parameter(argument, field.kwarg_definition.name or argument, _is_repeatable(field))
         elif argument in providers:
             yield from _find(providers[argument].parsed_fn_signature.parameters, handler)
 

@@ -1,24 +1,28 @@
 """`/api/v1/labels`, and the labels of a device."""
 
 from litestar import Router, delete, get, post, put
+from litestar.di import NamedDependency as Given
+from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
 from meshfleet.errors import Fault, InvalidRequest, MalformedDeviceId, MalformedText, NotFound
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices import listing
 from meshfleet.service.devices.paths import device_in_path
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
 from meshfleet.service.http.paths import segment
 from meshfleet.service.labels import store
 from meshfleet.wire.ids import Mac, mac_of, parse_device_id
-from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label
+from meshfleet.wire.rest import DEFAULT_RESULTS, Device, Label, LabelPage, NewLabel, parse_label
 
 
 @get()
 async def list_labels(
-    database: Database, pages: Pages, max_results: MaxResults, next_token: NextToken = None
+    database: Given[Database],
+    pages: Given[Pages],
+    max_results: MaxResults = DEFAULT_RESULTS,
+    next_token: NextToken = None,
 ) -> LabelPage:
     """List all labels, each with the number of devices that have it."""
     after = pages.read("labels", next_token)[0] if next_token is not None else ""
@@ -27,32 +31,49 @@ async def list_labels(
 
 
 @post(status_code=200, problems=(404, 409))
-async def add_label(data: NewLabel, actor: Actor, database: Database, now: Now) -> Label:
+async def add_label(
+    data: JSONBody[NewLabel],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> Label:
     """Add a label, and put it on devices; a label that exists stays as it is."""
     devices = _devices(data.device_ids)
     return await database.write(store.add, parse_label(data.label), devices, by=actor, now=now())
 
 
 @delete("/{label:str}")
-async def remove_label(label: str, actor: Actor, database: Database, now: Now) -> None:
+async def remove_label(
+    label: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> None:
     """Remove a label from everything."""
     await database.write(store.remove, _label_in_path(label), by=actor, now=now())
 
 
 @put("/{device_id:str}/labels/{label:str}", problems=(409,))
-async def attach_label(device_id: str, label: str, actor: Actor, database: Database, now: Now) -> Device:
+async def attach_label(
+    device_id: FromPath[str],
+    label: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> Device:
     """Put a label on a device; an unknown label is made."""
     mac = device_in_path(device_id)
-    await database.write(store.attach, parse_label(segment(label)), mac, by=actor, now=now())
-    return await database.read(listing.known_device, mac)
+    return await database.write(store.attach, parse_label(segment(label)), mac, by=actor, now=now())
 
 
 @delete("/{device_id:str}/labels/{label:str}", status_code=200)
-async def detach_label(device_id: str, label: str, actor: Actor, database: Database, now: Now) -> Device:
+async def detach_label(
+    device_id: FromPath[str],
+    label: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> Device:
     """Take a label off a device."""
     mac = device_in_path(device_id)
-    await database.write(store.detach, _label_in_path(label), mac, by=actor, now=now())
-    return await database.read(listing.known_device, mac)
+    return await database.write(store.detach, _label_in_path(label), mac, by=actor, now=now())
 
 
 def _devices(ids: tuple[str, ...]) -> list[Mac]:

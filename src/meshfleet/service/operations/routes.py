@@ -1,6 +1,7 @@
 """`/healthz`, `/readyz` and `/metrics`."""
 
 from litestar import Response, Router, get
+from litestar.di import NamedDependency as Given
 
 from meshfleet.db import Database
 from meshfleet.db.schema import is_current
@@ -18,7 +19,7 @@ async def tell_health() -> Health:
 
 
 @get("/readyz")
-async def tell_readiness(database: Database) -> Health:
+async def tell_readiness(database: Given[Database]) -> Health:
     """Tell that the database answers and has the schema that we need."""
     if not await database.read(is_current):
         raise Unavailable("the database has another schema than this program needs")
@@ -26,7 +27,7 @@ async def tell_readiness(database: Database) -> Health:
 
 
 @get("/metrics", media_type=MEDIA_TYPE)
-async def tell_figures(figures: Figures, counting: Counting) -> Response[bytes]:
+async def tell_figures(figures: Given[Figures], counting: Given[Counting]) -> Response[bytes]:
     """Tell figures of the service and the fleet, for Prometheus."""
     fleet = await counting.count(Filter())
     return Response(figures.text(fleet), media_type=MEDIA_TYPE)

@@ -29,11 +29,13 @@ BodyT = TypeVar("BodyT", bound=Ask | Body)
 
 def decode(kind: type[BodyT], data: bytes) -> BodyT:
     """Read the body of a request or an answer, or raise a `WireError` that names the field."""
-    text = payload.utf8(data)
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(payload.utf8(data), type=kind)
+    except MalformedPayload as exc:
+        raise MalformedPayload("body", exc.reason) from None
     except msgspec.ValidationError as exc:
-        raise payload.rejection(exc) from None
+        wrong = payload.rejection(exc)
+        raise MalformedPayload("body" if wrong.field == "payload" else wrong.field, wrong.reason) from None
     except msgspec.DecodeError as exc:
         raise MalformedPayload("body", f"cannot be read as JSON: {exc}") from exc
     except RecursionError:

@@ -1,0 +1,111 @@
+"""Servers of the list of devices, each a process of its own, and a client so thin that it does not count."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PASSWORD = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
+_PATIENCE = 30.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Client:
+    """One connection, which is kept. Whatever is not 200 is an error."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        self._socket = socket.create_connection((where.hostname, where.port), _PATIENCE)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answers = self._socket.makefile("rb")
+        self._head = f" HTTP/1.1\r\nHost: {where.netloc}\r\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answers.close()
+        self._socket.close()
+
+    def come_with(self, token: str) -> None:
+        """Bring this token from now on."""
+        self._head += f"Authorization: Bearer {token}\r\n"
+
+    def get(self, path: str) -> bytes:
+        """The body of an answer."""
+        self._socket.sendall(f"GET {path}{self._head}\r\n".encode("ascii"))
+        return self._read(path)
+
+    def post(self, path: str, body: object) -> Any:
+        """Send JSON, and read it."""
+        data = json.dumps(body).encode()
+        fields = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        self._socket.sendall(f"POST {path}{self._head}{fields}\r\n".encode("ascii") + data)
+        return json.loads(self._read(path))
+
+    def _read(self, path: str) -> bytes:
+        status, length = self._answers.readline(), 0
+        while (line := self._answers.readline()) not in {b"\r\n", b""}:
+            if line[:15].lower() == b"content-length:":
+                length = int(line[15:])
+        body = self._answers.read(length)
+        if b" 200 " not in status:
+            raise RuntimeError(f"{path} is answered {status!r} {body!r}")
+        return body
+
+
+class Server:
+    """A server that runs, and a client of it."""
+
+    def __init__(self, process: int, client: Client) -> None:
+        self._process = process
+        self.client = client
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU time that it has taken, all its threads together."""
+        with open(f"/proc/{self._process}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@contextmanager
+def service(data: Path, database: str) -> Iterator[Server]:
+    """Run our own, on a database."""
+    command = ["meshfleet", "serve", "--data", str(data), "--database", database, "--http", "127.0.0.1:0"]
+    with _running([*command, "--json"]) as (process, told), Client(told["url"]) as client:
+        login = {"username": "admin", "password": _PASSWORD}
+        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
+        yield Server(process, client)
+
+
+@contextmanager
+def reference(file: Path) -> Iterator[Server]:
+    """Run the one to compare with, on a file of SQLite."""
+    with _running(["bench.api_reference", str(file)]) as (process, told), Client(told["url"]) as client:
+        client.come_with(told["token"])
+        yield Server(process, client)
+
+
+@contextmanager
+def _running(module: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Run a module that tells in its first line where it listens."""
+    environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": _PASSWORD}
+    command = [sys.executable, "-m", *module]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 # our own
+        try:
+            assert process.stdout is not None
+            yield process.pid, json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+            process.wait(_PATIENCE)

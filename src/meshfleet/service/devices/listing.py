@@ -1,0 +1,135 @@
+"""The list of devices, page by page, and one device alone.
+
+A page takes two queries: one finds the ids, one fetches what is shown of them. The second is always the
+same, so it is written as SQL: composing it would take longer than running it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from meshfleet.db import bulk
+from meshfleet.service.devices import keys
+from meshfleet.service.devices.selection import select_by
+from meshfleet.wire.ids import mac_number, model_number, number_mac
+from meshfleet.wire.products import product_name
+from meshfleet.wire.rest.devices import Connectivity, Device, DeviceDetail, Live, LiveDevice
+from meshfleet.wire.times import from_millis, write_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.devices.model import Filter, Order, Position
+    from meshfleet.wire.ids import Mac
+
+    Row = Sequence[Any]
+
+_LABELS: Final = (
+    "SELECT text FROM device_label JOIN label ON label.id = device_label.label"
+    " WHERE device_label.device = device.id ORDER BY text"
+)
+_LABELS_OF: Final = {
+    "sqlite": f"(SELECT json_group_array(text) FROM ({_LABELS}))",  # noqa: S608
+    "postgresql": f"ARRAY({_LABELS})",
+}
+_ROWS: Final = (
+    "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"
+    " LABELS, gateway, parent, rssi, battery, reported_at, beta, variant"
+    " FROM device LEFT JOIN device_state ON device_state.device = id WHERE id IN numbers"
+)
+_CLAIMED_AT: Final = "SELECT claimed_at FROM gateway WHERE device IN numbers"
+
+
+def page(
+    connection: Connection, chosen: Filter, order: Order, *, after: Position | None, limit: int
+) -> tuple[list[Device], Position | None]:
+    """Devices that follow a position, and where the page ended; None: nothing follows."""
+    found, end = _find(connection, chosen, order, after=after, limit=limit)
+    return [Device(**_shown(row)) for row in _rows(connection, found)], end
+
+
+def live_page(
+    connection: Connection, chosen: Filter, order: Order, *, after: Position | None, limit: int
+) -> tuple[list[LiveDevice], Position | None]:
+    """The same with what changes with every report (rest-38)."""
+    found, end = _find(connection, chosen, order, after=after, limit=limit)
+    return [LiveDevice(**_shown(row), live=_live(row)) for row in _rows(connection, found)], end
+
+
+def device(connection: Connection, mac: Mac) -> Device | None:
+    """A device as it is listed; None: it is not known."""
+    rows = _rows(connection, [mac_number(mac)])
+    return Device(**_shown(rows[0])) if rows else None
+
+
+def detail(connection: Connection, mac: Mac) -> DeviceDetail | None:
+    """All that is told of a device (rest-39); None: it is not known."""
+    rows = _rows(connection, [mac_number(mac)])
+    if not rows:
+        return None
+    firmware, beta, variant = rows[0][5], rows[0][16], rows[0][17]
+    claimed = bulk.pick(connection, _CLAIMED_AT, [mac_number(mac)])
+    return DeviceDetail(
+        **_shown(rows[0]),
+        live=_live(rows[0]),
+        firmware_version_text=f"{firmware}-beta.{beta}" if beta else firmware,
+        product=product_name(model_number(rows[0][2]), variant),
+        claimed_at=_time(claimed[0][0]) if claimed else None,
+    )
+
+
+def _find(
+    connection: Connection, chosen: Filter, order: Order, *, after: Position | None, limit: int
+) -> tuple[list[int], Position | None]:
+    """The ids of a page, and where it ends."""
+    selection = select_by(connection, chosen)
+    if selection is None:
+        return [], None
+    found = keys.find(connection, selection, order, after=after, limit=limit + 1)
+    end = found[limit - 1] if len(found) > limit else None
+    return [int(key[-1]) for key in found[:limit]], end
+
+
+def _rows(connection: Connection, numbers: Sequence[int]) -> list[Row]:
+    """What is shown of devices, in this order. One that has just been forgotten is missing."""
+    name = connection.dialect.name
+    rows = {row[0]: row for row in bulk.pick(connection, _ROWS.replace("LABELS", _LABELS_OF[name]), numbers)}
+    return [rows[number] for number in numbers if number in rows]
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    """The ten fields of every list (rest-29)."""
+    labels = row[10]
+    return {
+        "id": f"bmac-{row[0]:012x}",
+        "friendly_name": row[1],
+        "model_number": f"{row[2]:04X}",
+        "labels": labels if isinstance(labels, list) else msgspec.json.decode(labels),
+        "boot_mode": row[8],
+        "connectivity": Connectivity(connected=bool(row[3]), timestamp=_time(row[4])),
+        "firmware_version": row[5],
+        "hardware_version": row[6],
+        "imei": row[7],
+        "status": row[9],
+    }
+
+
+def _live(row: Row) -> Live:
+    gateway, parent, rssi, battery, reported_at = row[11:16]
+    return Live(
+        gateway=None if gateway is None else number_mac(gateway),
+        parent=None if parent is None else number_mac(parent),
+        rssi=rssi,
+        battery=battery,
+        last_report_at=None if reported_at is None else _time(reported_at),
+        updating=False,
+        place=None,
+    )
+
+
+def _time(millis: int) -> str:
+    return write_time(from_millis(millis))

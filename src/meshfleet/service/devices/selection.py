@@ -1,0 +1,131 @@
+"""A filter as the database sees it: numbers for labels and MACs, and conditions on the rows of devices."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, and_, exists, func, literal_column, select
+
+from meshfleet.db.tables import device, device_label, label
+from meshfleet.service.devices.model import name_key, three_parts
+from meshfleet.wire.ids import mac_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.devices.model import Filter
+
+_TRIGRAM: Final = 3
+"""Shorter texts have no place in an index of parts of names (rest-36)."""
+
+_INITIALS: Final = 2
+"""How many characters of the beginning of names have an index."""
+
+_SPECIAL: Final = re.compile(r"[\\%_]")
+_ESCAPED: Final = r"\\\g<0>"
+
+
+class Name(Struct, frozen=True):
+    """What a name must contain, or with fewer than three characters, how it must begin (rest-36)."""
+
+    key: str
+    begins: bool
+    on_sqlite: bool
+
+    @property
+    def condition(self) -> ColumnElement[bool]:
+        """On a device, written so that the indexes know it."""
+        if not self.begins:
+            return self._contained
+        starts = [_start(device.c.name_key, self.key[:_INITIALS]), _start(device.c.name_key, self.key)]
+        return and_(*starts[: 1 + (len(self.key) > _INITIALS)])
+
+    @property
+    def in_parts(self) -> str | None:
+        """What to look for in SQLite's index of parts of names; None: it cannot tell."""
+        if self.begins or len(self.key) < _TRIGRAM:
+            return None
+        return '"' + self.key.replace('"', '""') + '"'
+
+    @property
+    def _contained(self) -> ColumnElement[bool]:
+        if self.on_sqlite:
+            return func.instr(device.c.name_key, self.key) > 0
+        return device.c.name_key.like(f"%{_SPECIAL.sub(_ESCAPED, self.key)}%")
+
+
+class Selection(Struct, frozen=True):
+    """A filter that something may meet."""
+
+    columns: dict[str, Any]
+    """Columns of `device`, and what must be in them."""
+    labels: tuple[int, ...] = ()
+    name: Name | None = None
+    ids: tuple[int, ...] | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """All that must hold, as conditions on a device."""
+        yield from (device.c[column] == value for column, value in self.columns.items())
+        yield from (has_label(device.c.id, number) for number in self.labels)
+        if self.name is not None:
+            yield self.name.condition
+        if self.ids is not None:
+            yield device.c.id.in_(self.ids)
+
+
+def select_by(connection: Connection, chosen: Filter) -> Selection | None:
+    """Look up what a filter names; None: nothing can meet it, such as a label that is not known."""
+    labels = _labels(connection, chosen.labels)
+    name = _name(chosen.name or "", on_sqlite=connection.dialect.name == "sqlite")
+    if labels is None or chosen.ids == () or (name is not None and "\0" in name.key):
+        return None
+    ids = None if chosen.ids is None else tuple(sorted({mac_number(mac) for mac in chosen.ids}))
+    return Selection(columns=_columns(chosen), labels=labels, name=name, ids=ids)
+
+
+def has_label(number: ColumnElement[int], wanted: int) -> ColumnElement[bool]:
+    """Whether a device has a label."""
+    return exists().where(device_label.c.label == wanted, device_label.c.device == number)
+
+
+def _labels(connection: Connection, texts: tuple[str, ...]) -> tuple[int, ...] | None:
+    wanted = set(texts)
+    if not wanted:
+        return ()
+    if any("\0" in text for text in wanted):  # which PostgreSQL refuses to look for
+        return None
+    found = tuple(connection.scalars(select(label.c.id).where(label.c.text.in_(sorted(wanted)))))
+    return found if len(found) == len(wanted) else None
+
+
+def _name(text: str, *, on_sqlite: bool) -> Name | None:
+    """Characters are counted as they were typed: what looks like two may be compared as three."""
+    typed = len(unicodedata.normalize("NFC", text))
+    return Name(name_key(text), begins=typed < _TRIGRAM, on_sqlite=on_sqlite) if typed else None
+
+
+def _start(column: ColumnElement[str], start: str) -> ColumnElement[bool]:
+    # Numbers as they stand in the index: SQLite knows it by its words.
+    return func.substr(column, literal_column("1"), literal_column(str(len(start)))) == start
+
+
+def _columns(chosen: Filter) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if chosen.connected is not None:
+        columns["connected"] = chosen.connected
+    if chosen.model is not None:
+        columns["model"] = int(chosen.model, 16)
+    if chosen.firmware is not None:
+        columns["firmware"] = three_parts(chosen.firmware)
+        if chosen.firmware.beta:
+            columns["beta"] = chosen.firmware.beta
+    if chosen.hardware is not None:
+        columns["hardware"] = three_parts(chosen.hardware)
+    if chosen.gateway is not None:
+        columns["gateway"] = mac_number(chosen.gateway)
+    return columns
