@@ -7,17 +7,15 @@ hardest time when it looks for what is hardly there.
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import partial
 from itertools import combinations, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 from bench.api_fleet import members
-from meshfleet.wire.ids import device_id
+from meshfleet.wire.ids import Version, device_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from random import Random
 
     from bench.api_fleet import Member
@@ -27,18 +25,28 @@ if TYPE_CHECKING:
 SAMPLE = 20_000
 """How many devices of the fleet values are drawn from."""
 
-RARE = 0.02
-"""The part of the fleet from which on a firmware is not rare any more."""
-
 SORTS = ("friendlyName", "connectivity")
+
+RARE = frozenset(map(Version.parse, ("2.3.7", "2.5.0-beta.3", "3.0.0", "1.0.3")))
+"""Firmware that few devices have."""
+
+SHORT = 3
+"""Characters from which on a part of a name is found anywhere in it."""
+
+
+class Source(NamedTuple):
+    """What values are drawn from."""
+
+    devices: Sequence[Member]
+    random: Random
 
 
 class Filter(NamedTuple):
-    """A filter, the devices whose values it is given, and how it is spelt."""
+    """A filter: how it is called here, which devices have values for it, and which values these are."""
 
     name: str
-    devices: Sequence[Member]
-    spell: Callable[[Member, Random], Query]
+    fits: Callable[[Member], object]
+    values: Callable[[Member, Source], Sequence[str]]
 
     @property
     def parameter(self) -> str:
@@ -55,47 +63,81 @@ class Case(NamedTuple):
 
 def cases(size: int, random: Random, *, queries: int) -> Iterator[Case]:
     """All cases for a fleet, each with that many queries."""
-    filters = list(_filters(list(islice(members(size), 0, None, max(1, size // SAMPLE)))))
-    alone: list[tuple[Filter, ...]] = [(each,) for each in filters]
-    for combined in [*alone, *_pairs(filters)]:
-        yield Case(_name(combined), [urlencode(query) for query in _queries(combined, random, queries)])
+    source = Source(list(islice(members(size), 0, None, max(1, size // SAMPLE))), random)
+    alone = [(), *((each,) for each in FILTERS)]
+    for combined in (*alone, (TWO_LABELS,), *PAIRS):
+        asked = _queries(combined, source, queries)
+        yield Case(_name(combined), [urlencode(query) for query in asked])
     for sort in SORTS:
-        for combined in [(), *alone]:
-            orders = [("Sort", random.choice(("", "-")) + sort) for _ in range(queries)]
-            asked = zip(_queries(combined, random, queries), orders, strict=True)
-            yield Case(
-                _name(combined, f"Sort={sort}"), [urlencode([*query, order]) for query, order in asked]
-            )
+        for combined in alone:
+            asked = [[*query, _order(sort, random)] for query in _queries(combined, source, queries)]
+            yield Case(f"{_name(combined)}, by {sort}", [urlencode(query) for query in asked])
 
 
-def _name(combined: Iterable[Filter], *more: str) -> str:
-    return " + ".join([*(each.name for each in combined), *more])
-
-
-def _pairs(filters: Sequence[Filter]) -> Iterator[tuple[Filter, Filter]]:
-    """All that make sense: no parameter but `Label` can be given twice in this way."""
-    yield filters[0], filters[0]
-    yield from ((one, other) for one, other in combinations(filters, 2) if one.parameter != other.parameter)
-
-
-def _queries(combined: Sequence[Filter], random: Random, count: int) -> Iterator[Query]:
-    """Values of one device, and from the middle on of several."""
-    shared = set.intersection(*({id(device) for device in each.devices} for each in combined) or [set()])
-    fitting = [device for each in combined[:1] for device in each.devices if id(device) in shared]
+def _queries(combined: Sequence[Filter], source: Source, count: int) -> Iterator[Query]:
+    choose = source.random.choice
+    each_fits = [[device for device in source.devices if each.fits(device)] for each in combined]
+    all_fit = [device for device in source.devices if all(each.fits(device) for each in combined)]
     for number in range(count):
-        query: Query = []
-        while len(set(query)) < len(combined) or not combined != len(query):
-            ...
-        yield query
+        together = number < count // 2 and all_fit
+        devices = [choose(all_fit)] * len(combined) if together else map(choose, each_fits)
+        pairs = zip(combined, devices, strict=True)
+        yield [(each.parameter, value) for each, device in pairs for value in each.values(device, source)]
 
 
-def _filters(sample: Sequence[Member]) -> Iterator[Filter]:
-    """`Label` comes first."""
-    firmware = Counter(each.sighting.firmware for each in sample)
-    rare = {version for version, count in firmware.items() if count < RARE * len(sample)}
-    common = firmware.keys() - rare
-    everyone, named = sample, [each for each in sample if _words(each)]
-    yield Filter("Label", everyone, _label)
-    for answer in (True, False):
-        fitting = [each for each in sample if each.sighting.connected is answer]
-        yield Filter(f"Connected={answer}".lower(), fitting, partial(_fixed, "Connected", str(answer).lower()))
+def _order(sort: str, random: Random) -> tuple[str, str]:
+    return "Sort", f"{random.choice(('', '-'))}{sort}"
+
+
+def _name(combined: Sequence[Filter]) -> str:
+    return " + ".join(each.name for each in combined) or "all"
+
+
+def _any(_: Member) -> bool:
+    return True
+
+
+def _words(device: Member) -> list[str]:
+    """Those in the name that somebody gave a device."""
+    name = device.sighting.name
+    return [each for each in name.split()[:-1] if len(each) >= SHORT] if isinstance(name, str) else []
+
+
+def _ids(device: Member, source: Source) -> list[str]:
+    """Up to a hundred."""
+    others = source.random.sample(source.devices, source.random.choice((0, 9, 99)))
+    return sorted({device_id(each.sighting.device) for each in (device, *others)})
+
+
+FILTERS = (
+    Filter("Label", _any, lambda device, source: [source.random.choice(device.labels)]),
+    Filter("Connected=true", lambda device: device.sighting.connected, lambda *_: ["true"]),
+    Filter("Connected=false", lambda device: not device.sighting.connected, lambda *_: ["false"]),
+    Filter("ModelNumber", _any, lambda device, _: [str(device.sighting.model)]),
+    Filter(
+        "FirmwareVersion",
+        lambda device: device.sighting.firmware not in RARE,
+        lambda device, _: [str(device.sighting.firmware)],
+    ),
+    Filter(
+        "FirmwareVersion, rare",
+        lambda device: device.sighting.firmware in RARE,
+        lambda device, _: [str(device.sighting.firmware)],
+    ),
+    Filter("HardwareVersion", _any, lambda device, _: [str(device.sighting.hardware)]),
+    Filter("FriendlyName, a word", _words, lambda device, source: [source.random.choice(_words(device))]),
+    Filter(
+        "FriendlyName, digits",
+        _words,
+        lambda device, source: [str(device.sighting.name)[-source.random.choice((3, 4, 6)) :]],
+    ),
+    Filter(
+        "FriendlyName, beginning",
+        _words,
+        lambda device, source: [str(device.sighting.name)[: source.random.choice((1, 2))]],
+    ),
+    Filter("Gateway", _any, lambda device, _: [str(device.sighting.gateway)]),
+    Filter("Ids", _any, _ids),
+)
+TWO_LABELS = Filter("Label, two", _any, lambda device, source: source.random.sample(device.labels, 2))
+PAIRS = [(one, other) for one, other in combinations(FILTERS, 2) if one.parameter != other.parameter]

@@ -8,7 +8,7 @@ from meshfleet.gateway import generate
 from meshfleet.gateway.world.products import GATEWAY, Role
 from meshfleet.service import clock
 from meshfleet.service.accounts.model import COMMAND_LINE
-from meshfleet.service.devices import registry
+from meshfleet.service.devices import listing, registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.service.gateways import store as gateways
 from meshfleet.wire.ids import Mac, Version
@@ -45,7 +45,7 @@ def fill(database: Database) -> None:
 
 
 def _fill(connection: Connection, now: int) -> None:
-    if registry.is_known(connection, _BUILDINGS[0].gateway):
+    if listing.device(connection, _BUILDINGS[0].gateway) is not None:
         return
     for building in _BUILDINGS:
         site = generate(building.gateway, devices=building.devices, seed=1)

@@ -23,11 +23,12 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 @click.command()
 @settings_options()
+@click.option("--demo", is_flag=True, help="Put a fleet to look at into the registry.")
 @click.option(
     "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="On standard error."
 )
 @click.option("--json", "as_json", is_flag=True, help="Say as JSON where it listens.")
-def serve(*, config: Path | None, log_level: str, as_json: bool, **flags: str | None) -> None:
+def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **flags: str | None) -> None:
     """Run the service until it is told to stop.
 
     What no flag says, the environment says, and then the file of settings. On an empty database there is one
@@ -35,10 +36,11 @@ def serve(*, config: Path | None, log_level: str, as_json: bool, **flags: str | 
     """
     settings = settings_of(config, flags)
     log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
-    from meshfleet.service import app  # noqa: PLC0415 # heavy, and not needed to tell of mistakes
+    from meshfleet.cli.demo import fill  # noqa: PLC0415 # both are heavy, and not needed to tell of mistakes
+    from meshfleet.service import app  # noqa: PLC0415
 
     say = _say_json if as_json else partial(_say, settings.data)
-    run(until_stopped(partial(app.serve, settings, started=say)))
+    run(until_stopped(partial(app.serve, settings, started=say, prepare=fill if demo else None)))
 
 
 def _say(data: Path, started: Started) -> None:

@@ -105,6 +105,7 @@ device = Table(
     Column("connected_at", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "model", "id"),
+    Index(None, "model", "firmware", "id"),
     Index(None, "firmware", "id"),
     Index(None, "hardware", "id"),
     Index(None, "gateway", "id"),
@@ -162,7 +163,5 @@ gateway = Table(
     Column("claimed_at", BigInteger, nullable=False),
     Column("api_version", Text),
     Column("mode", Text),
-    Column("connected", Boolean, nullable=False),
-    Column("connected_at", BigInteger, nullable=False),
 )
-"""Claimed gateways. Each is a device too."""
+"""Claimed gateways. Each is a device too, and connected when that is."""

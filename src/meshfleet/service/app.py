@@ -52,12 +52,19 @@ class Started(NamedTuple):
     """Of the first user, if it was made just now with a random one; nobody is told again."""
 
 
-async def serve(settings: Settings, *, started: Callable[[Started], None]) -> None:
-    """Run a service until it is cancelled."""
+async def serve(
+    settings: Settings,
+    *,
+    started: Callable[[Started], None],
+    prepare: Callable[[Database], None] | None = None,
+) -> None:
+    """Run a service until it is cancelled. `prepare` may change the database before anybody else does."""
     with held(settings.data), _listening(settings) as listener:
         database = await asyncio.to_thread(open_database, settings.database, settings.data)
         try:
             password = await asyncio.to_thread(_make_first_user, database)
+            if prepare is not None:
+                await asyncio.to_thread(prepare, database)
             tell = partial(started, Started(_url(settings, listener), password))
             api = await asyncio.to_thread(Api, database, settings)
             await answer_requests(api, settings, listener, started=tell)

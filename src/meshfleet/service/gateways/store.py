@@ -31,13 +31,7 @@ def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now:
     if name is not None:
         registry.rename(connection, [(mac, name)])
     password = _new_password()
-    row = {
-        "device": mac_number(mac),
-        "password": digest(password),
-        "claimed_at": now,
-        "connected": False,
-        "connected_at": now,
-    }
+    row = {"device": mac_number(mac), "password": digest(password), "claimed_at": now}
     try:
         connection.execute(insert(gateway).values(row))
     except IntegrityError:
@@ -86,6 +80,8 @@ _behind = device.alias("behind")
 _SHOWN: Final = select(
     gateway,
     device.c.name,
+    device.c.connected,
+    device.c.connected_at,
     select(func.count()).where(_behind.c.gateway == gateway.c.device).scalar_subquery().label("device_count"),
 ).join(device, device.c.id == gateway.c.device)
 

@@ -111,6 +111,7 @@ def _devices() -> None:
     op.create_index(op.f("ix_device_firmware_id"), "device", ["firmware", "id"])
     op.create_index(op.f("ix_device_gateway_id"), "device", ["gateway", "id"])
     op.create_index(op.f("ix_device_hardware_id"), "device", ["hardware", "id"])
+    op.create_index(op.f("ix_device_model_firmware_id"), "device", ["model", "firmware", "id"])
     op.create_index(op.f("ix_device_model_id"), "device", ["model", "id"])
     op.create_index(op.f("ix_device_name_key_id"), "device", ["name_key", "id"])
     op.create_table(
@@ -160,8 +161,6 @@ def _gateways() -> None:
         sa.Column("claimed_at", sa.BigInteger(), nullable=False),
         sa.Column("api_version", sa.Text(), nullable=True),
         sa.Column("mode", sa.Text(), nullable=True),
-        sa.Column("connected", sa.Boolean(), nullable=False),
-        sa.Column("connected_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["device"],
             ["device.id"],
