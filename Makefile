@@ -9,9 +9,9 @@ BIN := .venv/bin
 
 .PHONY: run test check format bench lock clean
 
-# Until the service stands, the tour shows what there is: messages of a gateway, explained.
+# A service with a fleet to look at. It prints where it listens and, the first time, the password of admin.
 run: .venv/.ready-run
-	$(BIN)/meshfleet explain examples/messages.txt
+	$(BIN)/meshfleet serve --demo
 
 test: .venv/.ready-dev
 	scripts/parts

@@ -66,8 +66,7 @@ def cases(size: int, random: Random, *, queries: int) -> Iterator[Case]:
     source = Source(list(islice(members(size), 0, None, max(1, size // SAMPLE))), random)
     alone = [(), *((each,) for each in FILTERS)]
     for combined in (*alone, (TWO_LABELS,), *PAIRS):
-        asked = _queries(combined, source, queries)
-        yield Case(_name(combined), [urlencode(query) for query in asked])
+        yield Case(_name(combined), [urlencode(query) for query in _queries(combined, source, queries)])
     for sort in SORTS:
         for combined in alone:
             asked = [[*query, _order(sort, random)] for query in _queries(combined, source, queries)]

@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _PASSWORD = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
 _PATIENCE = 30.0
@@ -74,8 +74,7 @@ class Server:
     @property
     def cpu(self) -> float:
         """Seconds of CPU time that it has taken, all its threads together."""
-        with open(f"/proc/{self._process}/stat", encoding="utf-8") as file:
-            fields = file.read().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self._process}/stat").read_text("utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
@@ -104,8 +103,8 @@ def _running(module: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     command = [sys.executable, "-m", *module]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 # our own
         try:
-            assert process.stdout is not None
-            yield process.pid, json.loads(process.stdout.readline())
+            told = next(iter(process.stdout or ()), b"null")
+            yield process.pid, json.loads(told)
         finally:
             process.terminate()
             process.wait(_PATIENCE)

@@ -1,4 +1,4 @@
-"""The anchor of `bench.api`: the list of devices as one writes it with FastAPI, pydantic and SQLAlchemy's ORM.
+"""The anchor of `bench.api`: the list of devices as written with FastAPI, pydantic and SQLAlchemy's ORM.
 
 It reads the same SQLite file and answers the same JSON. What it leaves out makes it faster: it knows one
 filter, signs no page tokens, and never asks whether a login has ended.

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+import psycopg
+
 from tests.parts import MOSQUITTO, POSTGRESQL, need
 
 if TYPE_CHECKING:
@@ -97,7 +99,20 @@ def postgresql(*settings: str) -> Iterator[Address]:
         options = ["-h", address.host, "-p", str(address.port), "-k", str(folder), "-F"]
         options += [part for each in settings for part in ("-c", each)]
         with _running([*as_owner, str(program), *data, *options], address, folder / "postgresql.log"):
+            _wait_until_ready(f"postgresql://postgres@{address.host}:{address.port}/postgres")
             yield address
+
+
+def _wait_until_ready(server: str) -> None:
+    """PostgreSQL that listens may still refuse, because it is starting up."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return psycopg.connect(server).close()
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.02)
 
 
 @contextmanager

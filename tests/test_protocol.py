@@ -17,6 +17,20 @@ PAGE = ROOT / "docs" / "protocol.md"
 PROVED = {"gateway", "wire"}
 """The rooms that stand: each of their rules is proved by a test."""
 
+PROVED_OF_SERVICE = {"rest", "auth"}
+"""Of the service, these groups stand, but for the following."""
+
+NOT_YET = {
+    *("rest-25", "rest-26"),  # creating jobs and requests
+    *("rest-46", "rest-47", "rest-51", "rest-52"),  # what reports tell, and presence
+    *("rest-77", "rest-78", "rest-79"),  # gateways on a broker
+    *(f"rest-{number}" for number in range(80, 159)),  # samples, links, position, requests, firmware, jobs, live
+    "rest-163",  # the page that shows the documents
+    *("rest-173", "rest-174", "rest-175"),  # a service of several processes
+    "rest-178",  # a demo that moves
+}
+"""Rules of the service that nothing keeps today. This list only gets shorter."""
+
 GROUPS = [
     "id",
     "topic",
@@ -59,6 +73,11 @@ def test_every_rule_has_a_number_of_its_own() -> None:
 
 def test_every_rule_of_a_standing_room_is_proved_by_a_test() -> None:
     wanted = {rule for rule, room in _rules().items() if room in PROVED}
+    wanted |= {
+        rule
+        for rule, room in _rules().items()
+        if room == "service" and rule.partition("-")[0] in PROVED_OF_SERVICE and rule not in NOT_YET
+    }
     assert sorted(wanted - set(_marks())) == []
 
 

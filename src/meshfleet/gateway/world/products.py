@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Identifier, ModelNumber, Version
+from meshfleet.wire.products import product_code, product_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +64,6 @@ class Product(Struct, frozen=True, kw_only=True, dict=True):
 
     model: ModelNumber
     variant: int = 0
-    name: str
     chip: Chip
     role: Role = Role.LEAF
     modes: frozenset[Mode]
@@ -86,6 +86,11 @@ class Product(Struct, frozen=True, kw_only=True, dict=True):
     """Properties of its own that it tells when asked."""
     obeys: tuple[Identifier, ...] = ()
     """Commands of its own."""
+
+    @cached_property
+    def name(self) -> str:
+        """What it is called."""
+        return product_name(self.model, self.variant) or product_code(self.model, self.variant)
 
     @cached_property
     def reported(self) -> tuple[Identifier, ...]:
@@ -184,7 +189,6 @@ _WEARABLE = "9801 9802 9803 9804 9805 9806 9807 9808 9810"
 
 GATEWAY: Final = Product(
     model=ModelNumber("2011"),
-    name="MT MeshConnect 2011",
     chip=Chip.NRF52840,
     role=Role.GATEWAY,
     modes=frozenset({Mode.CONNECTED}),
@@ -202,7 +206,6 @@ GATEWAY: Final = Product(
 PRODUCTS: Final = (
     Product(
         model=ModelNumber("0005"),
-        name="MT MultiTracker 11x",
         chip=Chip.NRF52832,
         modes=_ALL_MODES,
         usual=Mode.CONNECTED,
@@ -214,7 +217,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("000F"),
-        name="MT PocketClip 231",
         chip=Chip.NRF51822,
         modes=_UNCONNECTED_MODES,
         usual=Mode.UNCONNECTED,
@@ -229,7 +231,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0011"),
-        name="BlueUp SafeX BLE",
         chip=Chip.NRF52832,
         variant=1,
         modes=_UNCONNECTED_MODES,
@@ -243,7 +244,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0011"),
-        name="KKM B1",
         chip=Chip.NRF52832,
         variant=4,
         modes=_UNCONNECTED_MODES,
@@ -256,7 +256,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0018"),
-        name="MT MotionSensor 15x",
         chip=Chip.NRF52832,
         modes=_ALL_MODES,
         usual=Mode.CONNECTED,
@@ -268,7 +267,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0040"),
-        name="Raytac MDBT50Q-RX",
         chip=Chip.NRF52840,
         role=Role.EXTENDER,
         modes=frozenset({Mode.CONNECTED, Mode.STORAGE}),
@@ -282,7 +280,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0043"),
-        name="Minew MBM01",
         chip=Chip.NRF52840,
         role=Role.EXTENDER,
         modes=frozenset({Mode.CONNECTED, Mode.STORAGE}),
@@ -294,7 +291,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0050"),
-        name="MOKOSmart S03D",
         chip=Chip.NRF52832,
         modes=frozenset({Mode.CONNECTED, Mode.STORAGE}),
         usual=Mode.CONNECTED,
@@ -306,7 +302,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0060"),
-        name="BlueUp SafeX",
         chip=Chip.NRF52832,
         modes=frozenset({Mode.STORAGE, Mode.UNCONNECTED}),
         usual=Mode.UNCONNECTED,
@@ -319,7 +314,6 @@ PRODUCTS: Final = (
     ),
     Product(
         model=ModelNumber("0063"),
-        name="MT Wristband 211",
         chip=Chip.NRF52832,
         modes=_UNCONNECTED_MODES,
         usual=Mode.UNCONNECTED,

@@ -1,0 +1,214 @@
+"""The list of devices over HTTP: how long pages take, and the CPU time of one against an ORM's.
+
+One fleet on SQLite and on PostgreSQL; the service is a process of its own, asked over one connection. For
+every case the first page is asked for with many different values, and the 1000th, or the last if there are
+fewer, with two: walking there is not measured. The anchor is `bench.api_reference` on the same file.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import psycopg
+from tests.servers import postgresql
+
+from bench.api_cases import cases
+from bench.api_client import reference, service
+from bench.api_fleet import SIZE, TEAMS, fill
+from meshfleet.db import open_database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.api_cases import Case
+    from bench.api_client import Client, Server
+
+BARS = {
+    "SQLite, p99 ms": 15.0,
+    "PostgreSQL, p50 ms": 10.0,
+    "PostgreSQL, p99 ms": 50.0,
+    "CPU of the reference": 0.5,
+    "filling 1,000,000, s": 120.0,
+}
+
+QUICK_SIZE = 20_000
+REQUESTS = 40
+"""For each case and place in the list."""
+
+PATH = "/api/v1/devices?"
+LONGEST = 999
+"""Devices on a page while walking: after 100 such pages comes the 1000th of 100."""
+
+MOST_STEPS = 100
+WALKS = 2
+NEAR = 10
+"""How many pages at the end of a walk are asked for."""
+
+SERVER = ("shared_buffers=1GB", "max_wal_size=4GB", "checkpoint_timeout=30min")
+"""PostgreSQL on a machine that is there for it."""
+
+
+class Page(msgspec.Struct, rename="camel"):
+    """Of an answer, what leads on."""
+
+    next_token: str | None
+
+
+class Timed(NamedTuple):
+    """Milliseconds of the requests of one case."""
+
+    first: list[float]
+    far: list[float]
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """Fill both databases, ask both services for everything, and compare."""
+    size = QUICK_SIZE if quick else SIZE
+    asked = list(cases(size, Random(2), queries=REQUESTS))  # noqa: S311 # the same values every time
+    filled: dict[str, Any] = {}
+    with _data() as data:
+        filled["SQLite"] = _fill(data, "sqlite", size)
+        with service(data, "sqlite") as ours:
+            on_sqlite = _lists(ours.client, asked)
+            cpu = _against_reference(ours, data / "meshfleet.sqlite", quick=quick)
+    with _data() as data, postgresql(*SERVER) as (host, port):
+        database = f"postgresql://postgres@{host}:{port}/postgres"
+        filled["PostgreSQL"] = _fill(data, database, size)
+        _settle(database)
+        with service(data, database) as ours:
+            on_postgresql = _lists(ours.client, asked)
+    return {
+        f"filling {size:,} devices": filled,
+        "a page of 100 devices": cpu,
+        "lists on SQLite, ms": on_sqlite,
+        "lists on PostgreSQL, ms": on_postgresql,
+        "bars": BARS,
+    }
+
+
+@contextmanager
+def _data() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
+        yield Path(folder)
+
+
+def _fill(data: Path, address: str, size: int) -> dict[str, float]:
+    started = time.monotonic()
+    database = open_database(address, data)
+    try:
+        fill(database, size)
+    finally:
+        database.close()
+    return {"s": round(time.monotonic() - started, 1)}
+
+
+def _settle(database: str) -> None:
+    """Do at once what PostgreSQL would begin to do by itself while we measure."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE")
+
+
+def _lists(client: Client, asked: Sequence[Case]) -> dict[str, dict[str, Any]]:
+    """A row for each case, behind one for all of them and one for the worst."""
+    timed = {case.name: _measure(client, case) for case in asked}
+    everything = Timed(
+        [each for one in timed.values() for each in one.first],
+        [each for one in timed.values() for each in one.far],
+    )
+    worst = max(timed, key=lambda name: max(_percentile(99, values) for values in timed[name] if values))
+    floor = Timed([_ms(client, "/healthz") for _ in range(10 * REQUESTS)], [])
+    return {
+        "all cases": _row(everything),
+        f"worst case: {worst}": _row(timed[worst]),
+        "no list at all: /healthz": _row(floor),
+        **{name: _row(one) for name, one in timed.items()},
+    }
+
+
+def _measure(client: Client, case: Case) -> Timed:
+    far = [path for query in dict.fromkeys(case.queries[:WALKS]) for path in _far_pages(client, query)]
+    far = (far * REQUESTS)[:REQUESTS]
+    timed = Timed([], [])
+    for number, query in enumerate(case.queries):
+        timed.first.append(_ms(client, PATH + query))
+        if far:
+            timed.far.append(_ms(client, far[number]))
+    return timed
+
+
+def _far_pages(client: Client, query: str) -> list[str]:
+    """Pages around the 1000th, or the last ones; none if all is on the first."""
+    for step in (LONGEST, 100):
+        if tokens := _walk(client, f"{query}&MaxResults={step}"):
+            return [f"{PATH}{query}&NextToken={token}" for token in tokens[-NEAR:]]
+    return []
+
+
+def _walk(client: Client, query: str) -> list[str]:
+    tokens: list[str] = []
+    while len(tokens) < MOST_STEPS:
+        at = f"&NextToken={tokens[-1]}" if tokens else ""
+        token = msgspec.json.decode(client.get(f"{PATH}{query}{at}"), type=Page).next_token
+        if token is None:
+            break
+        tokens.append(token)
+    return tokens
+
+
+def _ms(client: Client, path: str) -> float:
+    start = time.perf_counter()
+    client.get(path)
+    return (time.perf_counter() - start) * 1000
+
+
+def _row(timed: Timed) -> dict[str, float]:
+    places = {"first": timed.first, "1000th": timed.far}
+    return {
+        f"{place} p{part}": round(_percentile(part, values), 2)
+        for place, values in places.items()
+        for part in (50, 99)
+        if values
+    }
+
+
+def _percentile(part: int, values: Sequence[float]) -> float:
+    return sorted(values)[math.ceil(len(values) * part / 100) - 1]
+
+
+def _against_reference(ours: Server, file: Path, *, quick: bool) -> dict[str, dict[str, float]]:
+    rounds, requests = (3, 100) if quick else (5, 300)
+    with reference(file) as theirs:
+        return {
+            name: _cpu(ours, theirs, PATH + query, [requests] * rounds)
+            for name, query in (("all", ""), ("Label", f"Label={TEAMS[7].replace(' ', '+')}"))
+        }
+
+
+def _cpu(ours: Server, theirs: Server, path: str, rounds: Sequence[int]) -> dict[str, float]:
+    """CPU time of each for the same page, in turns; the median of the rounds counts."""
+    _check_same(ours.client.get(path), theirs.client.get(path))
+    figures: dict[str, list[float]] = {"cpu_us": [], "reference cpu_us": []}
+    for requests in rounds:
+        for values, server in zip(figures.values(), (ours, theirs), strict=True):
+            before = server.cpu
+            for _ in range(requests):
+                server.client.get(path)
+            values.append((server.cpu - before) / requests * 1e6)
+    row = {name: round(statistics.median(values)) for name, values in figures.items()}
+    return {**row, "of the reference": round(row["cpu_us"] / row["reference cpu_us"], 3)}
+
+
+def _check_same(answer: bytes, other: bytes) -> None:
+    """Two servers that do not answer the same cannot be compared."""
+    items, others = (msgspec.json.decode(each)["items"] for each in (answer, other))
+    if items != others:
+        different = next((pair for pair in zip(items, others, strict=False) if pair[0] != pair[1]), None)
+        raise RuntimeError(f"the reference answers {len(others)} devices, not {len(items)}: {different}")
