@@ -41,6 +41,9 @@ MOSQUITTO_RULES = Part("mosquitto", ("mosquitto_dynamic_security.so",), ("usr/li
 MOSQUITTO_PUB = Part("mosquitto-clients", ("mosquitto_pub",))
 MOSQUITTO_SUB = Part("mosquitto-clients", ("mosquitto_sub",))
 POSTGRESQL = Part("postgresql", ("postgres",), ("usr/lib/postgresql/*/bin",))
+BASH = Part("bash", ("bash",))
+CURL = Part("curl", ("curl",))
+JQ = Part("jq", ("jq",))
 CHROMIUM = Part("chromium", ("chromium", "chromium-browser", "google-chrome"))
 
 PARTS = (
@@ -50,6 +53,9 @@ PARTS = (
     MOSQUITTO_PUB,
     MOSQUITTO_SUB,
     POSTGRESQL,
+    BASH,
+    CURL,
+    JQ,
     CHROMIUM,
 )
 

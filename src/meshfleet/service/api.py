@@ -51,6 +51,7 @@ _ROUTERS: Final = (
 
 _INJECTED: Final = (
     "actor",
+    "broker",
     "counting",
     "database",
     "figures",
@@ -59,7 +60,6 @@ _INJECTED: Final = (
     "pages",
     "passwords",
     "reception",
-    "settings",
 )
 """Arguments of routes that do not come from the request."""
 
@@ -82,6 +82,7 @@ class Api:
             now=now,
         )
         shared = {
+            "broker": settings.broker,
             "counting": Counting(database),
             "database": database,
             "figures": figures,
@@ -90,7 +91,6 @@ class Api:
             "pages": Pages(database.write_now(obtain, "pages")),
             "passwords": self._passwords,
             "reception": reception,
-            "settings": settings,
         }
         self.app = Door(_litestar(shared, gatekeeper), figures)
 

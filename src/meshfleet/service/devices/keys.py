@@ -35,8 +35,8 @@ def find(
     """The sort keys, each ending with the id, of up to `limit` devices that follow a position."""
     columns = _SORTED_BY[order.sort]
     if connection.dialect.name == "sqlite":
-        query, number = walks.choose(connection, selection, order.sort)
-        columns = (*columns[:-1], number)
+        query = walks.choose(connection, selection, order.sort)
+        columns = (*columns[:-1], query.selected_columns[0])
         query = query.with_only_columns(*columns)
     else:
         query = select(*columns).where(*selection.conditions(order.sort))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, and_, exists, func, literal_column, select
+from sqlalchemy import ColumnElement, exists, func, literal_column, select
 
 from meshfleet.db.tables import device, device_label, label
-from meshfleet.service.devices.model import name_key, three_parts
+from meshfleet.service.devices.model import Sort, name_key, three_parts
 from meshfleet.wire.ids import mac_number
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _TRIGRAM: Final = 3
 _INITIALS: Final = 2
 """How many characters of the beginning of names have an index."""
 
+_LAST: Final = chr(sys.maxunicode)
+
 _SPECIAL: Final = re.compile(r"[\\%_]")
 _ESCAPED: Final = r"\\\g<0>"
 
@@ -37,13 +40,14 @@ class Name(Struct, frozen=True):
     begins: bool
     on_sqlite: bool
 
-    @property
-    def condition(self) -> ColumnElement[bool]:
-        """On a device, written so that the indexes know it."""
+    def condition(self, sort: Sort) -> ColumnElement[bool]:
+        """On a device, written for the index that has the names in the order of the page."""
         if not self.begins:
             return self._contained
-        starts = [_start(device.c.name_key, self.key[:_INITIALS]), _start(device.c.name_key, self.key)]
-        return and_(*starts[: 1 + (len(self.key) > _INITIALS)])
+        if sort is Sort.NAME:
+            return _between(device.c.name_key, self.key, _following(self.key))
+        initials = _start(device.c.name_key, self.key[:_INITIALS])
+        return initials if len(self.key) <= _INITIALS else initials & _start(device.c.name_key, self.key)
 
     @property
     def in_parts(self) -> str | None:
@@ -68,12 +72,16 @@ class Selection(Struct, frozen=True):
     name: Name | None = None
     ids: tuple[int, ...] | None = None
 
-    def conditions(self) -> Iterator[ColumnElement[bool]]:
+    def conditions(self, sort: Sort = Sort.ID) -> Iterator[ColumnElement[bool]]:
         """All that must hold, as conditions on a device."""
-        yield from (device.c[column] == value for column, value in self.columns.items())
+        yield from self.facts(sort)
         yield from (has_label(device.c.id, number) for number in self.labels)
-        if self.name is not None:
-            yield self.name.condition
+
+    def facts(self, sort: Sort = Sort.ID, *, named: bool = True) -> Iterator[ColumnElement[bool]]:
+        """What must hold besides the labels, with or without the name."""
+        yield from (device.c[column] == value for column, value in self.columns.items())
+        if self.name is not None and named:
+            yield self.name.condition(sort)
         if self.ids is not None:
             yield device.c.id.in_(self.ids)
 
@@ -112,6 +120,19 @@ def _name(text: str, *, on_sqlite: bool) -> Name | None:
 def _start(column: ColumnElement[str], start: str) -> ColumnElement[bool]:
     # Numbers as they stand in the index: SQLite knows it by its words.
     return func.substr(column, literal_column("1"), literal_column(str(len(start)))) == start
+
+
+def _between(column: ColumnElement[str], first: str, end: str | None) -> ColumnElement[bool]:
+    return column >= first if end is None else (column >= first) & (column < end)
+
+
+def _following(start: str) -> str | None:
+    """The first text after all that begin with this, by code point; None: there is none."""
+    shorter = start.rstrip(_LAST)
+    if not shorter:
+        return None
+    number = ord(shorter[-1]) + 1
+    return shorter[:-1] + chr(0xE000 if chr(number) == "\ud800" else number)  # no text has what lies between
 
 
 def _columns(chosen: Filter) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from meshfleet.service.devices.paths import gateway_in_path, parse_gateway
 from meshfleet.service.gateways import store
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import MaxResults, NextToken
-from meshfleet.settings import Settings
 from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
 from meshfleet.wire.rest import (
     DEFAULT_RESULTS,
+    BrokerPlace,
     Gateway,
     GatewayClaim,
     GatewayPage,
@@ -43,7 +43,7 @@ async def claim_gateway(
     data: JSONBody[NewGateway],
     actor: Given[Actor],
     database: Given[Database],
-    settings: Given[Settings],
+    broker: Given[BrokerPlace],
     now: Given[Now],
 ) -> GatewayClaim:
     """Claim a gateway, and get its credentials for MQTT. The password is told this once."""
@@ -52,7 +52,7 @@ async def claim_gateway(
         raise MalformedMac("mac", f"{mac} stands for all gateways")
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
     password = await database.write(store.claim, mac, name=name, by=actor, now=now())
-    return _credentials(mac, password, settings)
+    return _credentials(mac, password, broker)
 
 
 @get("/{mac:str}")
@@ -66,13 +66,13 @@ async def rotate_credentials(
     mac: FromPath[str],
     actor: Given[Actor],
     database: Given[Database],
-    settings: Given[Settings],
+    broker: Given[BrokerPlace],
     now: Given[Now],
 ) -> GatewayClaim:
     """Give a gateway a new password. The old one holds no longer."""
     gateway = gateway_in_path(mac)
     password = await database.write(store.rotate, gateway, by=actor, now=now())
-    return _credentials(gateway, password, settings)
+    return _credentials(gateway, password, broker)
 
 
 @delete("/{mac:str}")
@@ -83,10 +83,8 @@ async def release_gateway(
     await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
 
 
-def _credentials(mac: Mac, password: str, settings: Given[Settings]) -> GatewayClaim:
-    return GatewayClaim(
-        mac=mac, device_id=device_id(mac), username=mac, password=password, broker=settings.broker
-    )
+def _credentials(mac: Mac, password: str, broker: BrokerPlace) -> GatewayClaim:
+    return GatewayClaim(mac=mac, device_id=device_id(mac), username=mac, password=password, broker=broker)
 
 
 router = Router(

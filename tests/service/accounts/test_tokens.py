@@ -1,0 +1,171 @@
+"""Tokens by themselves: what is written, and what is refused however well it is forged."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import NotLoggedIn
+from meshfleet.service.accounts.tokens import Tokens
+
+SECRET = bytes(range(32))
+NOW = 1_700_000_000
+TOKENS = Tokens(SECRET)
+PUBLIC_KEY = b"""-----BEGIN PUBLIC KEY-----
+MFwwDQYJKoZIhvcNAQEBBQADSwAwSAJBAJZ5l0UTT0dHc7jGVSkqpVYWZ7DoGMfg
+AwIDAQABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fIAECAwEAAQ==
+-----END PUBLIC KEY-----"""
+
+
+def claims(**other: object) -> dict[str, Any]:
+    """What a good token says, but for what is given; None leaves it out."""
+    good = {
+        "aud": "meshfleet",
+        "sub": "ada",
+        "sid": "login",
+        "jti": "one",
+        "iat": NOW,
+        "exp": NOW + 1800,
+        **other,
+    }
+    return {name: value for name, value in good.items() if value is not None}
+
+
+def forged(header: dict[str, object], body: dict[str, Any], signature: bytes = b"") -> str:
+    parts = (json.dumps(header).encode(), json.dumps(body).encode(), signature)
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+
+
+@pytest.mark.rule("auth-6")
+def test_a_token_lives_thirty_minutes() -> None:
+    said = jwt.decode(TOKENS.write("ada", "login", NOW + 0.9), options={"verify_signature": False})
+    assert (said["iat"], said["exp"]) == (NOW, NOW + 1800)
+
+
+def test_a_token_tells_user_login_and_end() -> None:
+    token = TOKENS.read(TOKENS.write("ada", "login", NOW), NOW)
+    assert (token.username, token.session, token.expires_at) == ("ada", "login", NOW + 1800)
+
+
+def test_two_tokens_of_one_moment_differ() -> None:
+    assert TOKENS.write("ada", "login", NOW) != TOKENS.write("ada", "login", NOW)
+
+
+def test_our_idea_of_a_good_token_is_right() -> None:
+    """Else the refusals below would prove nothing."""
+    assert TOKENS.read(jwt.encode(claims(), SECRET, "HS256"), NOW).username == "ada"
+
+
+@pytest.mark.rule("auth-7")
+@pytest.mark.parametrize("algorithm", ["HS384", "HS512"])
+def test_another_algorithm_is_refused_even_with_the_right_secret(algorithm: str) -> None:
+    token = jwt.encode(claims(), SECRET * 2, algorithm)
+    with pytest.raises(NotLoggedIn):
+        Tokens(SECRET * 2).read(token, NOW)
+
+
+@pytest.mark.rule("auth-7")
+@pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", "RS256", "ES256", "hs256", None, 5])
+def test_an_unsigned_token_is_refused_whatever_it_calls_itself(algorithm: object) -> None:
+    for header in ({"alg": algorithm, "typ": "JWT"}, {"alg": algorithm}):
+        with pytest.raises(NotLoggedIn):
+            TOKENS.read(forged(header, claims()), NOW)
+
+
+@pytest.mark.rule("auth-7")
+@pytest.mark.parametrize("algorithm", ["none", "HS512", "RS256", "hs256"])
+def test_a_good_signature_under_another_algorithm_is_refused(algorithm: str) -> None:
+    head, body, signature = TOKENS.write("ada", "login", NOW).split(".")
+    other = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "typ": "JWT"}).encode()).rstrip(b"=").decode()
+    assert other != head
+    with pytest.raises(NotLoggedIn):
+        TOKENS.read(f"{other}.{body}.{signature}", NOW)
+
+
+@pytest.mark.rule("auth-7")
+@pytest.mark.parametrize("secret", [bytes(32), SECRET[::-1], SECRET + b"\0", PUBLIC_KEY, b"meshfleet" * 4])
+def test_a_token_of_another_secret_is_refused(secret: bytes) -> None:
+    # Signed by ourselves rather than by the library, which refuses to take a public key for a secret.
+    token = _signed(claims(), secret)
+    assert Tokens(SECRET).read(_signed(claims(), SECRET), NOW).username == "ada"
+    with pytest.raises(NotLoggedIn):
+        TOKENS.read(token, NOW)
+
+
+def _signed(body: dict[str, Any], secret: bytes) -> str:
+    unsigned = forged({"alg": "HS256", "typ": "JWT"}, body).rpartition(".")[0]
+    algorithm = jwt.get_algorithm_by_name("HS256")
+    signature = algorithm.sign(unsigned.encode(), secret)
+    return f"{unsigned}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+@pytest.mark.rule("auth-7")
+@pytest.mark.parametrize("other", ["other", "Meshfleet", "", ["other"], [], 5, "meshfleet "])
+def test_a_token_for_another_audience_is_refused(other: object) -> None:
+    with pytest.raises(NotLoggedIn):
+        TOKENS.read(_signed(claims(aud=other), SECRET), NOW)
+
+
+@pytest.mark.rule("auth-7")
+@pytest.mark.parametrize("name", ["aud", "exp", "iat", "jti", "sid", "sub"])
+def test_a_token_without_a_claim_is_refused(name: str) -> None:
+    with pytest.raises(NotLoggedIn):
+        TOKENS.read(jwt.encode(claims(**{name: None}), SECRET, "HS256"), NOW)
+
+
+@pytest.mark.rule("auth-6", "auth-7")
+@pytest.mark.parametrize(
+    ("now", "holds"),
+    [
+        (NOW - 3600, False),
+        (NOW - 5.001, False),
+        (NOW - 5, True),  # another machine's clock
+        (NOW, True),
+        (NOW + 1799.999, True),
+        (NOW + 1800, False),
+        (NOW + 1805, False),
+        (NOW + 10**9, False),
+    ],
+)
+def test_a_token_holds_from_its_beginning_until_before_its_end(now: float, *, holds: bool) -> None:
+    token = TOKENS.write("ada", "login", NOW)
+    if holds:
+        assert TOKENS.read(token, now).session == "login"
+    else:
+        with pytest.raises(NotLoggedIn):
+            TOKENS.read(token, now)
+
+
+@pytest.mark.rule("auth-7")
+def test_a_token_with_any_character_changed_is_refused() -> None:
+    token = TOKENS.write("ada", "login", NOW)
+    for at, char in enumerate(token[:-1]):  # the last one holds bits that mean nothing
+        changed = token[:at] + ("A" if char != "A" else "B") + token[at + 1 :]
+        with pytest.raises(NotLoggedIn):
+            TOKENS.read(changed, NOW)
+
+
+@given(st.text())
+def test_what_is_no_token_at_all_is_refused(text: str) -> None:
+    with pytest.raises(NotLoggedIn):
+        TOKENS.read(text, NOW)
+
+
+@given(st.dictionaries(st.text(), st.none() | st.integers() | st.text()), st.binary())
+def test_what_only_looks_like_a_token_is_refused(header: dict[str, object], signature: bytes) -> None:
+    with pytest.raises(NotLoggedIn):
+        TOKENS.read(forged({**header, "alg": "HS256"}, claims(), signature), NOW)
+
+
+def test_a_refusal_tells_nothing_of_the_token_or_the_secret() -> None:
+    token = jwt.encode(claims(), bytes(32), "HS256")
+    with pytest.raises(NotLoggedIn) as caught:
+        TOKENS.read(token, NOW)
+    assert str(caught.value) == "the token does not hold"
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)

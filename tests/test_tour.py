@@ -1,0 +1,52 @@
+"""The tour of the README, walked by a newcomer with curl."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.outside import PATIENCE, Program
+from tests.parts import BASH, CURL, JQ, need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A service with a fleet to look at, as `make run` starts it, but on a free port."""
+    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
+        yield json.loads(program.line())["url"]
+
+
+def _walk(url: str) -> list[Any]:
+    """Type all commands of the tour, and give back what they answer."""
+    need(CURL), need(JQ)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    script = "".join(blocks).replace("http://127.0.0.1:8080", url).replace("…", PASSWORD)
+    script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
+    done = subprocess.run(
+        [str(need(BASH)), "-euc", script], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_step_of_the_tour_does_what_it_says(url: str) -> None:
+    first, silent, summary, renamed, labelled, unlabelled, changes = _walk(url)
+    assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
+    assert silent["items"]
+    assert all("KKM" in each["friendlyName"] and "live" in each for each in silent["items"])
+    assert summary["total"] == 24
+    assert renamed["friendlyName"] == "Head office / lobby ☕"
+    assert labelled["labels"] == ["2nd floor/north", "gateways"]
+    assert unlabelled["labels"] == ["gateways"]
+    assert [each["action"] for each in changes["items"]] == ["device.unlabel", "device.label", "label.create"]
