@@ -7,7 +7,7 @@ hardest time when it looks for what is hardly there.
 
 from __future__ import annotations
 
-from itertools import combinations, islice
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Query = list[tuple[str, str]]
 
 SAMPLE = 20_000
-"""How many devices of the fleet values are drawn from."""
+"""About so many devices of the fleet values are drawn from."""
 
 SORTS = ("friendlyName", "connectivity")
 
@@ -63,7 +63,7 @@ class Case(NamedTuple):
 
 def cases(size: int, random: Random, *, queries: int) -> Iterator[Case]:
     """All cases for a fleet, each with that many queries."""
-    source = Source(list(islice(members(size), 0, None, max(1, size // SAMPLE))), random)
+    source = Source([each for each in members(size) if random.random() < SAMPLE / size], random)
     alone = [(), *((each,) for each in FILTERS)]
     for combined in (*alone, (TWO_LABELS,), *PAIRS):
         yield Case(_name(combined), [urlencode(query) for query in _queries(combined, source, queries)])

@@ -106,5 +106,8 @@ def _running(module: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
             told = next(iter(process.stdout or ()), b"null")
             yield process.pid, json.loads(told)
         finally:
+            ended = process.poll()
             process.terminate()
             process.wait(_PATIENCE)
+            if ended is not None:
+                raise RuntimeError(f"{module[0]} ended by itself: {ended}")

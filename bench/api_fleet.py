@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 SIZE: Final = 1_000_000
 GATEWAY_EVERY: Final = 100
-BATCH: Final = 25_000
 START: Final = 1_790_000_000_000
 """When the first device was heard, in milliseconds."""
 
@@ -124,12 +123,14 @@ def members(size: int = SIZE) -> Iterator[Member]:
 
 def fill(database: Database, size: int = SIZE, *, tell: Callable[[int], object] = lambda _: None) -> None:
     """Add the fleet to an empty database; `tell` learns how many devices are in it."""
-    source = members(size)
-    with ThreadPoolExecutor(1 if database.is_sqlite else 3) as writers:
-        for first in range(0, size, BATCH * 3):
-            batches = [list(islice(source, BATCH)) for _ in range(3)]
-            list(writers.map(partial(_add, database), batches))
-            tell(min(first + BATCH * 3, size))
+    source, done = members(size), 0
+    # Every batch touches most pages of every index: SQLite has one writer, who takes few large ones.
+    writers, batch = (1, 100_000) if database.is_sqlite else (3, 20_000)
+    with ThreadPoolExecutor(writers) as pool:
+        while batches := [part for _ in range(writers) if (part := list(islice(source, batch)))]:
+            list(pool.map(partial(_add, database), batches))
+            done += sum(map(len, batches))
+            tell(done)
     database.write_now(_analyze)
 
 

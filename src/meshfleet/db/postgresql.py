@@ -39,4 +39,6 @@ def engines(address: str) -> Engines:
         pool_pre_ping=True,  # a server that was restarted is noticed before, not by, a query
         connect_args={"options": options, "connect_timeout": 10, "application_name": "meshfleet"},
     )
-    return Engines(readers=engine, writers=engine, reading=_CONNECTIONS, writing=_CONNECTIONS)
+    # Readers see one moment, as on SQLite: a page is found by one query and fetched by another.
+    readers = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return Engines(readers=readers, writers=engine, reading=_CONNECTIONS, writing=_CONNECTIONS)

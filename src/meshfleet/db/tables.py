@@ -105,13 +105,17 @@ device = Table(
     Column("connected_at", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "model", "id"),
+    # Versions belong to models: two that never meet would each select many, and together none.
     Index(None, "model", "firmware", "id"),
+    Index(None, "model", "hardware", "id"),
+    Index(None, "firmware", "hardware", "id"),
     Index(None, "firmware", "id"),
     Index(None, "hardware", "id"),
     Index(None, "gateway", "id"),
     Index(None, "connected", "id"),
-    Index(None, "connected", "connected_at", "id"),
-    Index(None, "name_key", "id"),
+    # What lists are sorted by, and what they are selected by, so that most rows need not be fetched.
+    Index("ix_device_by_connectivity", "connected", "connected_at", "id", "model", "firmware", "hardware"),
+    Index("ix_device_by_name", "name_key", "id", "model", "firmware", "hardware", "connected"),
     Index("ix_device_initial", text("substr(name_key, 1, 1)"), "id"),
     Index("ix_device_initials", text("substr(name_key, 1, 2)"), "id"),
 )

@@ -17,10 +17,6 @@ from meshfleet.service.accounts.tokens import Tokens
 SECRET = bytes(range(32))
 NOW = 1_700_000_000
 TOKENS = Tokens(SECRET)
-PUBLIC_KEY = b"""-----BEGIN PUBLIC KEY-----
-MFwwDQYJKoZIhvcNAQEBBQADSwAwSAJBAJZ5l0UTT0dHc7jGVSkqpVYWZ7DoGMfg
-AwIDAQABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fIAECAwEAAQ==
------END PUBLIC KEY-----"""
 
 
 def claims(**other: object) -> dict[str, Any]:
@@ -82,23 +78,23 @@ def test_an_unsigned_token_is_refused_whatever_it_calls_itself(algorithm: object
 @pytest.mark.parametrize("algorithm", ["none", "HS512", "RS256", "hs256"])
 def test_a_good_signature_under_another_algorithm_is_refused(algorithm: str) -> None:
     head, body, signature = TOKENS.write("ada", "login", NOW).split(".")
-    other = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "typ": "JWT"}).encode()).rstrip(b"=").decode()
+    other = (
+        base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "typ": "JWT"}).encode()).rstrip(b"=").decode()
+    )
     assert other != head
     with pytest.raises(NotLoggedIn):
         TOKENS.read(f"{other}.{body}.{signature}", NOW)
 
 
 @pytest.mark.rule("auth-7")
-@pytest.mark.parametrize("secret", [bytes(32), SECRET[::-1], SECRET + b"\0", PUBLIC_KEY, b"meshfleet" * 4])
+@pytest.mark.parametrize("secret", [b"", bytes(32), SECRET[::-1], SECRET[:31], b"meshfleet" * 4])
 def test_a_token_of_another_secret_is_refused(secret: bytes) -> None:
-    # Signed by ourselves rather than by the library, which refuses to take a public key for a secret.
-    token = _signed(claims(), secret)
-    assert Tokens(SECRET).read(_signed(claims(), SECRET), NOW).username == "ada"
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(token, NOW)
+        TOKENS.read(_signed(claims(), secret), NOW)
 
 
 def _signed(body: dict[str, Any], secret: bytes) -> str:
+    # By hand: the library refuses to write what it takes for a mistake.
     unsigned = forged({"alg": "HS256", "typ": "JWT"}, body).rpartition(".")[0]
     algorithm = jwt.get_algorithm_by_name("HS256")
     signature = algorithm.sign(unsigned.encode(), secret)

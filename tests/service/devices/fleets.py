@@ -110,7 +110,7 @@ def is_chosen(member: Member, chosen: Filter) -> bool:
         set(chosen.labels) <= member.labels
         and chosen.connected in {None, seen.connected}
         and chosen.model in {None, seen.model}
-        and _has_firmware(seen, chosen.firmware)
+        and _has_firmware(member, chosen.firmware)
         and chosen.hardware in {None, seen.hardware}
         and _is_called(name_of(seen), chosen.name)
         and chosen.gateway in {None, seen.gateway}
@@ -118,10 +118,18 @@ def is_chosen(member: Member, chosen: Filter) -> bool:
     )
 
 
-def _has_firmware(seen: Sighting, wanted: Version | None) -> bool:
+def firmware_of(member: Member) -> Version:
+    """What a device of such a fleet always has."""
+    firmware = member.sighting.firmware
+    assert firmware is not UNSET
+    return firmware
+
+
+def _has_firmware(member: Member, wanted: Version | None) -> bool:
     if wanted is None:
         return True
-    return seen.firmware == wanted if wanted.beta else tuple(seen.firmware)[:3] == wanted[:3]  # type: ignore[arg-type] # always set here
+    firmware = firmware_of(member)
+    return firmware == wanted if wanted.beta else firmware[:3] == wanted[:3]
 
 
 def _is_called(name: str, wanted: str | None) -> bool:

@@ -5,25 +5,41 @@ from __future__ import annotations
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from meshfleet.settings import Settings
-from tests.service.http.running import PASSWORD, Running, running
+from tests.service.http import running
+from tests.service.http.running import PASSWORD, Clock, Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
-    import pytest
 
     from meshfleet.db import Database
 
 LOGIN: Final = "/api/v1/auth/login"
 
 
+class StandingClock(Clock):
+    """Stands still until it is moved: however slow the machine is, a test sees the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stands_at = super().__call__()
+
+    def __call__(self) -> int:
+        return self._stands_at + self._ahead
+
+
 def behind_a_proxy(request: pytest.FixtureRequest) -> Iterator[Running]:
-    """A service, for a module, that believes us where a request comes from."""
+    """A service, for a module, that believes us where a request comes from, with a clock that stands."""
     database: Database = request.getfixturevalue(f"{request.param}_of_module")
-    with running(database, Settings(trusted_proxies=(ip_network("127.0.0.1"),))) as service:
-        yield service
+    settings = Settings(trusted_proxies=(ip_network("127.0.0.1"),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "Clock", StandingClock)
+        with running.running(database, settings) as service:
+            yield service
     database.close()
 
 

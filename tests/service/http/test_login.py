@@ -1,30 +1,231 @@
-"""Logging in, staying in, and going."""
+"""Logging in: what is asked, what is answered, and what nobody learns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import logging
+from typing import TYPE_CHECKING, Any
 
+import jwt
 import pytest
+from argon2 import PasswordHasher
+from sqlalchemy import select
 
+from meshfleet.db.tables import account
+from meshfleet.service.accounts import people
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.wire.rest import Role
+from tests.service.http.addresses import LOGIN, behind_a_proxy, try_login
 from tests.service.http.running import PASSWORD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.service.http.running import Running
+
+ME = "/api/v1/auth/me"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest) -> Iterator[Running]:
+    yield from behind_a_proxy(request)
+
+
+@pytest.mark.rule("auth-1", "auth-2", "rest-6")
+def test_who_knows_the_password_gets_a_token(service: Running) -> None:
+    answer = try_login(service, service.new_user(), at="192.0.2.1")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
+    assert answer.headers["Cache-Control"] == "no-store"
+    body = answer.json()
+    assert body == {"status": "SUCCESS", "authToken": body["authToken"], "sessionId": None}
+    header = jwt.get_unverified_header(body["authToken"])
+    assert header == {"alg": "HS256", "typ": "JWT"}
+
+
+@pytest.mark.rule("auth-6")
+def test_a_token_says_that_it_lives_half_an_hour(service: Running) -> None:
+    username = service.new_user()
+    claims = jwt.decode(service.log_in(username), options={"verify_signature": False})
+    assert (claims["sub"], claims["exp"] - claims["iat"]) == (username, 1800)
+    assert claims["iat"] == service.clock() // 1000
 
 
 @pytest.mark.rule("auth-11")
-def test_a_token_tells_whose_it_is(service: Running) -> None:
-    username = service.new_user()
+@pytest.mark.parametrize("role", list(Role))
+def test_a_token_tells_whose_it_is(service: Running, role: Role) -> None:
+    username = service.new_user(role)
     with service.client(service.log_in(username)) as client:
-        assert client.get("/api/v1/auth/me").json() == {
-            "username": username,
-            "role": "viewer",
-            "kind": "user",
+        assert client.get(ME).json() == {"username": username, "role": role, "kind": "user"}
+
+
+def test_a_user_name_is_read_in_any_case(service: Running) -> None:
+    username = service.new_user()
+    with service.client(service.log_in(username.upper())) as client:
+        assert client.get(ME).json()["username"] == username
+
+
+@pytest.mark.rule("auth-3", "rest-9", "rest-13")
+def test_an_unknown_user_and_a_wrong_password_look_the_same(service: Running) -> None:
+    username = service.new_user()
+    tries = [(username, PASSWORD + "x"), ("nobody", PASSWORD), (username.upper(), ""), ("", "")]
+    answers = [try_login(service, *each, at=f"203.0.113.{place}") for place, each in enumerate(tries)]
+    for answer in answers:
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert answer.json() == {
+            "type": "about:blank",
+            "title": "Unauthorized",
+            "status": 401,
+            "detail": "this is not the name and password of a user",
+            "instance": LOGIN,
+            "code": "wrong-credentials",
+            "errors": [],
         }
+    shown = [{**answer.headers, "date": "", "body": answer.content} for answer in answers]
+    assert shown == shown[:1] * 4
 
 
-def test_a_wrong_password_is_refused(service: Running) -> None:
-    answer = service.anonymous.post(
-        "/api/v1/auth/login", json={"username": service.new_user(), "password": PASSWORD + "x"}
-    )
+@pytest.mark.rule("auth-3")
+@pytest.mark.parametrize(
+    "username", ["a\0b", " ", "é", "x" * 100_000, "' OR 1=1 --", "apikey", "c0ffee000001", "\U0001f600", "%"]
+)
+def test_a_name_that_nobody_can_have_is_an_unknown_name(service: Running, username: str) -> None:
+    answer = try_login(service, username, at=f"203.0.114.{len(username) % 200}")
     assert (answer.status_code, answer.json()["code"]) == (401, "wrong-credentials")
+
+
+@pytest.mark.rule("auth-3", "auth-5")
+def test_a_removed_user_is_an_unknown_user(service: Running) -> None:
+    username = service.new_user()
+    assert service.admin.delete(f"/api/v1/users/{username}").status_code == 204
+    answer = try_login(service, username, at="203.0.115.1")
+    assert (answer.status_code, answer.json()["code"]) == (401, "wrong-credentials")
+
+
+@pytest.mark.rule("auth-1", "rest-5", "rest-10", "rest-11")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"username": "ada"}, "password"),
+        ({"password": PASSWORD}, "username"),
+        ({"username": 5, "password": PASSWORD}, "username"),
+        ({"username": "ada", "password": None}, "password"),
+        ({"username": "ada", "password": [PASSWORD]}, "password"),
+        ({"username": "ada", "password": PASSWORD, "remember": True}, "remember"),
+        ({"Username": "ada", "password": PASSWORD}, "Username"),
+        ({}, "username"),
+        ([], "body"),
+        (PASSWORD, "body"),
+    ],
+)
+def test_a_body_that_is_no_login_is_refused_and_the_field_named(
+    service: Running, body: Any, field: str
+) -> None:
+    answer = service.anonymous.post(LOGIN, json=body)
+    assert answer.status_code == 400
+    assert [each["field"] for each in answer.json()["errors"]] == [field]
+    assert PASSWORD not in answer.text
+
+
+@pytest.mark.rule("rest-11")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        f'{{"username": "ada", "password": "{PASSWORD}"'.encode(),
+        f'{{"username": "ada", "password": "{PASSWORD}\\ud800"}}'.encode(),
+        f'{{"username": "ada", "password": "{PASSWORD}'.encode() + b'\xff"}',
+        f"username=ada&password={PASSWORD}".encode(),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_without_repeating_it(service: Running, body: bytes) -> None:
+    answer = service.anonymous.post(LOGIN, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert PASSWORD not in answer.text
+
+
+def test_other_ways_to_ask_are_refused(service: Running) -> None:
+    login = {"username": "ada", "password": PASSWORD}
+    assert service.anonymous.post(LOGIN, data=login).status_code == 415
+    assert service.anonymous.post(LOGIN, params=login).status_code == 400
+    assert service.anonymous.get(LOGIN).status_code == 405
+
+
+@pytest.mark.rule("auth-5", "rest-13")
+def test_a_token_is_taken_from_one_header_in_one_form(service: Running) -> None:
+    token = service.log_in(service.new_user())
+    for header in (f"Bearer {token}", f"bearer {token}", f"BEARER {token}", f"bEaReR {token}"):
+        assert service.anonymous.get(ME, headers={"Authorization": header}).status_code == 200
+    basic = base64.b64encode(f"ada:{PASSWORD}".encode()).decode()
+    for header in (
+        *("", "Bearer", token, f"Bearer  {token}", f"Bearer\t{token}", f"Token {token}"),
+        *(f"Bearer {token} x", f"Bearer {token},{token}", f"Basic {basic}"),
+    ):
+        answer = service.anonymous.get(ME, headers={"Authorization": header})
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer"), header
+        assert answer.json()["code"] == "not-logged-in"
+    twice = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")]
+    assert service.anonymous.get(ME, headers=twice).status_code == 401
+
+
+def test_a_token_is_taken_from_nowhere_else(service: Running) -> None:
+    token = service.log_in(service.new_user())
+    assert service.anonymous.get(ME, headers={"Cookie": f"authToken={token}"}).status_code == 401
+    for name in ("access_token", "authToken", "token"):
+        assert service.anonymous.get(ME, params={name: token}).status_code == 401
+
+
+@pytest.mark.rule("auth-7", "rest-13")
+def test_a_forged_token_is_refused_and_not_repeated(service: Running) -> None:
+    claims = jwt.decode(service.log_in(service.new_user()), options={"verify_signature": False})
+    for forged in (
+        jwt.encode(claims, bytes(32), "HS256"),
+        jwt.encode(claims, "", "none"),
+        jwt.encode(claims, bytes(64), "HS512"),
+        "mfk_" + "x" * 43,
+        "x",
+    ):
+        with service.client(forged) as client:
+            answer = client.get(ME)
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert forged not in answer.json()["detail"]
+
+
+@pytest.mark.rule("auth-19")
+def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(service: Running) -> None:
+    username, weak = service.new_name("old"), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    old = weak.hash(PASSWORD)
+    service.database.write_now(
+        people.create, username, hashed=old, role=Role.VIEWER, by=COMMAND_LINE, now=service.clock()
+    )
+    assert try_login(service, username, PASSWORD + "x", at="203.0.116.1").status_code == 401
+    assert stored(service, username) == old
+    service.log_in(username)
+    renewed = stored(service, username)
+    assert renewed.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    service.log_in(username)
+    assert stored(service, username) == renewed
+
+
+def stored(service: Running, username: str) -> str:
+    query = select(account.c.password).where(account.c.username == username)
+    hashed: str = service.database.read_now(lambda connection: connection.execute(query).scalar_one())
+    return hashed
+
+
+@pytest.mark.rule("rest-11")
+def test_the_log_holds_neither_passwords_nor_tokens(
+    service: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    username = service.new_user()
+    token = service.log_in(username)
+    wrong = "a-wrong-word-of-mine"
+    with service.client(token) as client:
+        assert client.get(ME).status_code == 200
+        client.put("/api/v1/auth/password", json={"current": wrong, "password": PASSWORD + "!"})
+        client.post("/api/v1/auth/logout")
+        assert client.get(ME).status_code == 401
+    try_login(service, username, wrong, at="203.0.117.1")
+    said = [caplog.text, *(str(record.__dict__) for record in caplog.records)]
+    for secret in (PASSWORD, wrong, token, token.rpartition(".")[2]):
+        assert not any(secret in each for each in said if "httpcore" not in each)

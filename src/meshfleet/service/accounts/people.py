@@ -60,7 +60,9 @@ def users(connection: Connection, *, after: str, limit: int) -> list[User]:
 
 
 def password_of(connection: Connection, username: str) -> str | None:
-    """The hash of somebody's password; None: there is no such user."""
+    """The hash of somebody's password; None: there is no such user, or there cannot be."""
+    if "\0" in username:  # PostgreSQL does not even look for it
+        return None
     return connection.execute(select(account.c.password).where(account.c.username == username)).scalar()
 
 

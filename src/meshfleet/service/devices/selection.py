@@ -8,18 +8,24 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, exists, func, literal_column, select
+from sqlalchemy import ColumnElement, UnaryExpression, exists, func, literal_column, select
+from sqlalchemy.sql.operators import custom_op
 
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.service.devices.model import Sort, name_key, three_parts
 from meshfleet.wire.ids import mac_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from sqlalchemy import Connection
 
     from meshfleet.service.devices.model import Filter
+
+NAME: Final = "name"
+"""Stands for conditions on names among those on columns."""
+
+_PLUS: Final = custom_op[Any]("+")
 
 _TRIGRAM: Final = 3
 """Shorter texts have no place in an index of parts of names (rest-36)."""
@@ -28,6 +34,8 @@ _INITIALS: Final = 2
 """How many characters of the beginning of names have an index."""
 
 _LAST: Final = chr(sys.maxunicode)
+_FIRST_SURROGATE: Final = 0xD800
+"""Here begins what no text has; it goes on at E000."""
 
 _SPECIAL: Final = re.compile(r"[\\%_]")
 _ESCAPED: Final = r"\\\g<0>"
@@ -40,14 +48,22 @@ class Name(Struct, frozen=True):
     begins: bool
     on_sqlite: bool
 
-    def condition(self, sort: Sort) -> ColumnElement[bool]:
-        """On a device, written for the index that has the names in the order of the page."""
+    def condition(self, indexed: Collection[str] | None = None) -> ColumnElement[bool]:
+        """On a device, written for the index that has the names in the order of ids."""
         if not self.begins:
             return self._contained
-        if sort is Sort.NAME:
-            return _between(device.c.name_key, self.key, _following(self.key))
-        initials = _start(device.c.name_key, self.key[:_INITIALS])
-        return initials if len(self.key) <= _INITIALS else initials & _start(device.c.name_key, self.key)
+        key = device.c.name_key if indexed is None or NAME in indexed else plain(device.c.name_key)
+        initials = _start(key, self.key[:_INITIALS])
+        return initials if len(self.key) <= _INITIALS else initials & _start(key, self.key)
+
+    @property
+    def following(self) -> str | None:
+        """The first text after all that begin with this, by code point; None: there is none."""
+        shorter = self.key.rstrip(_LAST)
+        if not shorter:
+            return None
+        number = ord(shorter[-1]) + 1
+        return shorter[:-1] + chr(0xE000 if number == _FIRST_SURROGATE else number)
 
     @property
     def in_parts(self) -> str | None:
@@ -72,16 +88,28 @@ class Selection(Struct, frozen=True):
     name: Name | None = None
     ids: tuple[int, ...] | None = None
 
-    def conditions(self, sort: Sort = Sort.ID) -> Iterator[ColumnElement[bool]]:
-        """All that must hold, as conditions on a device."""
-        yield from self.facts(sort)
+    def conditions(
+        self, sort: Sort = Sort.ID, *, indexed: Collection[str] | None = None
+    ) -> Iterator[ColumnElement[bool]]:
+        """All that must hold, as conditions on a device.
+
+        `indexed` are the columns whose indexes SQLite may use; without it, all.
+        """
+        yield from self.facts(sort, indexed=indexed)
         yield from (has_label(device.c.id, number) for number in self.labels)
 
-    def facts(self, sort: Sort = Sort.ID, *, named: bool = True) -> Iterator[ColumnElement[bool]]:
-        """What must hold besides the labels, with or without the name."""
-        yield from (device.c[column] == value for column, value in self.columns.items())
-        if self.name is not None and named:
-            yield self.name.condition(sort)
+    def facts(
+        self, sort: Sort = Sort.ID, *, indexed: Collection[str] | None = None, named: bool = True
+    ) -> Iterator[ColumnElement[bool]]:
+        """What must hold besides the labels, with or without the name.
+
+        How a name begins is left out where names are sorted: there it is a range of the sort.
+        """
+        for name, value in self.columns.items():
+            column = device.c[name]
+            yield (column if indexed is None or name in indexed else plain(column)) == value
+        if self.name is not None and named and not (self.name.begins and sort is Sort.NAME):
+            yield self.name.condition(indexed)
         if self.ids is not None:
             yield device.c.id.in_(self.ids)
 
@@ -99,6 +127,11 @@ def select_by(connection: Connection, chosen: Filter) -> Selection | None:
 def has_label(number: ColumnElement[int], wanted: int) -> ColumnElement[bool]:
     """Whether a device has a label."""
     return exists().where(device_label.c.label == wanted, device_label.c.device == number)
+
+
+def plain(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A column with a sign in front of it, which keeps SQLite from using an index of it."""
+    return UnaryExpression(column, operator=_PLUS, type_=column.type)
 
 
 def _labels(connection: Connection, texts: tuple[str, ...]) -> tuple[int, ...] | None:
@@ -120,19 +153,6 @@ def _name(text: str, *, on_sqlite: bool) -> Name | None:
 def _start(column: ColumnElement[str], start: str) -> ColumnElement[bool]:
     # Numbers as they stand in the index: SQLite knows it by its words.
     return func.substr(column, literal_column("1"), literal_column(str(len(start)))) == start
-
-
-def _between(column: ColumnElement[str], first: str, end: str | None) -> ColumnElement[bool]:
-    return column >= first if end is None else (column >= first) & (column < end)
-
-
-def _following(start: str) -> str | None:
-    """The first text after all that begin with this, by code point; None: there is none."""
-    shorter = start.rstrip(_LAST)
-    if not shorter:
-        return None
-    number = ord(shorter[-1]) + 1
-    return shorter[:-1] + chr(0xE000 if chr(number) == "\ud800" else number)  # no text has what lies between
 
 
 def _columns(chosen: Filter) -> dict[str, Any]:

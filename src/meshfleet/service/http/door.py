@@ -47,6 +47,8 @@ class Door:
             return
         started = time.perf_counter()
         answer = _Answer(send, secure=scope["scheme"] == "https")
+        if scope["method"] == "HEAD":  # the server leaves out the body
+            scope = {**scope, "method": "GET"}
         scope["path"] = canonical(scope["raw_path"])
         try:
             await self._inside(scope, _in_time(receive), answer)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
+from meshfleet.errors import NotFound
+
 
 def canonical(raw: bytes) -> str:
     """A path with each of its parts decoded, but for slashes, which would part it anew.
@@ -17,5 +19,8 @@ def canonical(raw: bytes) -> str:
 
 
 def segment(text: str) -> str:
-    """A part of such a path as it was meant."""
-    return text.replace("%2F", "/").replace("%25", "%")
+    """A part of such a path as it was meant. Nothing here has a name with NUL or without UTF-8 in it."""
+    meant = text.replace("%2F", "/").replace("%25", "%")
+    if "\0" in meant or any("\ud800" <= char <= "\udfff" for char in meant):
+        raise NotFound("there is nothing here")
+    return meant

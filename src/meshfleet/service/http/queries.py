@@ -68,6 +68,8 @@ def _spelt(query: bytes, known: Mapping[str, _Parameter]) -> list[tuple[str, str
         parameter = known.get(name.lower())
         if parameter is None:
             wrong.append(Fault(plain(name), "is not a parameter here"))
+        elif "\0" in value:
+            wrong.append(Fault(parameter.name, "has a NUL character in it"))
         elif parameter in seen and not parameter.repeatable:
             wrong.append(Fault(parameter.name, "is given more than once"))
         else:

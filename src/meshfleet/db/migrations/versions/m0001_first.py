@@ -105,15 +105,21 @@ def _devices() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_device")),
     )
     op.create_index(
-        op.f("ix_device_connected_connected_at_id"), "device", ["connected", "connected_at", "id"]
+        "ix_device_by_connectivity",
+        "device",
+        ["connected", "connected_at", "id", "model", "firmware", "hardware"],
+    )
+    op.create_index(
+        "ix_device_by_name", "device", ["name_key", "id", "model", "firmware", "hardware", "connected"]
     )
     op.create_index(op.f("ix_device_connected_id"), "device", ["connected", "id"])
+    op.create_index(op.f("ix_device_firmware_hardware_id"), "device", ["firmware", "hardware", "id"])
     op.create_index(op.f("ix_device_firmware_id"), "device", ["firmware", "id"])
     op.create_index(op.f("ix_device_gateway_id"), "device", ["gateway", "id"])
     op.create_index(op.f("ix_device_hardware_id"), "device", ["hardware", "id"])
     op.create_index(op.f("ix_device_model_firmware_id"), "device", ["model", "firmware", "id"])
+    op.create_index(op.f("ix_device_model_hardware_id"), "device", ["model", "hardware", "id"])
     op.create_index(op.f("ix_device_model_id"), "device", ["model", "id"])
-    op.create_index(op.f("ix_device_name_key_id"), "device", ["name_key", "id"])
     op.create_table(
         "device_state",
         sa.Column("device", _KEY, autoincrement=False, nullable=False),
@@ -177,5 +183,5 @@ def _names() -> None:
         return
     op.execute(
         "CREATE VIRTUAL TABLE device_name USING fts5("
-        "name_key, content = 'device', content_rowid = 'id', tokenize = 'trigram case_sensitive 1')"
+        "name_key, content = 'device', content_rowid = 'id', tokenize = 'trigram case_sensitive 1', columnsize = 0)"
     )

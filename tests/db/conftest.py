@@ -1,0 +1,63 @@
+"""Databases that nobody has prepared, beside the fresh ones that the tests of the service use."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+import pytest
+
+from meshfleet.db import Database, open_database
+from tests.service.conftest import (
+    database,
+    postgresql_database,
+    postgresql_server,
+    sqlite_database,
+    sqlite_template,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["database", "postgresql_database", "postgresql_server", "sqlite_database", "sqlite_template"]
+
+_numbers = count()
+
+
+class Place(NamedTuple):
+    """Where a database is, or will be."""
+
+    address: str
+    folder: Path
+
+    def open(self) -> Database:
+        """Open it as the service does."""
+        return open_database(self.address, self.folder)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where no table has been made yet."""
+    found: Place = request.getfixturevalue(f"{request.param}_place")
+    return found
+
+
+@pytest.fixture
+def sqlite_place(tmp_path: Path) -> Place:
+    return Place("sqlite", tmp_path)
+
+
+@pytest.fixture
+def postgresql_place(postgresql_server: str, tmp_path: Path) -> Iterator[Place]:
+    name = f"empty_{next(_numbers)}"
+    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        yield Place(f"{postgresql_server}/{name}", tmp_path)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -1,0 +1,183 @@
+"""A PostgreSQL server that is restarted, gone, or does not let us in: an error of ours, and nothing private."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import traceback
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from meshfleet.db import open_database
+from meshfleet.db import postgresql as on_server
+from meshfleet.errors import DatabaseUnavailable, FleetError, UnusableDatabase, WrongSettings
+from tests.db.test_database import PATIENCE, add, texts
+from tests.db.test_postgresql import scalar
+from tests.servers import free_port, postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from meshfleet.db import Database
+    from tests.db.conftest import Place
+
+PASSWORD = "hush-hush"  # noqa: S105 # of nobody
+_PRIVATE = "nobody's business"
+
+
+@pytest.fixture
+def database(postgresql_database: Database) -> Iterator[Database]:
+    yield postgresql_database
+    postgresql_database.close()
+
+
+def refusal(address: str, folder: Path) -> FleetError:
+    """The error of ours with which a server is refused, which does not hold the password."""
+    with pytest.raises(FleetError) as raised:
+        open_database(address, folder)
+    assert PASSWORD not in "".join(traceback.format_exception(raised.value))
+    return raised.value
+
+
+# --- A server that is not there all the time ---
+
+
+async def _use_all(database: Database) -> None:
+    await asyncio.gather(*(database.read(scalar, "SELECT pg_sleep(0.05)") for _ in range(8)))
+
+
+def test_sessions_that_were_ended_are_replaced_unnoticed(database: Database) -> None:
+    asyncio.run(_use_all(database))
+    ended = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity"
+    ended += " WHERE datname = current_database() AND pid != pg_backend_pid()"
+    assert database.read_now(scalar, ended) == 7
+    asyncio.run(_use_all(database))
+    assert database.write_now(add, "a") == "a"
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A server that a test may break."""
+    with postgresql() as (host, port):
+        yield f"postgresql://postgres:{PASSWORD}@{host}:{port}/postgres", tmp_path
+
+
+def test_a_server_that_crashed_and_came_back_is_used_again(own_server: tuple[str, Path]) -> None:
+    with closing(_patiently_opened(*own_server)) as database:
+        database.write_now(add, "a")
+        pid = database.read_now(scalar, "SELECT pg_backend_pid()")
+        assert isinstance(pid, int)
+        os.kill(pid, signal.SIGKILL)  # all other sessions end, and the server recovers
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                database.write_now(add, "b")
+                break
+            except DatabaseUnavailable:
+                assert time.monotonic() < until
+            time.sleep(0.02)
+        assert database.read_now(texts) == ["a", "b"]
+
+
+def _patiently_opened(address: str, folder: Path) -> Database:
+    """A server that listens may still be starting up."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return open_database(address, folder)
+        except DatabaseUnavailable:
+            assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
+    with postgresql() as (host, port):
+        address = f"postgresql://postgres:{PASSWORD}@{host}:{port}/postgres"
+        database = _patiently_opened(address, tmp_path)
+        server = database.read_now(
+            scalar, "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int"
+        )
+        assert isinstance(server, int)
+        os.kill(server, signal.SIGQUIT)  # it does not wait for our sessions
+    with closing(database):
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable, match="does not answer") as raised:
+                database.write_now(add, _PRIVATE)
+            shown = "".join(traceback.format_exception(raised.value))
+            assert PASSWORD not in shown
+            assert _PRIVATE not in shown
+            with pytest.raises(DatabaseUnavailable):
+                database.read_now(texts)
+    assert isinstance(refusal(address, tmp_path), DatabaseUnavailable)
+
+
+# --- A server that does not let us in ---
+
+
+def test_a_wrong_password_is_told_without_it(own_server: tuple[str, Path]) -> None:
+    address, folder = own_server
+    _patiently_opened(*own_server).close()
+    with psycopg.connect(address, autocommit=True) as server:
+        server.execute("ALTER ROLE postgres PASSWORD 'another'")
+        lines = b"SELECT 'host all all all scram-sha-256'"
+        path = server.execute("SHOW hba_file").fetchone()
+        assert path is not None
+        server.execute(b"COPY (%b) TO '%b'" % (lines, path[0].encode()))
+        server.execute("SELECT pg_reload_conf()")
+    until = time.monotonic() + PATIENCE
+    while True:  # until the server has read it
+        try:
+            psycopg.connect(address).close()
+        except psycopg.OperationalError:
+            break
+        assert time.monotonic() < until
+    assert "password authentication failed" in str(refusal(address, folder))
+
+
+def test_an_unknown_host_a_shut_port_and_a_missing_database_are_told(
+    postgresql_server: str, tmp_path: Path
+) -> None:
+    server = postgresql_server.replace("postgres@", f"postgres:{PASSWORD}@")
+    for address, word in (
+        (f"postgresql://u:{PASSWORD}@nowhere.invalid/x", "nowhere.invalid"),
+        (f"postgresql://u:{PASSWORD}@127.0.0.1:{free_port()}/x", "refused"),
+        (f"{server}/missing", '"missing" does not exist'),
+        (f"{server}/postgres?sslmode=require", "SSL"),
+    ):
+        error = refusal(address, tmp_path)
+        assert isinstance(error, DatabaseUnavailable)
+        assert word in str(error)
+
+
+@pytest.mark.parametrize("tail", ["?port=abc", "?no-such-option=1", "?plugin=x", "?sslmode=bogus"])
+def test_an_address_with_nonsense_in_it_is_an_error_of_ours(
+    postgresql_server: str, tmp_path: Path, tail: str
+) -> None:
+    server = postgresql_server.replace("postgres@", f"postgres:{PASSWORD}@")
+    refusal(f"{server}/postgres{tail}", tmp_path)
+
+
+def test_an_address_that_is_none_is_a_wrong_setting() -> None:
+    with pytest.raises(WrongSettings) as raised:
+        on_server.engines(f"postgresql//u:{PASSWORD}@host")
+    assert PASSWORD not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize(("grant", "word"), [(False, "schema public"), (True, "pg_trgm")])
+def test_missing_permissions_are_told_in_plain_words(postgresql_place: Place, grant: bool, word: str) -> None:  # noqa: FBT001 # a parameter
+    role = f"guest_{postgresql_place.address.rpartition('_')[2]}_{word[:2]}"
+    with psycopg.connect(postgresql_place.address, autocommit=True) as server:
+        server.execute(f"CREATE ROLE {role} LOGIN".encode())
+        if grant:
+            server.execute(f"GRANT ALL ON SCHEMA public TO {role}".encode())
+    address = postgresql_place.address.replace("postgres@", f"{role}:{PASSWORD}@")
+    error = refusal(address, postgresql_place.folder)
+    assert isinstance(error, UnusableDatabase)
+    assert word in str(error)
+    assert "CREATE TABLE" not in str(error)

@@ -1,0 +1,66 @@
+"""The tables hold together: what belongs to a row goes with it, or keeps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from meshfleet.db.tables import account, device, device_label, device_state, gateway, label, metadata, session
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+
+_DEVICE = {"id": 1, "name": "", "name_key": "", "named": False, "model": 0, "variant": 0, "firmware": "0.0.0"}
+_DEVICE |= {"beta": 0, "hardware": "0.0.0", "connected": False, "connected_at": 0, "created_at": 0}
+
+
+def _fill(connection: Connection) -> None:
+    connection.execute(
+        insert(account).values(username="a", password="hash", role="admin", created_at=0)  # noqa: S106 # nobody's
+    )
+    connection.execute(insert(session).values(id="s", username="a", created_at=0, expires_at=0))
+    connection.execute(insert(device).values(_DEVICE))
+    connection.execute(insert(device_state).values(device=1))
+    connection.execute(insert(label).values(id=1, text="l", created_at=0))
+    connection.execute(insert(device_label).values(label=1, device=1))
+
+
+def _counts(connection: Connection) -> dict[str, int]:
+    counted = {
+        name: connection.scalar(select(func.count()).select_from(metadata.tables[name])) for name in _ALL
+    }
+    return {name: number for name, number in counted.items() if number}
+
+
+_ALL = ("account", "session", "device", "device_state", "label", "device_label", "gateway")
+
+
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        ("account", {"device", "device_state", "label", "device_label"}),
+        ("device", {"account", "session", "label"}),
+        ("label", {"account", "session", "device", "device_state"}),
+    ],
+)
+def test_what_belongs_to_a_row_goes_with_it(database: Database, gone: str, left: set[str]) -> None:
+    database.write_now(_fill)
+    database.write_now(lambda connection: connection.execute(metadata.tables[gone].delete()))
+    assert database.read_now(_counts) == dict.fromkeys(left, 1)
+
+
+def test_a_claimed_gateway_cannot_lose_its_device(database: Database) -> None:
+    def claim(connection: Connection) -> None:
+        connection.execute(insert(gateway).values(device=1, claimed_at=0))
+
+    with pytest.raises(IntegrityError):
+        database.write_now(claim)
+    database.write_now(_fill)
+    database.write_now(claim)
+    with pytest.raises(IntegrityError):
+        database.write_now(lambda connection: connection.execute(device.delete()))

@@ -1,0 +1,96 @@
+"""Logging in while somebody tries to harm the service."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from argon2 import PasswordHasher
+
+from meshfleet.errors import TooManyAttempts, WrongCredentials
+from meshfleet.service.accounts import people
+from meshfleet.service.accounts.gatekeeper import Gatekeeper
+from meshfleet.service.accounts.login import Reception
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.accounts.passwords import Passwords
+from meshfleet.service.accounts.throttle import Throttle
+from meshfleet.service.accounts.tokens import Tokens
+from meshfleet.service.operations.figures import Figures
+from meshfleet.wire.rest import Login, Role
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from meshfleet.db import Database
+
+pytestmark = pytest.mark.anyio
+
+WORD = "correct-horse-battery"
+WEAK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.rule("auth-13", "auth-15")
+async def test_attempts_that_were_never_made_do_not_count_as_failures(database: Database) -> None:
+    """Else a crowd at other addresses would lock out the owner of an account, who has made no mistake."""
+    passwords = Passwords()
+    reception = _reception(database, passwords)
+    database.write_now(
+        people.create, "ada", hashed=WEAK.hash(WORD), role=Role.VIEWER, by=COMMAND_LINE, now=NOW
+    )
+    right = Login(username="ada", password=WORD)
+    async with _overrun(passwords):
+        for _ in range(6):
+            with pytest.raises(TooManyAttempts) as told:
+                await reception.log_in(right, "192.0.2.1")
+            assert told.value.retry_after == 1
+    assert (await reception.log_in(right, "192.0.2.1")).status == "SUCCESS"
+    passwords.close()
+
+
+async def test_long_names_do_not_fill_the_memory(database: Database) -> None:
+    """A name may be as long as a body; what failed is remembered, and must not be kept as it came."""
+    passwords = Passwords()
+    reception = _reception(database, passwords)
+    tracemalloc.start()
+    for number in range(8):
+        with pytest.raises((WrongCredentials, TooManyAttempts)):
+            await reception.log_in(Login(username=f"{number}" + "x" * 1_000_000, password=WORD), "192.0.2.1")
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    passwords.close()
+    assert held < 4_000_000, "eight names hold as much as eight bodies"
+
+
+@asynccontextmanager
+async def _overrun(passwords: Passwords) -> AsyncIterator[None]:
+    """Keep every place in the queue taken: who gets an answer asks again at once."""
+    hashed, over = WEAK.hash("another"), asyncio.Event()
+
+    async def guess() -> None:
+        while not over.is_set():
+            with suppress(TooManyAttempts):
+                await passwords.check(hashed, WORD)
+
+    async with asyncio.TaskGroup() as guessing:
+        for _ in range(32):
+            guessing.create_task(guess())
+        await asyncio.sleep(0)
+        yield
+        over.set()
+
+
+def _reception(database: Database, passwords: Passwords) -> Reception:
+    tokens = Tokens(bytes(32))
+    return Reception(
+        database,
+        passwords=passwords,
+        throttle=Throttle(),
+        tokens=tokens,
+        gatekeeper=Gatekeeper(database, tokens, lambda: NOW),
+        figures=Figures(),
+        now=lambda: NOW,
+    )

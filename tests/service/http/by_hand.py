@@ -1,0 +1,83 @@
+"""HTTP by hand, byte by byte: for what no decent client would send."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from http.client import parse_headers
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from email.message import Message
+
+    from tests.service.http.running import Running
+
+_PATIENCE = 10.0
+"""Seconds until a server must have answered; reached only when it is broken."""
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Talk:
+    """A connection to a service."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._stream = connection.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def read(self) -> Answer | None:
+        """The next answer; None: the server has hung up."""
+        try:
+            line = self._stream.readline()
+            if not line:
+                return None
+            headers = parse_headers(self._stream)
+            body = self._stream.read(int(headers.get("content-length", 0)))
+        except ConnectionResetError:  # it hung up on something that we had sent
+            return None
+        return Answer(int(line.split()[1]), headers, body)
+
+    def hang_up(self) -> None:
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def talk(service: Running) -> Iterator[Talk]:
+    """Connect to a service."""
+    place = urlsplit(service.url)
+    assert place.hostname is not None
+    with socket.create_connection((place.hostname, place.port or 80), _PATIENCE) as connection:
+        yield Talk(connection)
+
+
+def ask(service: Running, data: bytes) -> Answer | None:
+    """The first answer to some bytes."""
+    with talk(service) as connection:
+        connection.send(data)
+        return connection.read()
+
+
+def head(line: str, *headers: str) -> bytes:
+    """The head of a request."""
+    return "\r\n".join([f"{line} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode("latin-1")
+
+
+def bearer(service: Running) -> str:
+    """The header with which an admin comes."""
+    return f"Authorization: {service.admin.headers['Authorization']}"

@@ -1,0 +1,155 @@
+"""Who may do what, route by route."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.service.http.access import OPEN, ROLES
+from meshfleet.wire.rest import Role
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.service.http.running import Running
+
+OURS = [(name, least) for name, least in ROLES.items() if least is not OPEN]
+LOWER = [
+    (name, role)
+    for name, least in OURS
+    for role in Role
+    if least is not None and not role.includes(least)
+]
+NOBODY = {"device_id": "bmac-0", "label": "no-such-label", "mac": "0", "username": "-", "key_id": "-"}
+"""Ids of nothing: whoever gets in does no harm."""
+
+
+@pytest.mark.rule("auth-4", "rest-13", "rest-12")
+@pytest.mark.parametrize("name", [name for name, _ in OURS])
+def test_without_a_token_a_route_is_closed(service: Running, name: str) -> None:
+    answer = _ask(service.anonymous, name)
+    assert (answer.status_code, answer.json()["code"]) == (401, "not-logged-in")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.rule("auth-4")
+@pytest.mark.parametrize("name", [name for name, least in ROLES.items() if least is OPEN])
+def test_an_open_route_needs_no_token_and_looks_at_none(service: Running, name: str) -> None:
+    with service.client("nonsense") as client:
+        assert _ask(client, name).status_code == _ask(service.anonymous, name).status_code
+    assert _ask(service.anonymous, name).status_code in {200, 400}
+
+
+@pytest.mark.rule("auth-16", "auth-17", "auth-18", "rest-12")
+@pytest.mark.parametrize(("name", "role"), LOWER)
+def test_a_lower_role_is_refused(service: Running, name: str, role: Role) -> None:
+    answer = _ask(_client(service, role), name)
+    assert (answer.status_code, answer.json()["code"]) == (403, "not-allowed")
+    assert ROLES[name] in answer.json()["detail"]
+
+
+@pytest.mark.rule("auth-16", "auth-17", "auth-18")
+@pytest.mark.parametrize(("name", "least"), OURS)
+def test_the_least_role_is_let_in_and_so_are_those_above(service: Running, name: str, least: Role) -> None:
+    for role in Role:
+        if role.includes(least):
+            assert _ask(_client(service, role), name).status_code in {200, 400, 404, 409}
+
+
+@pytest.mark.rule("auth-4")
+def test_only_these_routes_are_open() -> None:
+    assert {name for name, least in ROLES.items() if least is OPEN} == {
+        "POST /api/v1/auth/login",
+        "GET /api/v1/openapi.json",
+        "GET /healthz",
+        "GET /readyz",
+    }
+
+
+@pytest.mark.rule("auth-16", "auth-17", "auth-18")
+def test_reading_takes_a_viewer_work_an_operator_and_people_and_gateways_an_admin() -> None:
+    for name, least in OURS:
+        method, path = name.split()
+        if path.startswith("/api/v1/auth/") or (method == "GET" and not _is_for_admins(path)):
+            assert least is Role.VIEWER
+        elif "labels" in path or path.endswith("/friendly-name"):
+            assert least is Role.OPERATOR
+        else:
+            assert least is Role.ADMIN
+
+
+@pytest.mark.rule("rest-162")
+def test_the_table_of_roles_and_the_document_have_the_same_routes(service: Running) -> None:
+    document = service.anonymous.get("/api/v1/openapi.json").json()
+    documented = {
+        f"{method.upper()} {path}": operation
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+    assert set(documented) == set(ROLES)
+    for name, least in ROLES.items():
+        assert documented[name]["security"] == ([] if least is OPEN else [{"token": []}])
+        assert ("401" in documented[name]["responses"]) is (
+            least is not OPEN or name == "POST /api/v1/auth/login"
+        )
+        assert ("403" in documented[name]["responses"]) is (least not in {OPEN, Role.VIEWER})
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/v1", "/schema", "/schema/openapi.json", "/docs"])
+def test_nothing_else_is_served(service: Running, path: str) -> None:
+    assert service.admin.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("name", list(ROLES))
+def test_no_other_method_gets_in(service: Running, name: str) -> None:
+    path = name.split()[1]
+    allowed = {each.split()[0] for each in ROLES if each.split()[1] == path}
+    for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - allowed:
+        assert service.admin.request(method, path.format(**NOBODY)).status_code == 405
+
+
+@pytest.mark.rule("auth-5")
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
+def test_the_scheme_is_read_in_any_case(service: Running, scheme: str) -> None:
+    key = service.viewer.headers["Authorization"].removeprefix("Bearer ")
+    answer = service.anonymous.get("/api/v1/auth/me", headers={"Authorization": f"{scheme} {key}"})
+    assert answer.status_code == 200
+
+
+@pytest.mark.rule("auth-5")
+@pytest.mark.parametrize(
+    "form",
+    ["{}", "Bearer{}", "Bearer  {}", "Bearer\t{}", "Basic {}", "Token {}", "Bearer {} x", "Bearer {},", 'Bearer "{}"'],
+)
+def test_no_other_form_is_a_token(service: Running, form: str) -> None:
+    key = service.viewer.headers["Authorization"].removeprefix("Bearer ")
+    answer = service.anonymous.get("/api/v1/auth/me", headers={"Authorization": form.format(key)})
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert key not in answer.text
+
+
+@pytest.mark.rule("auth-4", "auth-5")
+def test_a_token_counts_in_its_header_alone_and_once(service: Running) -> None:
+    token = service.viewer.headers["Authorization"]
+    twice = [("Authorization", token), ("Authorization", token)]
+    key = token.removeprefix("Bearer ")
+    me = "/api/v1/auth/me"
+    assert service.anonymous.get(me, headers=twice).status_code == 401
+    assert service.anonymous.get(me, params={"access_token": key}).status_code == 401
+    assert service.anonymous.get(me, headers={"Cookie": f"token={key}"}).status_code == 401
+
+
+def _client(service: Running, role: Role) -> httpx.Client:
+    return {Role.VIEWER: service.viewer, Role.OPERATOR: service.operator, Role.ADMIN: service.admin}[role]
+
+
+def _ask(client: httpx.Client, name: str) -> httpx.Response:
+    """Ask for what does no harm: with a body that cannot be, about nothing."""
+    method, path = name.split()
+    body = b"{" if method in {"POST", "PUT"} else None
+    return client.request(method, path.format(**NOBODY), content=body)
+
+
+def _is_for_admins(path: str) -> bool:
+    return path.startswith(("/api/v1/users", "/api/v1/api-keys", "/api/v1/audit"))

@@ -1,0 +1,293 @@
+"""Pages of the list of devices, their tokens, and their order."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.devices.model import Sighting
+from meshfleet.wire.ids import Mac
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.service.http.running import Running
+
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+SORTS = ["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
+
+
+def _page(service: Running, path: str = "/api/v1/devices", **query: Any) -> dict[str, Any]:
+    answer = service.admin.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    assert list(answer.json()) == ["items", "nextToken"]
+    return dict(answer.json())
+
+
+def _walk(service: Running, between: Callable[[int], None] = lambda _: None, **query: Any) -> list[str]:
+    """The ids on all pages; `between` happens after each page, which is told its number."""
+    page = _page(service, **query)
+    ids = [item["id"] for item in page["items"]]
+    number = 0
+    while page["nextToken"] is not None:
+        assert len(page["items"]) <= query["MaxResults"]
+        number += 1
+        between(number)
+        page = _page(service, **query, NextToken=page["nextToken"])
+        ids += [item["id"] for item in page["items"]]
+    return ids
+
+
+def _refusal(service: Running, path: str = "/api/v1/devices", **query: Any) -> tuple[int, str]:
+    answer = service.admin.get(path, params=query)
+    return answer.status_code, answer.json().get("code", "")
+
+
+@pytest.fixture(scope="module")
+def gateway(service: Running) -> Mac:
+    """With seven devices behind it, some of the same name, connected or not, and since different times."""
+    gateway = service.new_mac()
+    names = ["b", "A", "a", "É", "B", "ß", "z"]
+    start = service.clock()
+    for number, name in enumerate(names):
+        at, mac = start - number % 3, service.new_mac()
+        service.observe(Sighting(device=mac, at=at, gateway=gateway, name=name, connected=number % 2 == 0))
+    return gateway
+
+
+def _new_gateway(service: Running, number: int) -> tuple[Mac, list[str]]:
+    """A gateway of its own, and the ids of the devices behind it, two apart."""
+    gateway, first = service.new_mac(), (0xD00000000000 + (int(service.new_mac(), 16) & 0xFFFF) * 0x10000)
+    macs = [Mac(f"{first + 2 * each:012x}") for each in range(1, number + 1)]
+    service.observe(*(Sighting(device=mac, at=service.clock(), gateway=gateway) for mac in macs))
+    return gateway, [f"bmac-{mac}" for mac in macs]
+
+
+def _token(service: Running, gateway: Mac, **query: Any) -> str:
+    token = _page(service, Gateway=gateway, MaxResults=2, **query)["nextToken"]
+    assert isinstance(token, str)
+    return token
+
+
+@pytest.mark.rule("rest-16", "rest-20", "rest-24", "rest-37")
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8, 1000])
+def test_the_pages_together_are_the_list(service: Running, gateway: Mac, sort: str, limit: int) -> None:
+    whole = _page(service, Gateway=gateway, Sort=sort)
+    assert (len(whole["items"]), whole["nextToken"]) == (7, None)
+    walked = _walk(service, Gateway=gateway, Sort=sort, MaxResults=limit)
+    assert walked == [item["id"] for item in whole["items"]]
+
+
+@pytest.mark.rule("rest-37")
+def test_lists_are_sorted_as_asked(service: Running, gateway: Mac) -> None:
+    def listed(**query: str) -> list[dict[str, Any]]:
+        return list(_page(service, Gateway=gateway, **query)["items"])
+
+    by_id = listed()
+    assert [item["id"] for item in by_id] == sorted(item["id"] for item in by_id)
+    assert [item["friendlyName"] for item in listed(Sort="friendlyName")] == [
+        "A",
+        "a",
+        "b",
+        "B",
+        "ß",
+        "z",
+        "É",
+    ]
+    states = [tuple(item["connectivity"].values()) for item in listed(Sort="connectivity")]
+    assert states == sorted(states)
+    assert {connected for connected, _ in states} == {False, True}
+    for sort in ("id", "friendlyName", "connectivity"):
+        assert listed(Sort=f"-{sort}") == listed(Sort=sort)[::-1], sort
+
+
+@pytest.mark.rule("rest-23", "rest-24")
+def test_without_a_number_a_page_has_a_hundred_items(service: Running) -> None:
+    gateway, devices = _new_gateway(service, 101)
+    page = _page(service, Gateway=gateway)
+    assert [item["id"] for item in page["items"]] == devices[:100]
+    rest = _page(service, Gateway=gateway, NextToken=page["nextToken"])
+    assert ([item["id"] for item in rest["items"]], rest["nextToken"]) == (devices[100:], None)
+
+
+@pytest.mark.rule("rest-23")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0",
+        "1001",
+        "-1",
+        "",
+        "x",
+        "1.5",
+        "1.0",
+        "1e1",
+        "1_0",
+        "+5",
+        " 5",
+        "5 ",
+        "true",
+        "null",
+        "9" * 40,
+        "\uff15",
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/v1/devices", "/api/v1/labels", "/api/v1/gateways"])
+def test_a_number_of_items_that_cannot_be_is_refused(service: Running, path: str, value: str) -> None:
+    answer = service.viewer.get(path, params={"MaxResults": value})
+    assert answer.status_code == 400, answer.text
+    assert [each["field"] for each in answer.json()["errors"]] == ["MaxResults"]
+
+
+@pytest.mark.rule("rest-17", "rest-18")
+def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters(
+    service: Running, gateway: Mac
+) -> None:
+    ids = [item["id"] for item in _page(service, Gateway=gateway)["items"]]
+    first = _page(service, Gateway=gateway, Ids=ids, MaxResults=2)
+    token = first["nextToken"]
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
+    again = {
+        "gateway": f"BMAC-{gateway.upper()}",
+        "IDS": [*ids[::-1], ids[0]],
+        "nexttoken": token,
+        "sort": "id",
+    }
+    for limit, expected in [(1, ids[2:3]), (4, ids[2:6]), (1000, ids[2:])]:
+        assert [item["id"] for item in _page(service, **again, maxresults=limit)["items"]] == expected
+
+
+@pytest.mark.rule("rest-18", "rest-19")
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"Sort": "-id"},
+        {"Sort": "friendlyName"},
+        {"Connected": "true"},
+        {"Connected": "false"},
+        {"Label": "x"},
+        {"ModelNumber": "0000"},
+        {"FirmwareVersion": "0.0.0"},
+        {"HardwareVersion": "0.0.0"},
+        {"FriendlyName": "a"},
+        {"Gateway": "0123456789ab"},
+        {"Ids": "bmac-0123456789ab"},
+    ],
+)
+def test_a_token_of_other_filters_is_refused(service: Running, gateway: Mac, other: dict[str, str]) -> None:
+    token = _token(service, gateway)
+    assert _refusal(service, **{"Gateway": gateway, **other, "NextToken": token}) == (400, "invalid-token")
+    assert _refusal(service, **other, NextToken=token) == (400, "invalid-token")
+    assert _refusal(service, NextToken=token) == (400, "invalid-token")
+
+
+@pytest.mark.rule("rest-19")
+def test_a_token_of_another_list_is_refused(service: Running) -> None:
+    for _ in range(2):
+        service.operator.post("/api/v1/labels", json={"label": service.new_name("label")})
+        service.admin.post("/api/v1/gateways", json={"mac": service.new_mac()})
+        service.new_user()
+    lists = ["devices", "labels", "gateways", "audit", "users", "api-keys"]
+    tokens = {name: _page(service, f"/api/v1/{name}", MaxResults=1)["nextToken"] for name in lists}
+    assert None not in tokens.values()
+    for name in lists:
+        for other, token in tokens.items():
+            if other != name:
+                refusal = _refusal(service, f"/api/v1/{name}", NextToken=token)
+                assert refusal == (400, "invalid-token"), (name, other)
+
+
+@pytest.mark.rule("rest-18", "rest-19")
+def test_no_bit_of_a_token_can_be_changed(service: Running, gateway: Mac) -> None:
+    token = _token(service, gateway)
+    for place, letter in enumerate(token):
+        for bit in range(6):
+            other = ALPHABET[ALPHABET.index(letter) ^ 1 << bit]
+            forged = token[:place] + other + token[place + 1 :]
+            assert _refusal(service, Gateway=gateway, NextToken=forged) == (400, "invalid-token"), (
+                place,
+                bit,
+            )
+
+
+@pytest.mark.rule("rest-18", "rest-19")
+@pytest.mark.parametrize("name", ["x", "xy", "xyz"])
+def test_a_token_of_any_length_has_one_spelling(service: Running, name: str) -> None:
+    gateway = service.new_mac()
+    service.new_device(gateway=gateway, name=name)
+    service.new_device(gateway=gateway, name="zz")
+    query: dict[str, Any] = {"Gateway": gateway, "Sort": "friendlyName", "MaxResults": 1}
+    token = _page(service, **query)["nextToken"]
+    assert len(_page(service, **query, NextToken=token)["items"]) == 1
+    forged = [token[:-1] + letter for letter in ALPHABET if letter != token[-1]]
+    forged += [token + "=" * number for number in (1, 2, 3, 4)]
+    forged += [f" {token}", f"{token}\n", f"{token}A", token[1:], token.swapcase(), f"{token}.{token}"]
+    accepted = [
+        each for each in forged if _refusal(service, **query, NextToken=each) != (400, "invalid-token")
+    ]
+    assert accepted == []
+
+
+@pytest.mark.rule("rest-18", "rest-19")
+def test_what_is_no_token_is_refused(service: Running, gateway: Mac) -> None:
+    token = _token(service, gateway)
+    unsigned = [
+        base64.urlsafe_b64encode(bytes(16) + where).decode() for where in (b"[0]", b"", b"null", b'["')
+    ]
+    wrong = ["", "A", "null", "0", "é", "\N{DOOR}", "%", "../", "A" * 5000, *unsigned]
+    wrong += [token[:length] for length in range(1, len(token))]
+    for each in wrong:
+        assert _refusal(service, Gateway=gateway, NextToken=each) == (400, "invalid-token"), each
+
+
+@pytest.mark.rule("rest-20", "rest-21")
+@pytest.mark.parametrize("sort", ["id", "-id"])
+def test_devices_that_come_and_go_meanwhile_make_none_appear_twice_or_go_missing(
+    service: Running, sort: str
+) -> None:
+    gateway, devices = _new_gateway(service, 12)
+    gone: list[str] = []
+    come: list[str] = []
+
+    def disturb(number: int) -> None:
+        """Remove what was shown first and last, and what comes later; add beside them; rename others."""
+        shown = devices[2 * number - 1] if sort == "id" else devices[-2 * number]
+        for device in {devices[0], shown, devices[6]} - set(gone):
+            service.admin.delete(f"/api/v1/devices/{device}")
+            gone.append(device)
+        for device in (devices[0], shown, devices[9]):
+            mac = Mac(f"{int(device[5:], 16) + 1:012x}")
+            service.observe(Sighting(device=mac, at=service.clock(), gateway=gateway, connected=True))
+            come.append(f"bmac-{mac}")
+        body = {"name": service.new_name("another")}
+        service.operator.put(f"/api/v1/devices/{devices[10]}/friendly-name", json=body)
+
+    walked = _walk(service, disturb, Gateway=gateway, Sort=sort, MaxResults=2)
+    assert len(walked) == len(set(walked))
+    assert walked == sorted(walked, reverse=sort == "-id")
+    assert set(devices) - set(gone) <= set(walked) <= set(devices) | set(come)
+
+
+@pytest.mark.rule("rest-22")
+def test_renames_meanwhile_move_only_the_renamed_in_a_list_by_name(service: Running) -> None:
+    gateway, devices = _new_gateway(service, 9)
+
+    def disturb(number: int) -> None:
+        body = {"name": "Aaa" if number % 2 else "Zzz"}
+        service.operator.put(f"/api/v1/devices/{devices[4]}/friendly-name", json=body)
+
+    walked = _walk(service, disturb, Gateway=gateway, Sort="friendlyName", MaxResults=2)
+    assert [each for each in walked if each != devices[4]] == [each for each in devices if each != devices[4]]
+
+
+@pytest.mark.rule("rest-16", "rest-20")
+def test_a_page_behind_which_all_has_gone_is_empty_and_the_last(service: Running) -> None:
+    gateway, devices = _new_gateway(service, 4)
+    token = _token(service, gateway)
+    for device in devices:
+        service.admin.delete(f"/api/v1/devices/{device}")
+    assert _page(service, Gateway=gateway, NextToken=token) == {"items": [], "nextToken": None}

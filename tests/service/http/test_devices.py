@@ -1,0 +1,297 @@
+"""Devices as they are listed, shown, counted and forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.devices.model import Sighting
+from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.wire.times import from_millis, write_time
+
+if TYPE_CHECKING:
+    from tests.service.http.running import Running
+
+FIELDS = ["id", "friendlyName", "modelNumber", "labels", "bootMode", "connectivity"]
+FIELDS += ["firmwareVersion", "hardwareVersion", "imei", "status"]
+LIVE = ["gateway", "parent", "rssi", "battery", "lastReportAt", "updating", "place"]
+NEVER_HEARD = "bmac-0123456789ab"
+
+OPERATIONS = [
+    ("GET", "/api/v1/devices/{}", None),
+    ("DELETE", "/api/v1/devices/{}", None),
+    ("PUT", "/api/v1/devices/{}/friendly-name", {"name": "a name"}),
+    ("PUT", "/api/v1/devices/{}/labels/any", None),
+    ("DELETE", "/api/v1/devices/{}/labels/any", None),
+]
+"""All that names a device in its path."""
+
+
+def _listed(service: Running, device: str, **query: str) -> dict[str, Any]:
+    answer = service.viewer.get("/api/v1/devices", params={"Ids": device, **query})
+    assert answer.status_code == 200, answer.text
+    (item,) = answer.json()["items"]
+    return dict(item)
+
+
+def _shown(service: Running, device: str) -> dict[str, Any]:
+    answer = service.viewer.get(f"/api/v1/devices/{device}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def _full(service: Running, **facts: Any) -> str:
+    """A device of which all is known."""
+    known: dict[str, Any] = {
+        "model": ModelNumber("000F"),
+        "firmware": Version(2, 4, 1, 3),
+        "hardware": Version.parse("1.7"),
+        "imei": "356938035643809",
+        "connected": True,
+        "status": 0,
+        "boot_mode": "dfu",
+        "gateway": service.new_mac(),
+        "parent": service.new_mac(),
+        "rssi": -70,
+        "battery": 88,
+    }
+    return service.new_device(**known | facts)
+
+
+@pytest.mark.rule("rest-6", "rest-28", "rest-29", "rest-30", "rest-31", "rest-32", "rest-33", "rest-45")
+@pytest.mark.rule("rest-48", "rest-53")
+def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: Running) -> None:
+    mac = service.new_mac()
+    at = service.clock()
+    service.observe(Sighting(device=mac, at=at))
+    item = _listed(service, f"bmac-{mac}")
+    assert list(item) == FIELDS
+    assert item == {
+        "id": f"bmac-{mac}",
+        "friendlyName": f"Device {mac[-4:]}",
+        "modelNumber": "0000",
+        "labels": [],
+        "bootMode": None,
+        "connectivity": {"connected": False, "timestamp": write_time(from_millis(at))},
+        "firmwareVersion": "0.0.0",
+        "hardwareVersion": "0.0.0",
+        "imei": None,
+        "status": None,
+    }
+    assert list(item["connectivity"]) == ["connected", "timestamp"]
+
+
+@pytest.mark.rule("rest-29", "rest-45", "rest-49", "rest-50", "rest-54", "rest-55", "rest-56")
+def test_of_a_device_that_told_all_the_list_tells_the_same_ten_fields(service: Running) -> None:
+    device = _full(service)
+    item = _listed(service, device)
+    assert list(item) == FIELDS
+    assert item.pop("connectivity")["connected"] is True
+    assert item == {
+        "id": device,
+        "friendlyName": f"MT PocketClip 231 {device[-4:]}",
+        "modelNumber": "000F",
+        "labels": [],
+        "bootMode": "dfu",
+        "firmwareVersion": "2.4.1",
+        "hardwareVersion": "1.7.0",
+        "imei": "356938035643809",
+        "status": 0,
+    }
+
+
+@pytest.mark.rule("rest-38")
+def test_live_adds_one_field_at_the_end(service: Running) -> None:
+    gateway, parent = service.new_mac(), service.new_mac()
+    device = _full(service, gateway=gateway, parent=parent)
+    item = _listed(service, device, Include="live")
+    assert list(item) == [*FIELDS, "live"]
+    live = item.pop("live")
+    assert list(live) == LIVE
+    assert item == _listed(service, device)
+    last = live.pop("lastReportAt")
+    assert last == item["connectivity"]["timestamp"]
+    assert live == {
+        "gateway": gateway,
+        "parent": parent,
+        "rssi": -70,
+        "battery": 88,
+        "updating": False,
+        "place": None,
+    }
+
+
+@pytest.mark.rule("rest-38")
+def test_live_of_a_device_that_was_never_heard_is_nothing(service: Running) -> None:
+    mac = service.new_mac()
+    service.observe(Sighting(device=mac, at=service.clock(), heard=False))
+    live = _listed(service, f"bmac-{mac}", Include="live")["live"]
+    assert live == {**dict.fromkeys(LIVE), "updating": False}
+
+
+@pytest.mark.parametrize("value", ["Live", "LIVE", "all", "", "live,live", "null"])
+def test_nothing_but_live_can_be_included(service: Running, value: str) -> None:
+    answer = service.viewer.get("/api/v1/devices", params={"Include": value})
+    assert answer.status_code == 400, answer.text
+    assert [each["field"] for each in answer.json()["errors"]] == ["Include"]
+
+
+@pytest.mark.rule("rest-39", "rest-49")
+def test_a_device_alone_is_told_with_four_more_fields(service: Running) -> None:
+    device = _full(service)
+    shown = _shown(service, device)
+    assert list(shown) == [*FIELDS, "live", "firmwareVersionText", "product", "claimedAt"]
+    assert shown["firmwareVersionText"] == "2.4.1-beta.3"
+    assert shown["product"] == "MT PocketClip 231"
+    assert shown["claimedAt"] is None
+    assert {name: shown[name] for name in [*FIELDS, "live"]} == _listed(service, device, Include="live")
+
+
+@pytest.mark.rule("rest-39")
+def test_a_release_has_the_same_version_in_both_fields(service: Running) -> None:
+    shown = _shown(service, service.new_device(firmware=Version(2, 4, 1)))
+    assert (shown["firmwareVersion"], shown["firmwareVersionText"]) == ("2.4.1", "2.4.1")
+    assert shown["product"] is None
+
+
+@pytest.mark.rule("rest-53")
+def test_the_time_of_connectivity_is_that_of_its_last_change(service: Running) -> None:
+    mac = service.new_mac()
+    start = service.clock()
+    for passed, connected in [(0, True), (1000, True), (2000, False), (3000, False)]:
+        service.observe(Sighting(device=mac, at=start + passed, connected=connected))
+    assert _listed(service, f"bmac-{mac}")["connectivity"] == {
+        "connected": False,
+        "timestamp": write_time(from_millis(start + 2000)),
+    }
+
+
+@pytest.mark.rule("rest-54")
+def test_boot_mode_is_null_again_after_an_update(service: Running) -> None:
+    device = service.new_device(boot_mode="dfu")
+    service.observe(Sighting(device=Mac(device[5:]), at=service.clock() + 1, boot_mode=None))
+    assert _listed(service, device)["bootMode"] is None
+
+
+@pytest.mark.rule("rest-55")
+def test_a_status_other_than_zero_is_told_as_it_is(service: Running) -> None:
+    assert _listed(service, service.new_device(status=255))["status"] == 255
+
+
+@pytest.mark.rule("rest-15")
+@pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
+def test_a_malformed_id_in_a_path_is_not_found(service: Running, method: str, path: str, body: Any) -> None:
+    device = service.new_device()
+    mac = device[5:]
+    wrong = [mac, device.upper(), f"bmac-{mac.upper()}", device[:-1], f"{device}0", f"bmac-bmac-{mac}"]
+    wrong += [
+        "bmac-",
+        "0",
+        "-",
+        f"BMAC-{mac}",
+        f"bmac-{mac[:-1]}g",
+        f"{device}%0A",
+        f"%20{device}",
+        f"{device}%20",
+    ]
+    wrong += [
+        f"bmac-{mac[:-1]}%EF%BC%91",
+        "%00",
+        "%FF",
+        f"{device}%2F",
+        f"..%2F{device}",
+        f"{device}%00",
+        "%25",
+    ]
+    for each in wrong:
+        answer = service.admin.request(method, path.format(each), json=body)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), each
+    assert service.viewer.get(f"/api/v1/devices/{device}").status_code == 200
+
+
+@pytest.mark.rule("rest-15")
+@pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
+def test_an_unknown_device_is_not_found(service: Running, method: str, path: str, body: Any) -> None:
+    answer = service.admin.request(method, path.format(NEVER_HEARD), json=body)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    assert answer.json()["instance"] == path.format(NEVER_HEARD)
+    listed = service.viewer.get("/api/v1/devices", params={"Ids": NEVER_HEARD})
+    assert listed.json() == {"items": [], "nextToken": None}
+
+
+def test_a_device_written_with_percent_signs_is_the_same(service: Running) -> None:
+    device = service.new_device()
+    assert _shown(service, device.replace("-", "%2d"))["id"] == device
+
+
+@pytest.mark.rule("rest-40")
+def test_only_an_admin_forgets_a_device(service: Running) -> None:
+    device = service.new_device()
+    for client in (service.viewer, service.operator):
+        answer = client.delete(f"/api/v1/devices/{device}")
+        assert (answer.status_code, answer.json()["code"]) == (403, "not-allowed")
+    answer = service.admin.delete(f"/api/v1/devices/{device}")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert service.viewer.get(f"/api/v1/devices/{device}").status_code == 404
+    assert service.admin.delete(f"/api/v1/devices/{device}").status_code == 404
+    rows = service.admin.get("/api/v1/audit", params={"Target": device}).json()["items"]
+    assert [(row["action"], row["actor"]) for row in rows] == [("device.forget", "api-key: key of a admin")]
+
+
+@pytest.mark.rule("rest-40", "rest-41")
+def test_a_forgotten_device_comes_back_without_name_and_labels_when_it_is_heard(service: Running) -> None:
+    device, label = service.new_device(), service.new_name("label")
+    name = service.new_name("A peculiar name")
+    service.operator.put(f"/api/v1/devices/{device}/labels/{label}")
+    service.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": name})
+    service.admin.delete(f"/api/v1/devices/{device}")
+    for query in ({"Label": label}, {"FriendlyName": name}, {"Ids": device}):
+        assert service.viewer.get("/api/v1/devices", params=query).json()["items"] == [], query
+    service.observe(Sighting(device=Mac(device[5:]), at=service.clock()))
+    item = _listed(service, device)
+    assert (item["friendlyName"], item["labels"]) == (f"Device {device[-4:]}", [])
+    assert service.viewer.get("/api/v1/devices", params={"FriendlyName": name}).json()["items"] == []
+
+
+@pytest.mark.rule("rest-42")
+def test_a_summary_counts_what_the_filters_select(service: Running) -> None:
+    gateway = service.new_mac()
+    label, other = service.new_name("a"), service.new_name("b")
+    models = [ModelNumber("0018"), ModelNumber("0018"), ModelNumber("000F")]
+    versions = [Version(1, 0, 0), Version(2, 0, 0), Version(2, 0, 0, 1)]
+    devices = [
+        service.new_device(gateway=gateway, model=model, firmware=firmware, connected=firmware[0] == 1)
+        for model, firmware in zip(models, versions, strict=True)
+    ]
+    service.operator.post("/api/v1/labels", json={"label": label, "deviceIds": devices})
+    service.operator.post("/api/v1/labels", json={"label": other, "deviceIds": devices[:1]})
+    summary = service.viewer.get("/api/v1/devices/summary", params={"gateway": gateway}).json()
+    assert list(summary) == ["total", "connected", "disconnected", "models", "firmware", "labels", "exact"]
+    assert isinstance(summary.pop("exact"), bool)
+    assert summary == {
+        "total": 3,
+        "connected": 1,
+        "disconnected": 2,
+        "models": [{"value": "0018", "count": 2}, {"value": "000F", "count": 1}],
+        "firmware": [{"value": "2.0.0", "count": 2}, {"value": "1.0.0", "count": 1}],
+        "labels": [{"value": label, "count": 3}, {"value": other, "count": 1}],
+    }
+    narrow = {"Gateway": gateway, "Label": [label, other], "Connected": "true"}
+    assert service.viewer.get("/api/v1/devices/summary", params=narrow).json()["total"] == 1
+
+
+@pytest.mark.rule("rest-42")
+def test_a_summary_of_nothing_is_zero(service: Running) -> None:
+    summary = service.viewer.get("/api/v1/devices/summary", params={"Label": "nobody has it"}).json()
+    assert (summary["total"], summary["models"], summary["labels"]) == (0, [], [])
+
+
+@pytest.mark.rule("rest-42")
+@pytest.mark.parametrize(
+    "query", ["ModelNumber=x", "Connected=perhaps", "MaxResults=1", "Sort=id", "Include=live"]
+)
+def test_a_summary_takes_the_filters_of_the_list_and_nothing_else(service: Running, query: str) -> None:
+    answer = service.viewer.get(f"/api/v1/devices/summary?{query}")
+    assert answer.status_code == 400
+    assert [each["field"] for each in answer.json()["errors"]] == [query.partition("=")[0]]

@@ -1,0 +1,90 @@
+"""Every operation, asked with what its own document allows and with what it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from meshfleet.service.http.access import ROLES
+
+if TYPE_CHECKING:
+    from schemathesis import Case
+
+    from tests.service.http.running import Running
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = 25
+
+
+@pytest.fixture(scope="module")
+def schema(service: Running) -> Any:
+    """The document that the service tells."""
+    return schemathesis.openapi.from_url(f"{service.url}/api/v1/openapi.json")
+
+
+@pytest.fixture(scope="module")
+def known(service: Running) -> dict[str, list[str]]:
+    """Ids of things that are there, for paths: nobody would guess them."""
+    devices = [service.new_device() for _ in range(5)]
+    macs = [service.new_mac() for _ in range(3)]
+    labels = [service.new_name("label") for _ in range(3)]
+    for label in labels:
+        service.admin.post("/api/v1/labels", json={"label": label, "deviceIds": devices[:3]})
+    for mac in macs:
+        service.admin.post("/api/v1/gateways", json={"mac": mac})
+    keys = [
+        service.admin.post("/api/v1/api-keys", json={"name": service.new_name("key"), "role": "admin"}).json()
+        for _ in range(3)
+    ]
+    return {
+        "device_id": devices,
+        "mac": [*macs, devices[0].removeprefix("bmac-")],
+        "label": labels,
+        "username": [service.new_user() for _ in range(2)],
+        "key_id": [key["id"] for key in keys],  # none of these is the one that we come with
+    }
+
+
+@pytest.mark.rule("rest-9", "rest-12", "rest-16", "rest-162")
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("name", list(ROLES))
+def test_an_operation_answers_as_its_document_says(
+    service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: GenerationMode
+) -> None:
+    method, path = name.split()
+    headers = {"Authorization": service.admin.headers["Authorization"]}
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=schema[path][method].as_strategy(generation_mode=mode), choice=st.integers(0, 9))
+    def ask(case: Case, choice: int) -> None:
+        for parameter in case.path_parameters or {}:
+            if choice < len(known[parameter]):
+                case.path_parameters[parameter] = known[parameter][choice]
+        case.call_and_validate(headers=headers, checks=CHECKS)
+
+    ask()
+    assert service.admin.get("/api/v1/auth/me").status_code == 200

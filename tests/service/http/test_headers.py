@@ -1,0 +1,103 @@
+"""Headers that every answer has, or has not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.service.http.access import ROLES
+from tests.service.http.by_hand import ask, bearer, head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.service.http.running import Running
+
+EVERYWHERE = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+NOWHERE = ("server", "x-powered-by", "set-cookie", "access-control-allow-origin", "strict-transport-security")
+
+
+def _check(headers: Mapping[str, str]) -> None:
+    assert {name: headers.get(name) for name in EVERYWHERE} == EVERYWHERE
+    assert [name for name in NOWHERE if name in headers] == []
+
+
+@pytest.mark.parametrize("name", list(ROLES))
+def test_every_route_answers_with_safe_headers(service: Running, name: str) -> None:
+    method, path = name.split()
+    path = path.format(device_id="x", label="no-such-label", mac="x", username="-", key_id="-")
+    body = b"{" if method in {"POST", "PUT"} else None
+    _check(service.admin.request(method, path, content=body).headers)
+    _check(service.anonymous.request(method, path, content=body).headers)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        head("GET /nothing"),
+        head("PATCH /healthz"),
+        head("OPTIONS /healthz", "Origin: http://elsewhere", "Access-Control-Request-Method: GET"),
+        head("GET /healthz", "Origin: http://elsewhere"),
+        head("GET /api/v1/devices?Unknown=x"),
+        head("POST /api/v1/auth/login", "Content-Length: 2000000"),
+        head("POST /api/v1/auth/login", "Content-Length: 2", "Content-Type: text/plain") + b"{}",
+        b"this is no request\r\n\r\n",
+    ],
+    ids=["404", "405", "preflight", "origin", "401", "413", "415", "no HTTP"],
+)
+def test_errors_answer_with_safe_headers(service: Running, request_: bytes) -> None:
+    answer = ask(service, request_)
+    assert answer is not None
+    _check({name.lower(): value for name, value in answer.headers.items()})
+
+
+def test_a_head_answers_with_safe_headers_alone(service: Running) -> None:
+    answer = service.anonymous.head("/healthz")
+    assert (answer.status_code, answer.content) == (405, b"")
+    _check(answer.headers)
+
+
+def test_what_succeeds_answers_with_safe_headers(service: Running) -> None:
+    label = service.new_name("label")
+    for answer in (
+        service.admin.post("/api/v1/labels", json={"label": label}),
+        service.admin.delete(f"/api/v1/labels/{label}"),
+        service.admin.post(
+            "/api/v1/api-keys", json={"name": service.new_name("key"), "role": "viewer"}
+        ),
+    ):
+        assert answer.is_success
+        _check(answer.headers)
+
+
+def test_no_header_of_a_request_comes_back(service: Running) -> None:
+    answer = ask(service, head("GET /healthz", bearer(service), "X-Request-Id: abc", "X-Evil: abc"))
+    assert answer is not None
+    assert not [name for name, value in answer.headers.items() if "abc" in value or "mfk_" in value]
+
+
+@pytest.mark.parametrize("path", ["/x%0D%0ASet-Cookie:%20a=b", "/api/v1/users/%0D%0AX:y"])
+def test_a_line_end_in_a_path_makes_no_header(service: Running, path: str) -> None:
+    answer = ask(service, head(f"GET {path}", bearer(service)))
+    assert answer is not None
+    assert answer.status == 404
+    assert "set-cookie" not in answer.headers
+    assert "x" not in answer.headers
+
+
+def test_json_is_said_to_be_json(service: Running) -> None:
+    for path in ("/healthz", "/readyz", "/api/v1/devices", "/api/v1/openapi.json"):
+        assert service.admin.get(path).headers["Content-Type"] == "application/json"
+
+
+def test_a_page_is_small_on_the_wire_or_says_how_long_it_is(service: Running) -> None:
+    answer = service.admin.get("/api/v1/openapi.json")
+    assert int(answer.headers["Content-Length"]) == answer.num_bytes_downloaded

@@ -1,0 +1,152 @@
+"""Heads that no decent client sends: what is ambiguous is refused, and nothing breaks."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.http.running import Running, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.db import Database
+
+
+@pytest.fixture(scope="module")
+def service(sqlite_of_module: Database) -> Iterator[Running]:
+    """A service on one database: which one does not matter here."""
+    with running(sqlite_of_module) as service:
+        yield service
+    sqlite_of_module.close()
+
+
+@pytest.fixture(autouse=True)
+def healthy(service: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever happens, the service goes on and has no error to tell of."""
+    yield
+    assert service.anonymous.get("/healthz").status_code == 200
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"hello\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /healthz HTTP/3.0\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /healthz now HTTP/1.1\r\n\r\n",
+        b"GET healthz HTTP/1.1\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\n\r\n",
+        b"GET /?FriendlyName=\xff HTTP/1.1\r\n\r\n",
+        b"CONNECT elsewhere:443 HTTP/1.1\r\n\r\n",
+        b"EVIL /healthz HTTP/1.1\r\n\r\n",
+        bytes(range(256)) * 4,
+    ],
+)
+def test_what_is_no_http_is_refused_and_ends_the_connection(service: Running, data: bytes) -> None:
+    with talk(service) as connection:
+        connection.send(data)
+        answer = connection.read()
+        assert answer is not None
+        assert answer.status == 400
+        assert connection.read() is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Content-Length: 4", "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding: chunked", "Content-Length: 4"),
+        ("Content-Length: 4", "Content-Length: 5"),
+        ("Content-Length: 4, 5",),
+        ("Content-Length: -4",),
+        ("Content-Length: +4",),
+        ("Content-Length: 0x4",),
+        ("Content-Length: 99999999999999999999999999",),
+        ("Transfer-Encoding: gzip",),
+        ("Transfer-Encoding: chunked, gzip",),
+        ("Transfer-Encoding: identity, chunked, chunked",),
+    ],
+    ids=", ".join,
+)
+def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
+    service: Running, headers: tuple[str, ...]
+) -> None:
+    """Or a proxy and we might not agree where the next request begins."""
+    with talk(service) as connection:
+        connection.send(head("POST /api/v1/labels", *headers) + b"0\r\n\r\n" + head("GET /healthz"))
+        answer = connection.read()
+        assert answer is not None
+        assert answer.status == 400
+        assert connection.read() is None
+
+
+@pytest.mark.parametrize("chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"])
+def test_a_broken_chunk_ends_the_connection(service: Running, chunk: bytes) -> None:
+    with talk(service) as connection:
+        connection.send(head("POST /api/v1/labels", bearer(service), "Transfer-Encoding: chunked") + chunk)
+        answer = connection.read()
+        assert answer is not None
+        assert answer.status == 400
+        assert connection.read() is None
+
+
+def test_a_whole_address_counts_by_its_path(service: Running) -> None:
+    answer = ask(service, head("GET http://elsewhere/healthz", "Connection: close"))
+    assert answer is not None
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"])
+def test_a_path_is_what_it_says(service: Running, path: str) -> None:
+    answer = ask(service, head(f"OPTIONS {path}", "Connection: close"))
+    assert answer is not None
+    assert answer.status == 404
+    assert answer.json()["instance"] == path
+
+
+def test_an_upgrade_is_not_taken_up(service: Running) -> None:
+    answer = ask(
+        service,
+        head("GET /healthz", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+    )
+    assert answer is not None
+    assert answer.status == 200
+
+
+def test_who_waits_to_be_asked_for_a_body_is_asked(service: Running) -> None:
+    with talk(service) as connection:
+        expect = head("POST /api/v1/labels", bearer(service), "Expect: 100-continue", "Content-Length: 14")
+        connection.send(expect)
+        go_on = connection.read()
+        connection.send(b'{"label": "x"}')
+        answer = connection.read()
+    assert [each and each.status for each in (go_on, answer)] == [100, 200]
+
+
+def test_an_old_client_gets_an_answer_and_a_closed_connection(service: Running) -> None:
+    with talk(service) as connection:
+        connection.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+        answer = connection.read()
+        assert answer is not None
+        assert answer.status == 200
+        assert connection.read() is None
+
+
+def test_when_all_connections_are_taken_a_problem_says_so(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshfleet.service.app._CONNECTIONS", 2)
+    with running(sqlite_database) as full, talk(full), talk(full):
+        answer = ask(full, head("GET /healthz", "Connection: close"))
+    sqlite_database.close()
+    assert answer is not None
+    assert (answer.status, answer.headers["Content-Type"]) == (503, "application/problem+json")

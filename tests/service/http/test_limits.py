@@ -1,0 +1,231 @@
+"""What is too large, too slow, or no HTTP: it costs little, and nobody else notices."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.service.http import connection as connections
+from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.http.running import Running, running
+
+if TYPE_CHECKING:
+    from asyncio import Transport
+    from collections.abc import Iterator
+
+    from meshfleet.db import Database
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def service(sqlite_of_module: Database) -> Iterator[Running]:
+    """A service on one database: which one does not matter here."""
+    with running(sqlite_of_module) as service:
+        yield service
+    sqlite_of_module.close()
+
+
+@pytest.fixture(autouse=True)
+def healthy(service: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever happens, the service goes on and has no error to tell of."""
+    yield
+    assert service.anonymous.get("/healthz").status_code == 200
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+def impatient(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A service all of whose limits of time are short."""
+    for name in ("http.connection._HEAD_SECONDS", "http.door._BODY_SECONDS", "app._KEPT"):
+        monkeypatch.setattr(f"meshfleet.service.{name}", 0.1)
+    with running(sqlite_database) as service:
+        yield service
+    sqlite_database.close()
+
+
+def _label_of(size: int) -> bytes:
+    """A body of so many bytes that is right but for its size."""
+    return b'{"label": "x"}' + b" " * (size - 14)
+
+
+# --- Too large ---
+
+
+@pytest.mark.rule("rest-27", "rest-12")
+def test_a_body_of_one_mebibyte_is_read_and_one_byte_more_is_not(service: Running) -> None:
+    assert service.admin.post("/api/v1/labels", content=_label_of(MEBIBYTE)).status_code == 200
+    answer = service.admin.post("/api/v1/labels", content=_label_of(MEBIBYTE + 1))
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+
+
+@pytest.mark.rule("rest-27")
+@pytest.mark.parametrize(("size", "status"), [(MEBIBYTE, 200), (MEBIBYTE + 1, 413)])
+def test_the_same_holds_for_a_body_in_chunks(service: Running, size: int, status: int) -> None:
+    body = _label_of(size)
+    parts = (body[start : start + 60_000] for start in range(0, size, 60_000))
+    assert service.admin.post("/api/v1/labels", content=parts).status_code == status
+
+
+@pytest.mark.rule("rest-27")
+def test_a_body_that_will_be_too_large_is_refused_before_it_comes(service: Running) -> None:
+    answer = ask(service, head("POST /api/v1/labels", bearer(service), f"Content-Length: {MEBIBYTE + 1}"))
+    assert answer is not None
+    assert answer.status == 413
+
+
+@pytest.mark.rule("rest-27")
+def test_who_may_not_come_in_need_not_send_a_body(service: Running) -> None:
+    answer = ask(service, head("POST /api/v1/labels", f"Content-Length: {MEBIBYTE}"))
+    assert answer is not None
+    assert answer.status == 401
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "GET /" + "x" * 200_000,
+        "GET /healthz HTTP/1.1\r\nX: " + "x" * 200_000,
+        "GET /healthz HTTP/1.1\r\n" + "X: x\r\n" * 40_000,
+    ],
+    ids=["path", "header", "headers"],
+)
+def test_a_head_without_end_is_cut_off(service: Running, start: str) -> None:
+    with talk(service) as connection:
+        try:
+            connection.send(start.encode())
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it did not even wait for the rest
+        assert connection.read() is None
+
+
+def test_a_long_head_that_ends_is_read(service: Running) -> None:
+    answer = ask(service, head("GET /healthz", "X: " + "x" * 30_000, "Connection: close"))
+    assert answer is not None
+    assert answer.status == 200
+
+
+# --- Too slow ---
+
+
+def test_a_head_that_does_not_end_in_time_is_cut_off(impatient: Running) -> None:
+    with talk(impatient) as connection:
+        connection.send(b"GET /healthz HTTP/1.1\r\nHost: ")
+        assert connection.read() is None
+
+
+def test_who_says_nothing_is_cut_off(impatient: Running) -> None:
+    with talk(impatient) as connection:
+        assert connection.read() is None
+
+
+def test_who_says_no_more_is_cut_off(impatient: Running) -> None:
+    with talk(impatient) as connection:
+        connection.send(head("GET /healthz"))
+        assert connection.read() is not None
+        assert connection.read() is None
+
+
+def test_a_second_head_that_does_not_end_is_cut_off(impatient: Running) -> None:
+    with talk(impatient) as connection:
+        connection.send(head("GET /healthz"))
+        assert connection.read() is not None
+        connection.send(b"GET /hea")
+        assert connection.read() is None
+
+
+def test_an_empty_line_is_no_request_and_keeps_no_connection(impatient: Running) -> None:
+    with talk(impatient) as connection:
+        connection.send(head("GET /healthz"))
+        assert connection.read() is not None
+        connection.send(b"\r\n")
+        assert connection.read() is None
+
+
+@pytest.mark.parametrize("line", ["POST /nothing", "POST /api/v1/labels", "GET /healthz"])
+def test_the_rest_of_a_body_that_nobody_reads_keeps_no_connection(impatient: Running, line: str) -> None:
+    with talk(impatient) as connection:
+        connection.send(head(line, "Content-Length: 1000") + b"x")
+        assert connection.read() is not None
+        connection.send(b"x")
+        assert connection.read() is None
+
+
+def test_after_a_body_that_was_too_slow_the_connection_ends(impatient: Running) -> None:
+    with talk(impatient) as connection:
+        connection.send(head("POST /api/v1/labels", bearer(impatient), "Content-Length: 1000") + b"{")
+        answer = connection.read()
+        assert answer is not None
+        assert answer.status == 408
+        connection.send(b"x")
+        assert connection.read() is None
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 1000", "Transfer-Encoding: chunked"])
+def test_who_goes_in_the_middle_of_a_body_is_not_missed(service: Running, framing: str) -> None:
+    with talk(service) as connection:
+        connection.send(head("POST /api/v1/labels", bearer(service), framing) + b"5\r\n{")
+        connection.hang_up()
+
+
+# --- One after the other ---
+
+
+def test_pipelined_requests_are_answered_in_their_order(service: Running) -> None:
+    with talk(service) as connection:
+        paths = ("/healthz", "/api/v1/auth/me", "/nothing", "/api/v1/openapi.json")
+        connection.send(b"".join(head(f"GET {path}") for path in paths))
+        answers = [connection.read() for _ in paths]
+    assert [answer and answer.status for answer in answers] == [200, 401, 404, 200]
+
+
+def test_a_request_behind_a_long_body_does_not_end_the_connection(service: Running) -> None:
+    body = _label_of(100_000)
+    second = head("GET /healthz")
+    with talk(service) as connection:
+        first = head("POST /api/v1/labels", bearer(service), f"Content-Length: {len(body)}")
+        connection.send(first + body + second[:20])
+        answer = connection.read()
+        assert answer is not None
+        assert answer.status == 200
+        connection.send(second[20:])
+        assert connection.read() is not None
+
+
+@pytest.mark.rule("rest-27")
+def test_after_a_refused_body_the_connection_serves_again_or_ends(service: Running) -> None:
+    with talk(service) as connection:
+        size = 2 * MEBIBYTE
+        try:
+            connection.send(head("POST /api/v1/labels", bearer(service), f"Content-Length: {size}"))
+            answer = connection.read()
+            connection.send(b"x" * size + head("GET /nothing"))
+            after = connection.read()
+        except (BrokenPipeError, ConnectionResetError):
+            after = None
+    assert answer is not None
+    assert answer.status == 413
+    assert after is None or after.status == 404
+
+
+def test_small_answers_are_not_held_back_until_they_fill_a_packet(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or every request on a connection that is kept takes 40 ms."""
+    told: list[int] = []
+
+    class Telling(connections.Connection):
+        def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
+            super().connection_made(transport)
+            connection = transport.get_extra_info("socket")
+            told.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr("meshfleet.service.app.Connection", Telling)
+    with running(sqlite_database) as service:
+        assert service.anonymous.get("/healthz").status_code == 200
+    sqlite_database.close()
+    assert all(told)
+    assert told

@@ -1,0 +1,170 @@
+"""Texts that a database or a codec chokes on: they are refused, or not found, and never an error of ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.service.http.by_hand import ask, bearer, head
+from tests.service.http.running import PASSWORD
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.service.http.running import Running
+
+NUL = "%00"
+ODD = {
+    "nul": NUL,
+    "nul inside": f"a{NUL}b",
+    "no UTF-8": "%ff",
+    "cut UTF-8": "%F0%9F",
+    "surrogate": "%ED%A0%80",
+    "control": "%1F",
+    "line end": "%0D%0A",
+    "percent": "%25",
+    "encoded slash": "%2F",
+    "dots": "%2E%2E",
+    "backslash": "%5C",
+    "quote": "%27%22",
+    "long": "x" * 5000,
+    "private use": "%EF%BF%BF",
+}
+
+
+@pytest.mark.rule("rest-15")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/{}"),
+        ("GET", "/api/v1/users/{}"),
+        ("PUT", "/api/v1/users/{}"),
+        ("DELETE", "/api/v1/users/{}"),
+        ("DELETE", "/api/v1/api-keys/{}"),
+        ("GET", "/api/v1/gateways/{}"),
+        ("DELETE", "/api/v1/gateways/{}"),
+        ("POST", "/api/v1/gateways/{}/credentials"),
+        ("GET", "/api/v1/devices/{}"),
+        ("DELETE", "/api/v1/devices/{}"),
+        ("PUT", "/api/v1/devices/{}/labels/x"),
+        ("DELETE", "/api/v1/devices/{}/labels/x"),
+        ("DELETE", "/api/v1/labels/{}"),
+    ],
+)
+def test_an_odd_text_in_a_path_is_not_found(service: Running, method: str, path: str) -> None:
+    body = b'{"role": "viewer"}' if method == "PUT" and "users" in path else b""
+    found = {}
+    for name, odd in ODD.items():
+        request = head(f"{method} {path.format(odd)}", bearer(service), f"Content-Length: {len(body)}")
+        answer = ask(service, request + body)
+        found[name] = answer and (answer.status, answer.json()["code"], answer.json()["instance"])
+    assert found == {name: (404, "not-found", path.format(odd)) for name, odd in ODD.items()}
+
+
+@pytest.mark.parametrize("odd", [NUL, f"a{NUL}b", "%ff", "%ED%A0%80", "%1F", "x" * 5000])
+def test_an_odd_label_is_not_put_on_a_device(service: Running, odd: str) -> None:
+    device = service.new_device()
+    answer = service.admin.put(f"/api/v1/devices/{device}/labels/{odd}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed-text")
+    assert service.admin.delete(f"/api/v1/devices/{device}/labels/{odd}").status_code == 404
+    assert service.admin.get(f"/api/v1/devices/{device}").json()["labels"] == []
+
+
+@pytest.mark.parametrize("odd", [NUL, f"abc{NUL}", f"a{NUL}b", f"{NUL}abcd"])
+@pytest.mark.parametrize("name", ["Label", "FriendlyName", "ModelNumber", "FirmwareVersion", "Gateway", "Ids", "NextToken"])
+def test_a_nul_in_a_filter_of_devices_is_refused(service: Running, name: str, odd: str) -> None:
+    for path in ("/api/v1/devices", "/api/v1/devices/summary"):
+        assert service.admin.get(f"{path}?{name}={odd}").status_code == 400
+
+
+@pytest.mark.parametrize("odd", [NUL, f"abc{NUL}", "%1F", "x" * 5000, "%EF%BF%BF"])
+@pytest.mark.parametrize("name", ["Actor", "Action", "Target"])
+def test_an_odd_filter_of_the_audit_log_finds_nothing_or_is_refused(
+    service: Running, name: str, odd: str
+) -> None:
+    answer = service.admin.get(f"/api/v1/audit?{name}={odd}")
+    assert answer.status_code in {200, 400}
+    assert answer.json().get("items", []) == []
+
+
+ODD_TEXTS = ["\0", "a\0b", "abcdefghij\0", "\x1f", "\x7f", "\x85", "\u2028", "\ufffe", "\U0010ffff"]
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS)
+def test_an_odd_text_in_a_body_is_refused_or_kept_as_it_is(service: Running, odd: str) -> None:
+    device = service.new_device()
+    mac = service.new_mac()
+    admin = service.admin
+    kept = {
+        "label": admin.post("/api/v1/labels", json={"label": odd}),
+        "friendlyName": admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": odd}),
+        "name": admin.post("/api/v1/api-keys", json={"name": odd, "role": "viewer"}),
+    }
+    for field, answer in kept.items():
+        _check_refused_or_kept(answer, field, odd)
+    refused = (
+        admin.post("/api/v1/users", json={"username": odd, "password": PASSWORD, "role": "viewer"}),
+        admin.post("/api/v1/users", json={"username": "somebody", "password": PASSWORD, "role": odd}),
+        admin.post("/api/v1/gateways", json={"mac": odd}),
+        admin.post("/api/v1/api-keys", json={"name": "odd", "role": "viewer", "expiresAt": odd}),
+        admin.post("/api/v1/labels", json={"label": "odd", "deviceIds": [odd]}),
+    )
+    assert [answer.status_code for answer in refused] == [400] * 5
+    claim = admin.post("/api/v1/gateways", json={"mac": mac, "friendlyName": odd})
+    assert claim.status_code in {201, 400}
+    assert ("\0" in odd) <= (claim.status_code == 400)
+
+
+@pytest.mark.rule("auth-3")
+@pytest.mark.parametrize("odd", ["\0", "a\0b", "\x1f", "\U0010ffff", "ﬀ", "İ", "", "x" * 5000])
+def test_nobody_logs_in_by_an_odd_name(service: Running, odd: str) -> None:
+    answer = service.anonymous.post("/api/v1/auth/login", json={"username": odd, "password": PASSWORD})
+    assert answer.status_code in {401, 429}
+
+
+@pytest.mark.parametrize("password", ["0123456789\0", "pässwörd-ß-ÿ", "\U0001f40e" * 10, " " * 10, "x" * 1024])
+def test_a_password_may_be_any_text(service: Running, password: str) -> None:
+    username = service.new_name("odd")
+    created = service.admin.post(
+        "/api/v1/users", json={"username": username, "password": password, "role": "viewer"}
+    )
+    assert created.status_code == 201
+    service.log_in(username, password)
+
+
+@pytest.mark.rule("rest-1")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff\xfe",
+        b'{"label": "\xff"}',
+        b'{"label": "\xed\xa0\x80"}',
+        b'{"label": "\\ud800"}',
+        b'{"label": "\\udc00\\ud800"}',
+        b'{"label": "\n"}',
+        b"\xef\xbb\xbf{}",
+        '{"label": "x"}'.encode("utf-16"),
+        b"\0",
+    ],
+)
+def test_a_body_that_is_no_utf_8_or_no_json_is_refused(service: Running, body: bytes) -> None:
+    for method, path in (
+        ("POST", "/api/v1/labels"),
+        ("POST", "/api/v1/users"),
+        ("PUT", f"/api/v1/devices/{service.new_device()}/friendly-name"),
+        ("POST", "/api/v1/auth/login"),
+    ):
+        answer = service.admin.request(method, path, content=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "malformed-payload")
+
+
+def _check_refused_or_kept(answer: httpx.Response, field: str, odd: str) -> None:
+    if answer.status_code == 400:
+        assert [each["field"] for each in answer.json()["errors"]] == [
+            "name" if field == "friendlyName" else field
+        ]
+    else:
+        assert answer.status_code in {200, 201}
+        assert answer.json()[field] == odd
+        assert "\0" not in odd

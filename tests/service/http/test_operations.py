@@ -1,0 +1,186 @@
+"""What operators look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from meshfleet.db import open_database
+from tests.servers import postgresql
+from tests.service.conftest import _wait_until_ready
+from tests.service.http.running import PASSWORD, Running, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import httpx
+    from prometheus_client.samples import Sample
+
+
+@pytest.mark.rule("rest-159", "rest-160")
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_service_that_runs_is_healthy_and_ready(service: Running, path: str) -> None:
+    answer = service.anonymous.get(path)
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.rule("rest-161")
+def test_figures_are_for_viewers_and_in_the_form_of_prometheus(service: Running) -> None:
+    assert service.anonymous.get("/metrics").status_code == 401
+    answer = service.viewer.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    families = list(text_string_to_metric_families(answer.text))
+    assert {"meshfleet_http_request_seconds", "meshfleet_logins", "meshfleet_devices"} <= {
+        family.name for family in families
+    }
+    assert all(family.documentation for family in families)
+
+
+@pytest.mark.rule("rest-161")
+def test_a_token_of_a_person_opens_the_figures_too(service: Running) -> None:
+    with service.client(service.log_in(service.new_user())) as client:
+        assert client.get("/metrics").status_code == 200
+
+
+@pytest.mark.rule("rest-161")
+def test_requests_are_counted_by_their_route(service: Running) -> None:
+    device = service.new_device()
+    before = _requests(service)
+    service.viewer.get(f"/api/v1/devices/{device}")
+    service.viewer.get("/api/v1/devices/bmac-ffffffffffff")
+    service.viewer.delete(f"/api/v1/devices/{device}")
+    service.viewer.get(f"/no/such/{device}")
+    after = _requests(service)
+    more = {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)}
+    assert more == {
+        ("GET", "/api/v1/devices/{device_id}", "200"): 1,
+        ("GET", "/api/v1/devices/{device_id}", "404"): 1,
+        ("DELETE", "/api/v1/devices/{device_id}", "403"): 1,
+        ("GET", "none", "404"): 1,
+        ("GET", "/metrics", "200"): 1,
+    }
+
+
+@pytest.mark.rule("rest-161")
+def test_no_name_and_no_id_gets_into_the_figures(service: Running) -> None:
+    username, label, device = service.new_user(), service.new_name("label"), service.new_device()
+    service.log_in(username)
+    service.admin.get(f"/api/v1/users/{username}")
+    service.admin.put(f"/api/v1/devices/{device}/labels/{label}")
+    service.admin.get("/api/v1/devices", params={"Label": label})
+    service.admin.get(f"/{username}/{label}")
+    service.anonymous.request("PATCH", f"/api/v1/users/{username}")
+    text = service.viewer.get("/metrics").text
+    assert not [each for each in (username, label, device, "%", "mfk_") if each in text]
+
+
+@pytest.mark.rule("rest-161")
+def test_what_nobody_knows_makes_no_new_lines_in_the_figures(service: Running) -> None:
+    service.anonymous.get("/first")
+    before = len(_requests(service))
+    for number in range(5):
+        service.anonymous.get(f"/first/{number}")
+        service.anonymous.get(f"/{number}%ff")
+    assert len(_requests(service)) == before
+
+
+@pytest.mark.rule("rest-161")
+def test_logins_are_counted_by_their_outcome(service: Running) -> None:
+    before = _figures(service, "meshfleet_logins_total", "outcome")
+    username = service.new_user()
+    service.log_in(username)
+    for _ in range(6):
+        _guess(service, username)
+    after = _figures(service, "meshfleet_logins_total", "outcome")
+    more = {key: count - before.get(key, 0) for key, count in after.items()}
+    assert more == {("succeeded",): 1, ("failed",): 5, ("throttled",): 1}
+
+
+@pytest.mark.rule("rest-161")
+def test_the_fleet_is_counted(service: Running) -> None:
+    before = _figures(service, "meshfleet_devices", "connected")
+    service.new_device()
+    after = _figures(service, "meshfleet_devices", "connected")
+    assert sum(after.values()) == sum(before.values()) + 1
+    summary = service.viewer.get("/api/v1/devices/summary").json()
+    assert after == {("true",): summary["connected"], ("false",): summary["disconnected"]}
+
+
+@pytest.fixture(scope="module")
+def abandoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service whose database has gone away, for good."""
+    with postgresql() as (host, port):
+        server = f"postgresql://postgres@{host}:{port}"
+        _wait_until_ready(server)
+        database = open_database(f"{server}/postgres", tmp_path_factory.mktemp("unused"))
+        with running(database) as service:
+            service.username = service.new_user()  # type: ignore[attr-defined] # for the tests below
+            with psycopg.connect(f"{server}/template1", autocommit=True) as connection:
+                connection.execute("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
+                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
+            yield service
+        database.close()
+
+
+@pytest.mark.rule("rest-159")
+def test_without_its_database_a_service_is_healthy(abandoned: Running) -> None:
+    assert abandoned.anonymous.get("/healthz").status_code == 200
+    assert abandoned.anonymous.get("/api/v1/openapi.json").status_code == 200
+
+
+@pytest.mark.rule("rest-160", "rest-9", "rest-12", "rest-11")
+def test_without_its_database_a_service_is_not_ready(abandoned: Running) -> None:
+    _check_unavailable(abandoned.anonymous.get("/readyz"))
+
+
+@pytest.mark.rule("rest-9", "rest-12", "rest-11")
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/api/v1/devices", None),
+        ("GET", "/api/v1/auth/me", None),
+        ("GET", "/metrics", None),
+        ("POST", "/api/v1/labels", {"label": "x"}),
+        ("POST", "/api/v1/auth/login", {"username": "somebody", "password": PASSWORD}),
+        ("DELETE", "/api/v1/devices/bmac-c0ffee000000", None),
+    ],
+)
+def test_without_its_database_a_service_says_so(
+    abandoned: Running, method: str, path: str, body: object
+) -> None:
+    abandoned.clock.move(seconds=10)  # it must look up anew who asks
+    _check_unavailable(abandoned.admin.request(method, path, json=body))
+
+
+def _check_unavailable(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/problem+json")
+    problem = answer.json()
+    assert list(problem) == ["type", "title", "status", "detail", "instance", "code", "errors"]
+    assert problem["code"] == "database-unavailable"
+    assert not [each for each in ("psycopg", "postgres", "127.0.0.1", "Traceback") if each in answer.text]
+
+
+def _guess(service: Running, username: str) -> None:
+    service.anonymous.post("/api/v1/auth/login", json={"username": username, "password": "wrong-one"})
+
+
+def _samples(service: Running) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(service.viewer.get("/metrics").text):
+        yield from family.samples
+
+
+def _figures(service: Running, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(sample.labels[label] for label in labels): sample.value
+        for sample in _samples(service)
+        if sample.name == name
+    }
+
+
+def _requests(service: Running) -> dict[tuple[str, ...], float]:
+    return _figures(service, "meshfleet_http_request_seconds_count", "method", "route", "status")

@@ -1,0 +1,207 @@
+"""Errors: one form for all of them, whatever went wrong and wherever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.http.running import PASSWORD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from tests.service.http.running import Running
+
+FIELDS = ["type", "title", "status", "detail", "instance", "code", "errors"]
+MEDIA_TYPE = "application/problem+json"
+
+
+def _conflict(service: Running) -> httpx.Response:
+    return service.admin.post(
+        "/api/v1/users", json={"username": service.new_user(), "password": PASSWORD, "role": "viewer"}
+    )
+
+
+def _wrong_password(service: Running) -> httpx.Response:
+    return _log_in(service, service.new_name("nobody"))
+
+
+def _throttled(service: Running) -> httpx.Response:
+    username = service.new_name("guessed")
+    answers = [_log_in(service, username) for _ in range(6)]
+    return answers[-1]
+
+
+def _log_in(service: Running, username: str) -> httpx.Response:
+    return service.anonymous.post("/api/v1/auth/login", json={"username": username, "password": "wrong-one"})
+
+
+PROBLEMS: dict[tuple[int, str], Callable[[Running], httpx.Response]] = {
+    (400, "malformed-payload"): lambda at: at.admin.post("/api/v1/labels", content=b"{"),
+    (400, "malformed-text"): lambda at: at.admin.post("/api/v1/labels", json={"label": ""}),
+    (400, "malformed-mac"): lambda at: at.admin.post("/api/v1/gateways", json={"mac": "x"}),
+    (400, "invalid-request"): lambda at: at.admin.get("/api/v1/devices", params={"Lable": "x"}),
+    (400, "invalid-token"): lambda at: at.admin.get("/api/v1/labels", params={"NextToken": "x"}),
+    (401, "not-logged-in"): lambda at: at.anonymous.get("/api/v1/devices"),
+    (401, "wrong-credentials"): _wrong_password,
+    (403, "not-allowed"): lambda at: at.viewer.get("/api/v1/users"),
+    (404, "not-found"): lambda at: at.admin.get("/api/v1/devices/bmac-ffffffffffff"),
+    (405, "method-not-allowed"): lambda at: at.admin.patch("/api/v1/devices"),
+    (409, "already-exists"): _conflict,
+    (409, "conflict"): lambda at: at.admin.post("/api/v1/auth/logout"),
+    (413, "body-too-large"): lambda at: at.admin.post("/api/v1/labels", content=b" " * (1024 * 1024 + 1)),
+    (415, "unsupported-media-type"): lambda at: at.admin.post("/api/v1/labels", data={"label": "x"}),
+    (429, "too-many-attempts"): _throttled,
+}
+
+
+@pytest.mark.rule("rest-9", "rest-10", "rest-12")
+@pytest.mark.parametrize(("status", "code"), PROBLEMS)
+def test_an_error_has_one_form(service: Running, status: int, code: str) -> None:
+    answer = PROBLEMS[status, code](service)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (status, code)
+    assert answer.headers["Content-Type"] == MEDIA_TYPE
+    _check_form(problem)
+    assert (problem["type"], problem["status"]) == ("about:blank", status)
+    assert problem["instance"] == answer.request.url.raw_path.decode().partition("?")[0]
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.rule("rest-13")
+def test_401_says_how_to_come_in(service: Running) -> None:
+    for ask_wrongly in (PROBLEMS[401, "not-logged-in"], PROBLEMS[401, "wrong-credentials"]):
+        assert ask_wrongly(service).headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.rule("rest-14")
+def test_429_says_when_to_come_back(service: Running) -> None:
+    wait = _throttled(service).headers["Retry-After"]
+    assert wait.isascii()
+    assert wait.isdigit()
+    assert int(wait) >= 1
+
+
+@pytest.mark.rule("rest-12")
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/healthz", {"GET"}),
+        ("/api/v1/devices", {"GET"}),
+        ("/api/v1/devices/bmac-c0ffee000000", {"GET", "DELETE"}),
+        ("/api/v1/devices/bmac-c0ffee000000/labels/x", {"PUT", "DELETE"}),
+        ("/api/v1/users/somebody", {"GET", "PUT", "DELETE"}),
+        ("/api/v1/labels", {"GET", "POST"}),
+    ],
+)
+@pytest.mark.parametrize("method", ["PATCH", "OPTIONS", "TRACE"])
+def test_405_says_what_is_allowed(service: Running, path: str, methods: set[str], method: str) -> None:
+    answer = service.admin.request(method, path)
+    assert answer.status_code == 405
+    _check_form(answer.json())
+    assert set(answer.headers["Allow"].split(", ")) == methods
+
+
+@pytest.mark.rule("rest-9", "rest-10", "rest-5")
+def test_every_mistake_is_told_with_its_field(service: Running) -> None:
+    query = {"MaxResults": "0", "ModelNumber": "x", "FirmwareVersion": "x", "Ids": "x", "Wrong": "x"}
+    fields: set[str] = set()
+    for name, value in query.items():
+        [error] = service.admin.get("/api/v1/devices", params={name: value}).json()["errors"]
+        fields.add(error["field"])
+    assert fields == set(query)
+    for body, field in (
+        (b'{"label": 1}', "label"),
+        (b'{"lable": "x"}', "lable"),
+        (b"{}", "label"),
+        (b'{"label": "x", "deviceIds": ["x"]}', "deviceIds[0]"),
+        (b"[", "body"),
+    ):
+        [error] = service.admin.post("/api/v1/labels", content=body).json()["errors"]
+        assert error["field"] == field
+
+
+@pytest.mark.rule("rest-10")
+def test_all_wrong_filters_are_told_at_once(service: Running) -> None:
+    query = {"ModelNumber": "x", "FirmwareVersion": "x", "Ids": "x", "Gateway": "x"}
+    errors = service.admin.get("/api/v1/devices", params=query).json()["errors"]
+    assert {each["field"] for each in errors} == set(query)
+
+
+@pytest.mark.rule("rest-15")
+@pytest.mark.parametrize("wrong", ["x", "bmac-", "BMAC-C0FFEE000000", "bmac-c0ffee00000g", "c0ffee000000", "%20"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/devices/{}"),
+        ("DELETE", "/api/v1/devices/{}"),
+        ("PUT", "/api/v1/devices/{}/friendly-name"),
+        ("PUT", "/api/v1/devices/{}/labels/x"),
+        ("DELETE", "/api/v1/devices/{}/labels/x"),
+    ],
+)
+def test_a_malformed_device_id_in_a_path_is_not_found(
+    service: Running, method: str, path: str, wrong: str
+) -> None:
+    body = {"name": "x"} if path.endswith("friendly-name") else None
+    answer = service.admin.request(method, path.format(wrong), json=body)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+
+
+@pytest.mark.rule("rest-15")
+@pytest.mark.parametrize("wrong", ["x", "bmac-", "c0ffee00000", "c0ffee00000g", "c0:ff:ee:00:00:00"])
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
+def test_a_malformed_mac_in_a_path_is_not_found(service: Running, method: str, tail: str, wrong: str) -> None:
+    answer = service.admin.request(method, f"/api/v1/gateways/{wrong}{tail}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+
+
+@pytest.mark.rule("rest-11")
+def test_a_refused_password_or_key_is_not_repeated(service: Running) -> None:
+    secret = "hunter2-and-a-half"  # noqa: S105 # of nobody
+    user = service.new_user()
+    with service.client(service.log_in(user)) as client:
+        answers = [
+            service.anonymous.post("/api/v1/auth/login", json={"username": user, "password": secret}),
+            service.anonymous.post("/api/v1/auth/login", json={"username": user, "password": [secret]}),
+            service.anonymous.post("/api/v1/auth/login", json={"username": user, "passwort": secret}),
+            service.anonymous.post("/api/v1/auth/login", content=f'{{"password":"{secret}"'.encode()),
+            client.put("/api/v1/auth/password", json={"current": secret, "password": secret}),
+            service.admin.put(f"/api/v1/users/{user}", json={"role": "viewer", "password": secret[:9]}),
+            service.anonymous.get("/api/v1/auth/me", headers={"Authorization": f"Bearer mfk_{secret}"}),
+        ]
+    for answer in answers:
+        assert answer.status_code in {400, 401, 429}
+        assert secret[:9] not in answer.text
+
+
+@pytest.mark.rule("rest-9")
+def test_what_is_no_http_at_all_gets_a_problem_too(service: Running) -> None:
+    answer = ask(service, b"this is no request\r\n\r\n")
+    assert answer is not None
+    assert (answer.status, answer.headers["Content-Type"]) == (400, MEDIA_TYPE)
+    _check_form(answer.json())
+
+
+@pytest.mark.rule("rest-9", "rest-12")
+def test_a_body_that_does_not_come_in_time_gets_a_problem(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshfleet.service.http.door._BODY_SECONDS", 0.05)
+    with talk(service) as connection:
+        connection.send(head("POST /api/v1/labels", bearer(service), "Content-Length: 15") + b'{"label"')
+        answer = connection.read()
+    assert answer is not None
+    assert (answer.status, answer.headers["Content-Type"]) == (408, MEDIA_TYPE)
+    assert answer.json()["code"] == "too-slow"
+    _check_form(answer.json())
+
+
+def _check_form(problem: Any) -> None:
+    assert list(problem) == FIELDS
+    assert all(isinstance(problem[each], str) and problem[each] for each in ("title", "detail", "code"))
+    assert all(set(each) == {"field", "message"} for each in problem["errors"])

@@ -1,0 +1,157 @@
+"""Names and values in queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.api import openapi_document
+from tests.service.http.by_hand import ask, bearer, head
+
+if TYPE_CHECKING:
+    from tests.service.http.running import Running
+
+LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit")
+
+
+def _documented() -> list[tuple[str, str, str]]:
+    """All parameters in queries: method, path, name."""
+    return [
+        (method.upper(), path, parameter["name"])
+        for path, item in openapi_document()["paths"].items()
+        for method, operation in item.items()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query"
+    ]
+
+
+FITTING = {
+    "MaxResults": "7",
+    "Connected": "true",
+    "Sort": "-friendlyName",
+    "Include": "live",
+    "ModelNumber": "2011",
+    "FirmwareVersion": "2.4.0",
+    "HardwareVersion": "1.0",
+    "Gateway": "c0ffee000000",
+    "Ids": "bmac-c0ffee000000",
+}
+
+
+@pytest.mark.rule("rest-3")
+@pytest.mark.parametrize(("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"])
+def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, name: str) -> None:
+    value = FITTING.get(name, "x" * 5)
+    assert service.admin.request(method, path, params={name: value}).status_code == 200
+    wrong = FITTING[name] + "?" if name in FITTING else "\t"
+    for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
+        assert service.admin.request(method, path, params={spelt: value}).status_code == 200
+        refused = service.admin.request(method, path, params={spelt: wrong})
+        if name in FITTING:  # told by its one name, however it was spelt
+            assert [each["field"] for each in refused.json()["errors"]] == [name]
+
+
+@pytest.mark.rule("rest-3")
+def test_names_are_documented_in_pascal_case() -> None:
+    names = {name for _, _, name in _documented()}
+    assert names
+    assert all(name[0].isupper() and name.isalpha() for name in names)
+
+
+@pytest.mark.rule("rest-4", "rest-12")
+@pytest.mark.parametrize(
+    "query", ["Lable=x", "label[]=x", "=x", "Label.=x", "MaxResult=1", "max-results=1", "x", "Label%00=x", "a=1&b=2"]
+)
+def test_an_unknown_name_is_refused_and_told(service: Running, query: str) -> None:
+    answer = service.admin.get(f"/api/v1/devices?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid-request")
+    assert [each["message"] for each in answer.json()["errors"]] == ["is not a parameter here"] * (
+        1 + query.count("&")
+    )
+
+
+@pytest.mark.rule("rest-4")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/metrics"),
+        ("GET", "/api/v1/openapi.json"),
+        ("GET", "/api/v1/auth/me"),
+        ("POST", "/api/v1/auth/login"),
+        ("POST", "/api/v1/labels"),
+        ("DELETE", "/api/v1/labels/x"),
+        ("GET", "/api/v1/devices/bmac-c0ffee000000"),
+        *(("GET", f"/api/v1/{name}") for name in LISTS),
+        ("GET", "/api/v1/devices/summary"),
+    ],
+)
+def test_every_route_refuses_what_it_does_not_know(service: Running, method: str, path: str) -> None:
+    answer = service.admin.request(method, path, params={"Unknown": "x"})
+    assert answer.status_code == 400
+    assert [each["field"] for each in answer.json()["errors"]] == ["Unknown"]
+
+
+@pytest.mark.parametrize("second", ["MaxResults", "maxresults"])
+def test_of_two_values_for_one_name_none_counts(service: Running, second: str) -> None:
+    answer = service.admin.get(f"/api/v1/devices?MaxResults=1&{second}=2")
+    assert answer.status_code == 400
+    assert answer.json()["errors"] == [{"field": "MaxResults", "message": "is given more than once"}]
+
+
+@pytest.mark.rule("rest-34")
+def test_what_is_repeatable_is_so_in_any_mix_of_cases(service: Running) -> None:
+    ids = [service.new_device(), service.new_device()]
+    answer = service.admin.get(f"/api/v1/devices?Ids={ids[0]}&ids={ids[1]}&MAXRESULTS=2")
+    assert [each["id"] for each in answer.json()["items"]] == sorted(ids)
+
+
+@pytest.mark.rule("rest-23")
+@pytest.mark.parametrize(
+    "wrong", ["0", "1001", "-1", "", " ", "x", "1.0", "1e2", "0x10", "1_0", "true", "null", "%2B1", "١", "9" * 40]
+)
+def test_max_results_is_a_whole_number_from_1_to_1000(service: Running, wrong: str) -> None:
+    for name in LISTS:
+        answer = service.admin.get(f"/api/v1/{name}?MaxResults={wrong}")
+        assert answer.status_code == 400
+        assert [each["field"] for each in answer.json()["errors"]] == ["MaxResults"]
+
+
+@pytest.mark.rule("rest-23")
+@pytest.mark.parametrize("path", LISTS)
+def test_max_results_may_be_1_and_1000(service: Running, path: str) -> None:
+    for fitting in ("1", "1000"):
+        assert service.admin.get(f"/api/v1/{path}?MaxResults={fitting}").status_code == 200
+
+
+@pytest.mark.rule("rest-12", "rest-19")
+@pytest.mark.parametrize("query", ["NextToken", "Connected", "Sort", "Include", "Ids", "FirmwareVersion"])
+def test_an_empty_value_is_a_value_and_does_not_select_all(service: Running, query: str) -> None:
+    assert service.admin.get(f"/api/v1/devices?{query}=").status_code == 400
+    assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
+
+
+@pytest.mark.rule("rest-12")
+@pytest.mark.parametrize("query", ["FriendlyName=%ff", "%ff=1", "FriendlyName=%C3", "FriendlyName=%ED%A0%80"])
+def test_what_is_no_utf_8_is_refused(service: Running, query: str) -> None:
+    assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
+
+
+@pytest.mark.parametrize("query", ["FriendlyName=%zz%z%", "FriendlyName=a%2", "&&&", "Ids=;"])
+def test_odd_percents_and_signs_are_no_fault_of_ours(service: Running, query: str) -> None:
+    answer = ask(service, head(f"GET /api/v1/devices?{query}", bearer(service), "Connection: close"))
+    assert answer is not None
+    assert answer.status in {200, 400}
+
+
+def test_a_plus_and_an_encoded_space_mean_the_same(service: Running) -> None:
+    device = service.new_device()
+    name = service.new_name("two words")
+    assert service.admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": name}).status_code == 200
+    found: Any = [
+        service.admin.get(f"/api/v1/devices?FriendlyName={name.replace(' ', space)}").json()["items"]
+        for space in ("+", "%20")
+    ]
+    assert [[each["id"] for each in items] for items in found] == [[device], [device]]

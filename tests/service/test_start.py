@@ -1,0 +1,234 @@
+"""The start and the end of services that share a server, and what the server does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from itertools import count
+from signal import SIGKILL, SIGTERM
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psycopg
+import pytest
+
+from meshfleet.db import open_database
+from meshfleet.service.accounts import people
+from meshfleet.service.accounts.model import SERVICE
+from meshfleet.service.secrets import obtain
+from meshfleet.wire.rest import LOGIN
+from tests.cli.outside import PATIENCE, Program, run
+from tests.servers import postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+
+_numbers = count()
+
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+@pytest.fixture
+def address(postgresql_server: str) -> Iterator[str]:
+    """An empty database on a server."""
+    name = f"start_{next(_numbers)}"
+    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}".encode())
+        yield f"{postgresql_server}/{name}"
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def serve(folder: Path, address: str, **variables: str) -> Program:
+    given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(folder), "--database", address]
+    return Program(*given, **variables)
+
+
+def said(program: Program) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(program.line())
+    return told
+
+
+def log_in(url: str, password: str | None) -> int:
+    body = {"username": "admin", "password": password}
+    return httpx.post(url + LOGIN, json=body, timeout=PATIENCE).status_code
+
+
+def wait_until(address: str, query: str, expected: int) -> None:
+    """Wait until a query on a server has this answer."""
+    until = time.monotonic() + PATIENCE
+    with psycopg.connect(address, autocommit=True) as server:
+        while server.execute(query.encode()).fetchone() != (expected,):
+            assert time.monotonic() < until, query
+            time.sleep(0.02)
+
+
+# --- Two that start at once ---
+
+
+@pytest.mark.rule("auth-28", "rest-174")
+def test_of_two_services_that_start_at_once_one_is_told_the_password(address: str, tmp_path: Path) -> None:
+    with serve(tmp_path / "a", address) as one, serve(tmp_path / "b", address) as other:
+        told = [said(one), said(other)]
+        passwords = [each["adminPassword"] for each in told if each["adminPassword"] is not None]
+        assert len(passwords) == 1
+        assert [log_in(each["url"], passwords[0]) for each in told] == [200, 200]
+        assert one.end(SIGTERM)[::2] == other.end(SIGTERM)[::2] == (0, "")
+
+
+@pytest.fixture
+def one(address: str, tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(address, tmp_path)) as database:
+        yield database
+
+
+@pytest.fixture
+def other(one: Database, address: str, tmp_path: Path) -> Iterator[Database]:
+    """The same database in another program; `one` has made it."""
+    assert not one.is_sqlite
+    with closing(open_database(address, tmp_path)) as database:
+        yield database
+
+
+@pytest.fixture
+def thread() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+@pytest.mark.rule("auth-28")
+def test_who_comes_second_by_a_hair_makes_no_first_user(
+    one: Database, other: Database, thread: Executor, address: str
+) -> None:
+    def first(connection: Connection) -> tuple[bool, Future[bool]]:
+        made = people.create_first(connection, "admin", hashed="1", by=SERVICE, now=1)
+        second = partial(people.create_first, username="admin", hashed="2", by=SERVICE, now=2)
+        also = thread.submit(other.write_now, second)
+        wait_until(address, _WAITING, 1)  # it has seen nobody either
+        return made, also
+
+    made, also = one.write_now(first)
+    assert (made, also.result(PATIENCE)) == (True, False)
+    assert one.read_now(people.password_of, "admin") == "1"
+    assert one.read_now(_audited) == 1
+
+
+def _audited(connection: Connection) -> object:
+    found: object = connection.exec_driver_sql("SELECT count(*) FROM audit").scalar()
+    return found
+
+
+@pytest.mark.rule("rest-174")
+def test_who_asks_for_a_secret_second_by_a_hair_gets_that_of_the_first(
+    one: Database, other: Database, thread: Executor, address: str
+) -> None:
+    def first(connection: Connection) -> tuple[bytes, Future[bytes]]:
+        secret = obtain(connection, "tokens")
+        also = thread.submit(other.write_now, obtain, "tokens")
+        wait_until(address, _WAITING, 1)
+        return secret, also
+
+    secret, also = one.write_now(first)
+    assert also.result(PATIENCE) == secret
+
+
+# --- Starting ---
+
+
+def test_a_service_does_not_start_on_a_newer_database(address: str, tmp_path: Path) -> None:
+    open_database(address, tmp_path).close()
+    with psycopg.connect(address) as server:
+        server.execute("UPDATE alembic_version SET version_num = '9999'")
+    _assert_refused(tmp_path / "data", address, "newer Meshfleet")
+
+
+def test_a_service_does_not_start_without_its_server(tmp_path: Path) -> None:
+    address = "postgresql://somebody:hush-hush@127.0.0.1:1/x"
+    _assert_refused(tmp_path / "data", address, "the database does not answer")
+
+
+def test_a_service_tells_in_one_line_which_permission_it_lacks(address: str, tmp_path: Path) -> None:
+    role = f"starter_{address.rpartition('_')[2]}"
+    with psycopg.connect(address) as server:
+        server.execute(f"CREATE ROLE {role} LOGIN".encode())
+    guest = address.replace("postgres@", f"{role}:hush-hush@")
+    _assert_refused(tmp_path / "data", guest, "permission denied for schema public")
+
+
+def test_a_service_tells_that_its_file_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "meshfleet.sqlite").write_bytes(b"no database at all" * 1000)
+    tmp_path.chmod(0o700)
+    _assert_refused(tmp_path, "sqlite", "file is not a database")
+
+
+def _assert_refused(folder: Path, address: str, word: str) -> None:
+    given = ["serve", "--http", "127.0.0.1:0", "--data", str(folder), "--database", address]
+    ended = run(*given)
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert isinstance(ended.exception, SystemExit), "it shows a traceback"
+    assert word in ended.stderr
+    assert "hush-hush" not in ended.stderr
+
+
+def test_who_waits_for_another_to_bring_the_database_up_to_date_can_be_stopped(
+    address: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(address) as other, serve(tmp_path, address) as program:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (0x6D657368,))
+        wait_until(address, f"{_WAITING} AND locktype = 'advisory'", 1)
+        gave_way = threading.Timer(10, other.rollback)  # else a wrong one would never end
+        gave_way.start()
+        code = program.end(SIGTERM)[0]
+        ended_first = gave_way.is_alive()
+        gave_way.cancel()
+        gave_way.join()
+    assert (code, ended_first) == (0, True)
+
+
+# --- While it runs ---
+
+
+def test_a_server_that_crashes_is_a_moment_without_answers(tmp_path: Path) -> None:
+    with postgresql() as (host, port):
+        server = f"postgresql://postgres@{host}:{port}/postgres"
+        _wait_for(server)
+        with serve(tmp_path, server, MESHFLEET_ADMIN_PASSWORD="correct-horse") as program:  # noqa: S106 # made here
+            url = said(program)["url"]
+            assert log_in(url, "correct-horse") == 200
+            _crash(server)
+            until = time.monotonic() + PATIENCE
+            while (status := log_in(url, "correct-horse")) != 200:
+                assert status == 503
+                assert time.monotonic() < until
+            assert httpx.get(f"{url}/readyz", timeout=PATIENCE).status_code == 200
+            code, _, errors = program.end(SIGTERM)
+    assert code == 0
+    assert "correct-horse" not in errors
+    assert "$argon2id$" not in errors
+
+
+def _wait_for(server: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return psycopg.connect(server).close()
+        except psycopg.OperationalError:
+            assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _crash(server: str) -> None:
+    """Kill one session: the server ends all others too, and recovers."""
+    with psycopg.connect(server) as connection:
+        os.kill(connection.info.backend_pid, SIGKILL)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT pg_sleep(60)")
