@@ -26,7 +26,7 @@ from bench.api_fleet import SIZE, TEAMS, fill
 from meshfleet.db import open_database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bench.api_cases import Case
     from bench.api_client import Client, Server
@@ -65,13 +65,13 @@ class Page(msgspec.Struct, rename="camel"):
     next_token: str | None
 
 
-class Timed(NamedTuple):
-    """Milliseconds of the requests of one case."""
+class Series(NamedTuple):
+    """Requests of one kind."""
 
-    first: list[float]
-    far: list[float]
-    floor: list[float]
-    """Of requests beside them that do nothing: what HTTP takes, and how quiet the machine is."""
+    ms: list[float]
+    """How long each took, as the client sees it."""
+    cpu: float
+    """Milliseconds of CPU time of the service for all of them: tells more than time on a busy machine."""
 
 
 def run(*, quick: bool) -> dict[str, Any]:
@@ -82,14 +82,14 @@ def run(*, quick: bool) -> dict[str, Any]:
     with _data() as data:
         filled["SQLite"] = _fill(data, "sqlite", size)
         with service(data, "sqlite") as ours:
-            on_sqlite = _lists(ours.client, asked)
+            on_sqlite = _lists(ours, asked)
             cpu = _against_reference(ours, data / "meshfleet.sqlite", quick=quick)
     with _data() as data, postgresql(*SERVER) as (host, port):
         database = f"postgresql://postgres@{host}:{port}/postgres"
         filled["PostgreSQL"] = _fill(data, database, size)
         _settle(database)
         with service(data, database) as ours:
-            on_postgresql = _lists(ours.client, asked)
+            on_postgresql = _lists(ours, asked)
     return {
         f"filling {size:,} devices": filled,
         "a page of 100 devices": cpu,
@@ -121,33 +121,25 @@ def _settle(database: str) -> None:
         connection.execute("VACUUM ANALYZE")
 
 
-def _lists(client: Client, asked: Sequence[Case]) -> dict[str, dict[str, Any]]:
+def _lists(server: Server, asked: Sequence[Case]) -> dict[str, dict[str, float]]:
     """A row for each case, behind one for all of them and one for the worst."""
-    timed = {case.name: _measure(client, case) for case in asked}
-    everything = Timed(
-        [each for one in timed.values() for each in one.first],
-        [each for one in timed.values() for each in one.far],
-        [],
-    )
-    worst = max(timed, key=lambda name: max(_row(timed[name]).values()))
-    floor = Timed([each for one in timed.values() for each in one.floor], [], [])
+    found: dict[str, dict[str, Series]] = {}
+    floor: list[Series] = []
+    for case in asked:
+        pages = {"first": [PATH + query for query in case.queries], "1000th": _far_pages(server.client, case)}
+        found[case.name] = {place: _series(server, paths) for place, paths in pages.items() if paths}
+        floor.append(_series(server, [FLOOR] * REQUESTS))
+    everything = {
+        place: _joined([one[place] for one in found.values() if place in one])
+        for place in ("first", "1000th")
+    }
+    worst = max(found, key=lambda name: max(_percentile(99, each.ms) for each in found[name].values()))
     return {
         "all cases": _row(everything),
-        f"worst case: {worst}": _row(timed[worst]),
-        f"no list at all: {FLOOR}": _row(floor),
-        **{name: _row(one) for name, one in timed.items()},
+        f"worst case: {worst}": _row(found[worst]),
+        f"no list at all: {FLOOR}": _row({"first": _joined(floor)}),
+        **{name: _row(places) for name, places in found.items()},
     }
-
-
-def _measure(client: Client, case: Case) -> Timed:
-    far = _far_pages(client, case)
-    timed = Timed([], [], [])
-    for number, query in enumerate(case.queries):
-        timed.first.append(_ms(client, PATH + query))
-        if far:
-            timed.far.append(_ms(client, far[number % len(far)]))
-        timed.floor.append(_ms(client, FLOOR))
-    return timed
 
 
 def _far_pages(client: Client, case: Case) -> list[str]:
@@ -158,7 +150,7 @@ def _far_pages(client: Client, case: Case) -> list[str]:
         pages += [f"{PATH}{query}&NextToken={token}" for token in tokens[-NEAR:]]
         if len(tokens) == STEPS:
             break
-    return pages
+    return (pages * REQUESTS)[:REQUESTS]
 
 
 def _walk(client: Client, query: str) -> list[str]:
@@ -172,19 +164,32 @@ def _walk(client: Client, query: str) -> list[str]:
     return tokens
 
 
+def _series(server: Server, paths: Sequence[str]) -> Series:
+    before = server.cpu
+    ms = [_ms(server.client, path) for path in paths]
+    return Series(ms, (server.cpu - before) * 1000)
+
+
+def _joined(several: Sequence[Series]) -> Series:
+    return Series([ms for each in several for ms in each.ms], sum(each.cpu for each in several))
+
+
 def _ms(client: Client, path: str) -> float:
     start = time.perf_counter()
     client.get(path)
     return (time.perf_counter() - start) * 1000
 
 
-def _row(timed: Timed) -> dict[str, float]:
-    places = {"first": timed.first, "1000th": timed.far}
+def _row(places: Mapping[str, Series]) -> dict[str, float]:
     return {
-        f"{place} p{part}": round(_percentile(part, values), 2)
-        for place, values in places.items()
-        for part in (50, 99)
-        if values
+        f"{place} {name}": round(value, 2)
+        for place, (ms, cpu) in places.items()
+        if ms
+        for name, value in (
+            ("p50", _percentile(50, ms)),
+            ("p99", _percentile(99, ms)),
+            ("cpu", cpu / len(ms)),
+        )
     }
 
 

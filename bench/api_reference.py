@@ -169,11 +169,14 @@ def make_app(file: Path) -> FastAPI:
         next_token: Annotated[int, Query(alias="NextToken")] = -1,
     ) -> DevicePage:
         with Session(engine) as session:
-            query = select(DeviceRow).where(DeviceRow.id > next_token)
+            # The same number, but in the index of labels: by the other SQLite would sort all that have it.
+            number = DeviceRow.id if label is None else device_label.c.device
+            query = select(DeviceRow).where(number > next_token).order_by(number)
             if label is not None:
-                query = query.join(DeviceRow.labels).where(LabelRow.text == label)
+                query = query.join(device_label, number == DeviceRow.id)
+                query = query.join(LabelRow).where(LabelRow.text == label)
             query = query.options(selectinload(DeviceRow.labels), joinedload(DeviceRow.state))
-            rows = session.scalars(query.order_by(DeviceRow.id).limit(max_results + 1)).all()
+            rows = session.scalars(query.limit(max_results + 1)).all()
         items = [Device.of(row) for row in rows[:max_results]]
         more = len(rows) > max_results
         return DevicePage(items=items, next_token=str(rows[max_results - 1].id) if more else None)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that is restarted, gone, or does not let us in: an error of ours, and nothing private."""
+"""A PostgreSQL server that is restarted, gone, or does not let us in: errors of ours, and nothing private."""
 
 from __future__ import annotations
 

@@ -74,4 +74,4 @@ def _asked() -> str:
 def _reset(settings: Settings, username: str, password: str) -> None:
     hashed = hash_password(password)
     with closing(open_database(settings.database, settings.data)) as database:
-        database.write_now(people.change_password, username, hashed, keep=None, by=COMMAND_LINE, now=now())
+        database.write_now(people.change_password, username, hashed, by=COMMAND_LINE, now=now())

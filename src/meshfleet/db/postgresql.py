@@ -36,6 +36,7 @@ def engines(address: str) -> Engines:
         pool_size=_CONNECTIONS,
         max_overflow=0,
         pool_timeout=10,
+        hide_parameters=True,  # there are hashes and secrets among them, which no log may hold
         pool_pre_ping=True,  # a server that was restarted is noticed before, not by, a query
         connect_args={"options": options, "connect_timeout": 10, "application_name": "meshfleet"},
     )

@@ -40,7 +40,13 @@ def engines(path: Path) -> Engines:
 
 def _engine(path: Path, begin: str, *, size: int) -> Engine:
     url = URL.create("sqlite", database=str(path))
-    engine = create_engine(url, pool_size=size, max_overflow=0, connect_args={"check_same_thread": False})
+    engine = create_engine(
+        url,
+        pool_size=size,
+        max_overflow=0,
+        hide_parameters=True,  # there are hashes and secrets among them, which no log may hold
+        connect_args={"check_same_thread": False},
+    )
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:

@@ -24,7 +24,7 @@ LABELS = ["a", "B", "é", "z/1", "倉庫", "\U0001f600"]
 MODELS = [ModelNumber(text) for text in ("0018", "0011", "2011")]
 FIRMWARE = [Version.parse(text) for text in ("1.2.3", "1.2.3-beta.4", "1.2.3-beta.5", "2.0.0")]
 HARDWARE = [Version.parse(text) for text in ("1.0", "1.2.3")]
-LETTERS = 'aAbßẞéE\u0301İıΣςǰJ\u030cﬁ"%_\\*^ 会議'
+LETTERS = 'aAbßẞéE\u0301İ\u0131ΣςǰJ\u030cﬁ"%_\\*^ 会議'
 """Letters whose case, length and spelling are in doubt, and what queries may take for their own."""
 
 

@@ -39,11 +39,8 @@ def _names(database: Database, text: str) -> list[str]:
 
 
 def _all_rows(connection: Connection) -> list[list[tuple[Any, ...]]]:
-    tables = (device, device_state)
-    return [
-        [tuple(row) for row in connection.execute(table.select().order_by(*table.primary_key))]
-        for table in tables
-    ]
+    queries = [table.select().order_by(*table.primary_key) for table in (device, device_state)]
+    return [[tuple(row) for row in connection.execute(query)] for query in queries]
 
 
 @pytest.mark.rule("rest-45", "rest-48")

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from meshfleet.service.devices import summary
 from meshfleet.service.devices.model import Filter, Sighting, three_parts
 from meshfleet.wire.ids import Mac, ModelNumber, Version
-from meshfleet.wire.rest.devices import Share
 from tests.service.devices import fleets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.db import Database
+    from meshfleet.wire.rest.devices import Share
     from tests.service.devices.fleets import Member
 
 

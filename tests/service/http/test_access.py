@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from tests.service.http.running import Running
 
 OURS = [(name, least) for name, least in ROLES.items() if least is not OPEN]
-LOWER = [
-    (name, role)
-    for name, least in OURS
-    for role in Role
-    if least is not None and not role.includes(least)
-]
+LOWER = [(name, role) for name, least in OURS for role in Role if not role.includes(least)]
 NOBODY = {"device_id": "bmac-0", "label": "no-such-label", "mac": "0", "username": "-", "key_id": "-"}
 """Ids of nothing: whoever gets in does no harm."""
 
@@ -105,8 +100,19 @@ def test_nothing_else_is_served(service: Running, path: str) -> None:
 def test_no_other_method_gets_in(service: Running, name: str) -> None:
     path = name.split()[1]
     allowed = {each.split()[0] for each in ROLES if each.split()[1] == path}
+    allowed |= {"HEAD"} if "GET" in allowed else set()
     for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - allowed:
         assert service.admin.request(method, path.format(**NOBODY)).status_code == 405
+
+
+@pytest.mark.rule("auth-4")
+@pytest.mark.parametrize("name", [name for name, _ in OURS if name.startswith("GET ")])
+def test_a_head_needs_what_a_get_needs(service: Running, name: str) -> None:
+    path = name.removeprefix("GET ").format(**NOBODY)
+    assert service.anonymous.head(path).status_code == 401
+    for client in (service.viewer, service.operator, service.admin):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (client.get(path).status_code, b"")
 
 
 @pytest.mark.rule("auth-5")
@@ -120,7 +126,17 @@ def test_the_scheme_is_read_in_any_case(service: Running, scheme: str) -> None:
 @pytest.mark.rule("auth-5")
 @pytest.mark.parametrize(
     "form",
-    ["{}", "Bearer{}", "Bearer  {}", "Bearer\t{}", "Basic {}", "Token {}", "Bearer {} x", "Bearer {},", 'Bearer "{}"'],
+    [
+        "{}",
+        "Bearer{}",
+        "Bearer  {}",
+        "Bearer\t{}",
+        "Basic {}",
+        "Token {}",
+        "Bearer {} x",
+        "Bearer {},",
+        'Bearer "{}"',
+    ],
 )
 def test_no_other_form_is_a_token(service: Running, form: str) -> None:
     key = service.viewer.headers["Authorization"].removeprefix("Bearer ")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 ROUNDS = 10
-"""How often a race is run: whoever is wrong one time in ten is found nearly always."""
+"""How often a race is run: what goes wrong one time in three is found nearly always, rarer things by luck."""
 
 
 def _at_once(*deeds: Callable[[], Result]) -> list[Result]:

@@ -138,7 +138,7 @@ def test_a_device_in_the_list_has_its_ten_fields_and_their_types(service: Runnin
     assert list(item) == fields[:10]
     assert validator.is_valid(item)
     for field in fields[:10]:
-        wrong = [] if field != "labels" else {}
+        wrong: object = [] if field != "labels" else {}
         assert not validator.is_valid(item | {field: wrong})
         assert not validator.is_valid({name: value for name, value in item.items() if name != field})
     for field in ("bootMode", "imei", "status"):

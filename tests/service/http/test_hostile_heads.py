@@ -89,7 +89,9 @@ def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
         assert connection.read() is None
 
 
-@pytest.mark.parametrize("chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"])
+@pytest.mark.parametrize(
+    "chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"]
+)
 def test_a_broken_chunk_ends_the_connection(service: Running, chunk: bytes) -> None:
     with talk(service) as connection:
         connection.send(head("POST /api/v1/labels", bearer(service), "Transfer-Encoding: chunked") + chunk)
@@ -105,7 +107,9 @@ def test_a_whole_address_counts_by_its_path(service: Running) -> None:
     assert answer.status == 200
 
 
-@pytest.mark.parametrize("path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"])
+@pytest.mark.parametrize(
+    "path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"]
+)
 def test_a_path_is_what_it_says(service: Running, path: str) -> None:
     answer = ask(service, head(f"OPTIONS {path}", "Connection: close"))
     assert answer is not None

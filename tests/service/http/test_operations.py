@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshfleet.db import open_database
+from meshfleet.errors import FleetError
 from tests.servers import postgresql
-from tests.service.conftest import _wait_until_ready
 from tests.service.http.running import PASSWORD, Running, running
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
     import httpx
     from prometheus_client.samples import Sample
+
+    from meshfleet.db import Database
+
+_PATIENCE = 30.0
+"""Seconds until a server must be ready; reached only when it is broken."""
 
 
 @pytest.mark.rule("rest-159", "rest-160")
@@ -111,38 +118,68 @@ def test_the_fleet_is_counted(service: Running) -> None:
     assert after == {("true",): summary["connected"], ("false",): summary["disconnected"]}
 
 
+class Lonely(NamedTuple):
+    """A service, and the PostgreSQL server that only it uses."""
+
+    service: Running
+    server: str
+
+    @contextmanager
+    def without_database(self) -> Iterator[Running]:
+        """Let nobody in to the database meanwhile, and throw out who is in."""
+        self._command("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
+        self._command("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
+        self.service.clock.move(seconds=10)  # it must look up anew who asks
+        yield self.service
+        self._command("ALTER DATABASE postgres ALLOW_CONNECTIONS true")
+
+    def _command(self, command: LiteralString) -> None:
+        with psycopg.connect(f"{self.server}/template1", autocommit=True) as connection:
+            connection.execute(command)
+
+
 @pytest.fixture(scope="module")
-def abandoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service whose database has gone away, for good."""
+def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
     with postgresql() as (host, port):
         server = f"postgresql://postgres@{host}:{port}"
-        _wait_until_ready(server)
-        database = open_database(f"{server}/postgres", tmp_path_factory.mktemp("unused"))
+        database = _open(f"{server}/postgres", tmp_path_factory.mktemp("unused"))
         with running(database) as service:
-            service.username = service.new_user()  # type: ignore[attr-defined] # for the tests below
-            with psycopg.connect(f"{server}/template1", autocommit=True) as connection:
-                connection.execute("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
-                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
-            yield service
+            yield Lonely(service, server)
         database.close()
 
 
+def _open(address: str, folder: Path) -> Database:
+    """A server that listens may still refuse, because it is starting up."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return open_database(address, folder)
+        except FleetError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.02)
+
+
 @pytest.mark.rule("rest-159")
-def test_without_its_database_a_service_is_healthy(abandoned: Running) -> None:
-    assert abandoned.anonymous.get("/healthz").status_code == 200
-    assert abandoned.anonymous.get("/api/v1/openapi.json").status_code == 200
+def test_without_its_database_a_service_is_healthy(lonely: Lonely) -> None:
+    with lonely.without_database() as service:
+        assert service.anonymous.get("/healthz").status_code == 200
+        assert service.anonymous.get("/api/v1/openapi.json").status_code == 200
 
 
 @pytest.mark.rule("rest-160", "rest-9", "rest-12", "rest-11")
-def test_without_its_database_a_service_is_not_ready(abandoned: Running) -> None:
-    _check_unavailable(abandoned.anonymous.get("/readyz"))
+def test_without_its_database_a_service_is_not_ready_until_it_is_back(lonely: Lonely) -> None:
+    with lonely.without_database() as service:
+        _check_unavailable(service.anonymous.get("/readyz"))
+        _check_unavailable(service.viewer.get("/api/v1/devices"))
+    assert service.anonymous.get("/readyz").status_code == 200
+    assert service.viewer.get("/api/v1/devices").status_code == 200
 
 
 @pytest.mark.rule("rest-9", "rest-12", "rest-11")
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("GET", "/api/v1/devices", None),
         ("GET", "/api/v1/auth/me", None),
         ("GET", "/metrics", None),
         ("POST", "/api/v1/labels", {"label": "x"}),
@@ -150,11 +187,9 @@ def test_without_its_database_a_service_is_not_ready(abandoned: Running) -> None
         ("DELETE", "/api/v1/devices/bmac-c0ffee000000", None),
     ],
 )
-def test_without_its_database_a_service_says_so(
-    abandoned: Running, method: str, path: str, body: object
-) -> None:
-    abandoned.clock.move(seconds=10)  # it must look up anew who asks
-    _check_unavailable(abandoned.admin.request(method, path, json=body))
+def test_without_its_database_a_service_says_so(lonely: Lonely, method: str, path: str, body: object) -> None:
+    with lonely.without_database() as service:
+        _check_unavailable(service.admin.request(method, path, json=body))
 
 
 def _check_unavailable(answer: httpx.Response) -> None:

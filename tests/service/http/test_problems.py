@@ -133,7 +133,9 @@ def test_all_wrong_filters_are_told_at_once(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize("wrong", ["x", "bmac-", "BMAC-C0FFEE000000", "bmac-c0ffee00000g", "c0ffee000000", "%20"])
+@pytest.mark.parametrize(
+    "wrong", ["x", "bmac-", "BMAC-C0FFEE000000", "bmac-c0ffee00000g", "c0ffee000000", "%20"]
+)
 @pytest.mark.parametrize(
     ("method", "path"),
     [

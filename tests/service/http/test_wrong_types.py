@@ -42,7 +42,9 @@ def _bodies() -> Iterator[tuple[str, str, str]]:
 
 
 BODIES = list(_bodies())
-FIELDS = [(method, path, name, field) for method, path, name in BODIES for field in SCHEMAS[name]["properties"]]
+FIELDS = [
+    (method, path, name, field) for method, path, name in BODIES for field in SCHEMAS[name]["properties"]
+]
 
 
 def test_the_examples_of_this_file_are_all_the_bodies_there_are() -> None:
@@ -104,7 +106,12 @@ def test_a_deep_body_is_refused(service: Running, method: str, path: str, name: 
 @pytest.mark.rule("rest-12")
 @pytest.mark.parametrize(("method", "path", "name"), BODIES)
 def test_a_body_of_another_media_type_is_refused(service: Running, method: str, path: str, name: str) -> None:
-    for other in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json"):
+    for other in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "json",
+    ):
         answer = service.admin.request(
             method, _path(path), json=FITTING[name], headers={"Content-Type": other}
         )
@@ -112,7 +119,9 @@ def test_a_body_of_another_media_type_is_refused(service: Running, method: str, 
 
 
 @pytest.mark.rule("rest-1")
-@pytest.mark.parametrize("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
+@pytest.mark.parametrize(
+    "media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"]
+)
 def test_json_is_json_however_it_is_spelt(service: Running, media_type: str) -> None:
     body = {"label": service.new_name("label")}
     answer = service.admin.post("/api/v1/labels", json=body, headers={"Content-Type": media_type})

@@ -62,10 +62,10 @@ class Gatekeeper:
         return found
 
     async def _program(self, key: str, now: int) -> _Found:
-        actor = await self._database.read(keys.find, key, now=now)
-        if actor is None:
+        holder = await self._database.read(keys.find, key, now=now)
+        if holder is None:
             raise NotLoggedIn("the API key does not hold")
-        return _Found(actor, now, now + _FRESH)
+        return _Found(holder.actor, now, now + _FRESH if holder.expires_at is None else holder.expires_at)
 
     async def _person(self, text: str, now: int) -> _Found:
         token = self._tokens.read(text, now / 1000)

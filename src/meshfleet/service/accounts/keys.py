@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import delete, insert, or_, select
 from sqlalchemy.exc import IntegrityError
@@ -50,12 +50,23 @@ def issue(  # noqa: PLR0913 # by name
     return IssuedApiKey(id=str(row["id"]), name=name, role=role, expires_at=_time(expires_at), key=key)
 
 
-def find(connection: Connection, key: str, *, now: int) -> Actor | None:
+class Holder(NamedTuple):
+    """Who comes with a key, and until when it holds."""
+
+    actor: Actor
+    expires_at: int | None
+
+
+def find(connection: Connection, key: str, *, now: int) -> Holder | None:
     """Who comes with this key, if it holds."""
     holds = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
-    query = select(api_key.c.name, api_key.c.role).where(api_key.c.hash == digest(key), holds)
+    query = select(api_key.c.name, api_key.c.role, api_key.c.expires_at).where(
+        api_key.c.hash == digest(key), holds
+    )
     row = connection.execute(query).first()
-    return None if row is None else Actor(name=row.name, role=Role(row.role), kind="api-key")
+    if row is None:
+        return None
+    return Holder(Actor(name=row.name, role=Role(row.role), kind="api-key"), row.expires_at)
 
 
 def page(connection: Connection, *, after: str, limit: int) -> list[ApiKey]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import hashlib
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
-from meshfleet.errors import Conflict, NotLoggedIn, TooManyAttempts, WrongCredentials
+from meshfleet.errors import (
+    Conflict,
+    FleetError,
+    MalformedText,
+    NotLoggedIn,
+    TooManyAttempts,
+    WrongCredentials,
+)
 from meshfleet.service.accounts import people, sessions
 from meshfleet.service.accounts.model import Actor
-from meshfleet.wire.rest import LoggedIn, NewPassword, Role, parse_password
+from meshfleet.wire.rest import LoggedIn, NewPassword, Role, parse_password, parse_username
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +30,8 @@ if TYPE_CHECKING:
     from meshfleet.service.accounts.tokens import Tokens
     from meshfleet.service.operations.figures import Figures
     from meshfleet.wire.rest import Login
+
+_IPV4: Final = 4
 
 
 class Reception:
@@ -42,23 +55,25 @@ class Reception:
         self._gatekeeper = gatekeeper
         self._figures = figures
         self._now = now
+        self._turns: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def log_in(self, login: Login, address: str | None) -> LoggedIn:
         """Let somebody in who knows the password."""
-        username = login.username.lower()
-        before = await self._check(username, login.password, address)
-        if self._passwords.is_outdated(before):
-            after = await self._passwords.hash(login.password)
-            await self._database.write(people.renew_hash, username, before=before, after=after)
+        username = _possible(login.username)
+        known = await self._check(username, login.password, address)
+        if self._passwords.is_outdated(known):
+            renewed = await self._passwords.hash(login.password)
+            await self._database.write(people.renew_hash, username, before=known, after=renewed)
+            known = renewed
         actor = Actor(name=username, role=Role.VIEWER, kind="user", address=address)
-        session = await self._database.write(sessions.begin, actor, now=self._now())
+        session = await self._database.write(sessions.begin, actor, knowing=known, now=self._now())
         return self._logged_in(username, session)
 
     async def refresh(self, actor: Actor) -> LoggedIn:
         """Give another token for the same login, as long as that lasts (auth-8, auth-9)."""
         session = _session(actor)
         found = await self._database.read(sessions.find, session, now=self._now())
-        if found is None:
+        if found is None or not found.is_refreshable:
             raise NotLoggedIn("the login has ended")
         return self._logged_in(actor.name, session)
 
@@ -69,31 +84,63 @@ class Reception:
 
     async def change_password(self, actor: Actor, ask: NewPassword) -> None:
         """Change one's own password; all other logins end (auth-12)."""
-        session = _session(actor)
+        _session(actor)
         password = parse_password(ask.password)
-        await self._check(actor.name, ask.current, actor.address)
+        known = await self._check(actor.name, ask.current, actor.address)
         hashed = await self._passwords.hash(password)
         await self._database.write(
-            people.change_password, actor.name, hashed, keep=session, by=actor, now=self._now()
+            people.change_own_password, hashed, knowing=known, by=actor, now=self._now()
         )
         self._gatekeeper.forget()
 
     async def _check(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
-        verdict = self._throttle.attempt(username, address, self._now() / 1000)
-        if verdict.wait:
-            self._figures.count_login("throttled")
-            raise TooManyAttempts(verdict.wait)
-        hashed = await self._database.read(people.password_of, username)
-        if not await self._passwords.check(hashed, password) or hashed is None:
+        place = _neighbourhood(address)
+        # One after the other: many that know the password get in, many that do not have few tries.
+        turn = self._turns.setdefault((username, place), asyncio.Lock())
+        async with turn:
+            verdict = self._throttle.attempt(username, place, self._now() / 1000)
+            if verdict.wait:
+                self._figures.count_login("throttled")
+                raise TooManyAttempts(verdict.wait)
+            hashed = await self._look_at(username, password, place)
+        if hashed is None:
             self._figures.count_login("failed")
             raise TooManyAttempts(verdict.crowded) if verdict.crowded else _wrong()
-        self._throttle.succeeded(username, address)
         self._figures.count_login("succeeded")
         return hashed
 
+    async def _look_at(self, username: str, password: str, place: str | None) -> str | None:
+        """The stored hash, if this is its password."""
+        try:
+            hashed = await self._database.read(people.password_of, username)
+            fits = await self._passwords.check(hashed, password)
+        except FleetError:
+            self._throttle.withdraw(username, place)
+            raise
+        if fits:
+            self._throttle.succeeded(username, place)
+        return hashed if fits else None
+
     def _logged_in(self, username: str, session: str) -> LoggedIn:
         return LoggedIn(auth_token=self._tokens.write(username, session, self._now() / 1000))
+
+
+def _possible(name: str) -> str:
+    """A name that somebody may have; in the place of one that nobody can have, something short."""
+    try:
+        return parse_username(name)
+    except MalformedText:
+        return f"?{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _neighbourhood(address: str | None) -> str | None:
+    """An address, or the network of an IPv6 address: each of its machines has as many as it likes."""
+    try:
+        parsed = ip_address(address or "")
+    except ValueError:
+        return address
+    return address if parsed.version == _IPV4 else str(ip_network((parsed, 64), strict=False))
 
 
 def _wrong() -> WrongCredentials:

@@ -8,7 +8,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.tables import account, session
-from meshfleet.errors import AlreadyExists, LastAdmin, NotFound
+from meshfleet.errors import AlreadyExists, LastAdmin, NotFound, WrongCredentials
 from meshfleet.service.audit import log as audit
 from meshfleet.wire.rest import Role, User
 from meshfleet.wire.times import from_millis, write_time
@@ -60,9 +60,7 @@ def users(connection: Connection, *, after: str, limit: int) -> list[User]:
 
 
 def password_of(connection: Connection, username: str) -> str | None:
-    """The hash of somebody's password; None: there is no such user, or there cannot be."""
-    if "\0" in username:  # PostgreSQL does not even look for it
-        return None
+    """The hash of somebody's password; None: there is no such user."""
     return connection.execute(select(account.c.password).where(account.c.username == username)).scalar()
 
 
@@ -73,7 +71,7 @@ def change(  # noqa: PLR0913 # by name
     if role is not None:
         _change_role(connection, username, role, by=by, now=now)
     if hashed is not None:
-        change_password(connection, username, hashed, keep=None, by=by, now=now)
+        change_password(connection, username, hashed, by=by, now=now)
     return user(connection, username)
 
 
@@ -87,14 +85,25 @@ def _change_role(connection: Connection, username: str, role: Role, *, by: Actor
     audit.record(connection, by, "user.change-role", username, now=now, before=before, after=role.value)
 
 
-def change_password(  # noqa: PLR0913 # by name
-    connection: Connection, username: str, hashed: str, *, keep: str | None, by: Actor, now: int
-) -> None:
-    """Give somebody another password. All their logins end, but for the one to keep."""
+def change_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
+    """Give somebody another password; all their logins end."""
     _locked_role(connection, username)
-    connection.execute(update(account).where(account.c.username == username).values(password=hashed))
-    others = (session.c.username == username) & (session.c.id != (keep or ""))
+    _set_password(connection, username, hashed, by=by, now=now)
+    connection.execute(delete(session).where(session.c.username == username))
+
+
+def change_own_password(connection: Connection, hashed: str, *, knowing: str, by: Actor, now: int) -> None:
+    """Give somebody, who knows the password with that hash, another one; all their other logins end."""
+    mine = (account.c.username == by.name) & (account.c.password == knowing)
+    if connection.execute(select(account.c.username).where(mine).with_for_update()).first() is None:
+        raise WrongCredentials("the password was changed a moment ago")
+    _set_password(connection, by.name, hashed, by=by, now=now)
+    others = (session.c.username == by.name) & (session.c.id != by.session)
     connection.execute(delete(session).where(others))
+
+
+def _set_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
+    connection.execute(update(account).where(account.c.username == username).values(password=hashed))
     audit.record(connection, by, "user.change-password", username, now=now)
 
 

@@ -1,8 +1,8 @@
 """Slowing down who guesses passwords (auth-13 to auth-15).
 
 Failures are counted for each name at each address, whether or not there is such a user: both must look the
-same. Besides, the names that failed at one address are counted: trying name after name gets slower too.
-Somebody else's failures at another address never touch the owner of an account.
+same. Besides, the names that failed at one address are counted, and who tries name after name is told to
+wait too. Somebody else's failures at another address never touch the owner of an account.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ class Throttle:
         names = self._entries.get((None, address))
         if mine is not None and names is not None:
             self._entries[(None, address)] = names._replace(failures=max(0, names.failures - 1))
+
+    def withdraw(self, name: str, address: str | None) -> None:
+        """An attempt was not made after all: nobody looked at the password."""
+        mine = self._entries.get((name, address))
+        if mine is None or mine.failures <= 1:
+            self.succeeded(name, address)
+        else:
+            self._entries[(name, address)] = mine._replace(failures=mine.failures - 1)
 
     def _wait(self, key: _Key, now: float) -> int:
         failures, last = self._entries.get(key, _Entry(0, now))

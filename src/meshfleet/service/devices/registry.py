@@ -162,7 +162,8 @@ def attach(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: in
     )
     found = connection.execute(select(label.c.text, label.c.id).where(label.c.text.in_(texts)))
     numbers: dict[str, int] = dict(found.all())
-    rows = sorted({(numbers[text], mac_number(mac)) for text, mac in pairs})
+    devices = {mac: mac_number(mac) for _, mac in pairs}
+    rows = sorted({(numbers[text], devices[mac]) for text, mac in pairs})
     bulk.insert(connection, device_label, rows)
 
 

@@ -23,6 +23,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._deadline: TimerHandle | None = None
         self._head = 0
+        self.access_log = False  # uvicorn looks whether somebody listens, whatever it was told
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """The first head is awaited."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from meshfleet.db.tables import device, device_label, label
@@ -106,7 +106,9 @@ def _attach(  # noqa: PLR0913 # by name
 def _insert_new(connection: Connection, table: Table, **values: object) -> bool:
     """Add a row; False: it is there already."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    return connection.execute(dialect.insert(table).values(values).on_conflict_do_nothing()).rowcount > 0
+    query = dialect.insert(table).values(values).on_conflict_do_nothing()
+    # Not by the number of rows: SQLAlchemy does not tell it for an INSERT on PostgreSQL.
+    return connection.execute(query.returning(literal_column("1"))).first() is not None
 
 
 def _check_devices(connection: Connection, devices: Collection[Mac]) -> None:
