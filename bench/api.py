@@ -50,7 +50,7 @@ LONGEST = 999
 
 STEPS = 100
 WALKS = 5
-"""For each case at most, and none after one that went all the way."""
+"""For each case at most, and none after so many steps."""
 
 NEAR = 10
 """How many pages at the end of a walk are asked for."""
@@ -145,10 +145,12 @@ def _lists(server: Server, asked: Sequence[Case]) -> dict[str, dict[str, float]]
 def _far_pages(client: Client, case: Case) -> list[str]:
     """Pages around the 1000th, or the last ones; none if all is on the first."""
     pages: list[str] = []
+    steps = 0
     for query in dict.fromkeys(case.queries[:WALKS]):
         tokens = _walk(client, f"{query}&MaxResults={LONGEST}") or _walk(client, query)
         pages += [f"{PATH}{query}&NextToken={token}" for token in tokens[-NEAR:]]
-        if len(tokens) == STEPS:
+        steps += len(tokens)
+        if steps >= STEPS:
             break
     return (pages * REQUESTS)[:REQUESTS]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Integer, LargeBinary, SmallInteger, Text
+import psycopg
+from sqlalchemy import Boolean, Integer, LargeBinary, Text
+from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,9 +16,7 @@ if TYPE_CHECKING:
     Row = Sequence[Any]
 
 _TYPES: Final = (
-    (BigInteger, "int8"),
-    (SmallInteger, "int2"),
-    (Integer, "int4"),  # after the two above, which SQLAlchemy derives from it
+    (Integer, "int8"),  # of every size: the driver cuts what is too large for less, the server refuses it
     (Boolean, "bool"),
     (LargeBinary, "bytea"),
     (Text, "text"),
@@ -79,15 +79,18 @@ def _placeholders(table: Table) -> str:
 def _copy(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Send rows to a table that only this connection sees: COPY itself would stop at a row that exists."""
     columns = _columns(table)
-    connection.exec_driver_sql(f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} (LIKE {table.name})")
+    typed = ", ".join(f"{column.name} {_type(column)}" for column in table.columns)
+    connection.exec_driver_sql(f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} ({typed})")
     driver: Any = connection.connection.driver_connection
-    with (
-        driver.cursor() as cursor,
-        cursor.copy(f"COPY new_{table.name} ({columns}) FROM STDIN (FORMAT BINARY)") as copy,
-    ):
-        copy.set_types([_type(column) for column in table.columns])
-        for row in rows:
-            copy.write_row(row)
+    statement = f"COPY new_{table.name} ({columns}) FROM STDIN (FORMAT BINARY)"
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types([_type(column) for column in table.columns])
+            for row in rows:
+                copy.write_row(row)
+    except psycopg.Error as exc:
+        # As SQLAlchemy would raise it: it does not see what happens here.
+        raise DBAPIError.instance(statement, None, exc, psycopg.Error, dialect=connection.dialect) from exc
 
 
 def _type(column: Column[Any]) -> str:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from meshfleet.errors import DatabaseUnavailable
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
+_FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
+"""Of the database, not of whoever asks. A server that only reads, since another took over, is among them."""
+
 _TRIES: Final = 5
 """For a transaction that PostgreSQL ends because two of them stood in each other's way."""
 
-_CONFLICTS: Final = {"40001", "40P01"}
-"""Serialization failure and deadlock."""
+_CONFLICTS: Final = {"40001", "40P01", "23503"}
+"""Serialization failure, deadlock, and a row that went while another began to refer to it."""
 
 
 class Engines(NamedTuple):
@@ -88,8 +91,8 @@ class Database:
         try:
             with self._engines.readers.connect() as connection:
                 return work(connection, *args, **kwargs)
-        except (OperationalError, PoolTimeout) as exc:
-            raise DatabaseUnavailable(_words(exc)) from exc
+        except _FAILURES as exc:
+            raise DatabaseUnavailable(f"the database does not answer: {words(exc)}") from exc
 
     def write_now(
         self,
@@ -102,9 +105,12 @@ class Database:
             try:
                 with self._engines.writers.begin() as connection:
                     return work(connection, *args, **kwargs)
-            except (OperationalError, PoolTimeout) as exc:
-                if getattr(getattr(exc, "orig", None), "sqlstate", None) not in _CONFLICTS:
-                    raise DatabaseUnavailable(_words(exc)) from exc
+            except (IntegrityError, *_FAILURES) as exc:
+                if _is_conflict(exc):
+                    continue
+                if isinstance(exc, IntegrityError):
+                    raise
+                raise DatabaseUnavailable(f"the database does not answer: {words(exc)}") from exc
         raise DatabaseUnavailable("the database is too busy")
 
     def close(self) -> None:
@@ -115,7 +121,18 @@ class Database:
         self._engines.writers.dispose()
 
 
-def _words(exc: Exception) -> str:
+def _is_conflict(exc: Exception) -> bool:
+    """Whether another try may succeed."""
+    return getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICTS
+
+
+def is_duplicate(exc: IntegrityError) -> bool:
+    """Whether a row was refused because there is one like it already."""
+    return not _is_conflict(exc)
+
+
+def words(exc: Exception) -> str:
     """What the driver says, without the statement and its values, which may hold what nobody should read."""
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
-    return f"the database does not answer: {str(reason).strip()}"
+    diagnosis = getattr(reason, "diag", None)  # of PostgreSQL, whose text goes on with the statement
+    return (getattr(diagnosis, "message_primary", None) or str(reason)).strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from meshfleet.db.database import Engines
@@ -22,24 +22,40 @@ _SESSION: Final = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
+_KEPT_ALIVE: Final = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A server whose machine vanished is noticed within a minute, not within hours."""
+
 
 def engines(address: str) -> Engines:
     """Prepare connections to a server; nobody is asked yet."""
     try:
-        url = make_url(address)
+        engine = _engine(make_url(address).set(drivername="postgresql+psycopg"))
     except (ArgumentError, ValueError):
         # Without its cause: the address may hold a password.
         raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
-    options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
-    engine = create_engine(
-        url.set(drivername="postgresql+psycopg"),
-        pool_size=_CONNECTIONS,
-        max_overflow=0,
-        pool_timeout=10,
-        hide_parameters=True,  # there are hashes and secrets among them, which no log may hold
-        pool_pre_ping=True,  # a server that was restarted is noticed before, not by, a query
-        connect_args={"options": options, "connect_timeout": 10, "application_name": "meshfleet"},
-    )
     # Readers see one moment, as on SQLite: a page is found by one query and fetched by another.
     readers = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return Engines(readers=readers, writers=engine, reading=_CONNECTIONS, writing=_CONNECTIONS)
+
+
+def _engine(url: URL) -> Engine:
+    options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+    return create_engine(
+        url,
+        pool_size=_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=10,
+        pool_pre_ping=True,  # a server that was restarted is noticed before, not by, a query
+        hide_parameters=True,  # hashes and secrets are among them, and no log may hold those
+        connect_args={
+            "options": options,
+            "connect_timeout": 10,
+            "application_name": "meshfleet",
+            **_KEPT_ALIVE,
+        },
+    )

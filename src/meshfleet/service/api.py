@@ -26,6 +26,7 @@ from meshfleet.service.http import access, document
 from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.door import Door
 from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
 from meshfleet.service.labels import routes as label_routes
@@ -62,6 +63,9 @@ _INJECTED: Final = (
     "reception",
 )
 """Arguments of routes that do not come from the request."""
+
+_READ: Final = {"limit": Provide(read_limit, sync_to_thread=False)}
+"""Arguments that are read from every request in the same way."""
 
 
 class Api:
@@ -101,7 +105,7 @@ class Api:
 
 def openapi_document() -> dict[str, Any]:
     """The REST interface as OpenAPI 3.1."""
-    return document.describe([*_ROUTERS, tell_document], _INJECTED)
+    return document.describe([*_ROUTERS, tell_document], _INJECTED, _READ)
 
 
 @cache
@@ -120,6 +124,7 @@ def _litestar(shared: Mapping[str, object], gatekeeper: Gatekeeper) -> Litestar:
         [*_ROUTERS, tell_document],
         dependencies={
             "actor": Provide(_actor, sync_to_thread=False),
+            **_READ,
             **{name: Provide(_giving(each), sync_to_thread=False) for name, each in shared.items()},
         },
         middleware=[access.Access(gatekeeper), QueryNames()],

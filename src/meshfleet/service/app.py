@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -60,7 +61,11 @@ async def serve(
 ) -> None:
     """Run a service until it is cancelled. `prepare` may change the database before anybody else does."""
     with held(settings.data), _listening(settings) as listener:
-        database = await asyncio.to_thread(open_database, settings.database, settings.data)
+        stop = threading.Event()
+        try:
+            database = await asyncio.to_thread(open_database, settings.database, settings.data, stop=stop)
+        finally:
+            stop.set()
         try:
             password = await asyncio.to_thread(_make_first_user, database)
             if prepare is not None:

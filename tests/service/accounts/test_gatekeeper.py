@@ -50,7 +50,7 @@ class Gate(NamedTuple):
         return self.token()
 
     def token(self) -> tuple[str, str]:
-        session = self.ours.write_now(sessions.begin, ADA, now=self.now())
+        session = self.ours.write_now(sessions.begin, ADA, knowing="none", now=self.now())
         return Tokens(SECRET).write("ada", session, self.now() / 1000), session
 
     async def refuses(self, bearer: str) -> bool:

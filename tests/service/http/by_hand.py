@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import contextmanager
 from http.client import parse_headers
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,9 +34,9 @@ class Answer(NamedTuple):
 class Talk:
     """A connection to a service."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, stream: BinaryIO) -> None:
         self._connection = connection
-        self._stream = connection.makefile("rb")
+        self._stream = stream
 
     def send(self, data: bytes) -> None:
         self._connection.sendall(data)
@@ -62,8 +62,11 @@ def talk(service: Running) -> Iterator[Talk]:
     """Connect to a service."""
     place = urlsplit(service.url)
     assert place.hostname is not None
-    with socket.create_connection((place.hostname, place.port or 80), _PATIENCE) as connection:
-        yield Talk(connection)
+    with (
+        socket.create_connection((place.hostname, place.port or 80), _PATIENCE) as connection,
+        connection.makefile("rb") as stream,
+    ):
+        yield Talk(connection, stream)
 
 
 def ask(service: Running, data: bytes) -> Answer | None:

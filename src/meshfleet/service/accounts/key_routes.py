@@ -11,9 +11,9 @@ from meshfleet.service.accounts.gatekeeper import Gatekeeper
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
-from meshfleet.wire.rest import DEFAULT_RESULTS, ApiKeyPage, IssuedApiKey, NewApiKey, parse_key_name
+from meshfleet.wire.rest import ApiKeyPage, IssuedApiKey, NewApiKey, parse_key_name
 from meshfleet.wire.times import parse_time, to_millis
 
 
@@ -21,13 +21,13 @@ from meshfleet.wire.times import parse_time, to_millis
 async def list_keys(
     database: Given[Database],
     pages: Given[Pages],
-    max_results: MaxResults = DEFAULT_RESULTS,
+    limit: Given[int],
     next_token: NextToken = None,
 ) -> ApiKeyPage:
     """List API keys by name. The keys themselves are not told again."""
     after = pages.read("api-keys", next_token)[0] if next_token is not None else ""
-    found = await database.read(keys.page, after=after, limit=max_results + 1)
-    return ApiKeyPage(**pages.cut("api-keys", found, max_results, lambda last: (last.name,)))
+    found = await database.read(keys.page, after=after, limit=limit + 1)
+    return ApiKeyPage(**pages.cut("api-keys", found, limit, lambda last: (last.name,)))
 
 
 @post(problems=(409,))

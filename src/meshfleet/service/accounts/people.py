@@ -34,7 +34,10 @@ def create(  # noqa: PLR0913 # by name
 
 def create_first(connection: Connection, username: str, *, hashed: str, by: Actor, now: int) -> bool:
     """Make the first admin; False: there is somebody already, maybe since a moment ago (auth-28)."""
-    if connection.execute(select(account.c.username).limit(1)).first() is not None:
+    if connection.dialect.name == "postgresql":
+        # Two services that start at once make one.
+        connection.exec_driver_sql("LOCK TABLE account IN SHARE ROW EXCLUSIVE MODE")
+    if not is_empty(connection):
         return False
     create(connection, username, hashed=hashed, role=Role.ADMIN, by=by, now=now)
     return True

@@ -12,10 +12,9 @@ from meshfleet.service.accounts.model import Actor
 from meshfleet.service.accounts.passwords import Passwords
 from meshfleet.service.clock import Now
 from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
 from meshfleet.wire.rest import (
-    DEFAULT_RESULTS,
     NewUser,
     User,
     UserChange,
@@ -29,13 +28,13 @@ from meshfleet.wire.rest import (
 async def list_users(
     database: Given[Database],
     pages: Given[Pages],
-    max_results: MaxResults = DEFAULT_RESULTS,
+    limit: Given[int],
     next_token: NextToken = None,
 ) -> UserPage:
     """List users by name."""
     after = pages.read("users", next_token)[0] if next_token is not None else ""
-    found = await database.read(people.users, after=after, limit=max_results + 1)
-    return UserPage(**pages.cut("users", found, max_results, lambda last: (last.username,)))
+    found = await database.read(people.users, after=after, limit=limit + 1)
+    return UserPage(**pages.cut("users", found, limit, lambda last: (last.username,)))
 
 
 @post(problems=(409, 429))

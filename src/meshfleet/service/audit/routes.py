@@ -9,15 +9,15 @@ from litestar.params import QueryParameter
 from meshfleet.db import Database
 from meshfleet.service.audit import log as audit
 from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import MaxResults, NextToken
-from meshfleet.wire.rest import DEFAULT_RESULTS, AuditPage
+from meshfleet.service.http.parameters import NextToken
+from meshfleet.wire.rest import AuditPage
 
 
 @get()
 async def list_changes(
     database: Given[Database],
     pages: Given[Pages],
-    max_results: MaxResults = DEFAULT_RESULTS,
+    limit: Given[int],
     next_token: NextToken = None,
     by: Annotated[str | None, QueryParameter(name="Actor", description="Who made the change.")] = None,
     action: Annotated[
@@ -28,8 +28,8 @@ async def list_changes(
     """List changes, the newest first."""
     choice = audit.Choice(actor=by, action=action, target=target)
     before = pages.read(choice, next_token)[0] if next_token is not None else None
-    found = await database.read(audit.page, choice, before=before, limit=max_results + 1)
-    return AuditPage(**pages.cut(choice, found, max_results, lambda last: (last.id,)))
+    found = await database.read(audit.page, choice, before=before, limit=limit + 1)
+    return AuditPage(**pages.cut(choice, found, limit, lambda last: (last.id,)))
 
 
 router = Router("/api/v1/audit", route_handlers=[list_changes], tags=["People"])

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from meshfleet.db import bulk
 from meshfleet.service.devices import keys
 from meshfleet.service.devices.selection import select_by
 from meshfleet.wire.ids import mac_number, model_number, number_mac
 from meshfleet.wire.products import product_name
-from meshfleet.wire.rest.devices import Connectivity, Device, DeviceDetail, Live, LiveDevice
+from meshfleet.wire.rest.devices import Connectivity, Device, DeviceDetail, Live
 from meshfleet.wire.times import from_millis, write_time
 
 if TYPE_CHECKING:
@@ -44,20 +45,22 @@ _ROWS: Final = (
 _CLAIMED_AT: Final = "SELECT claimed_at FROM gateway WHERE device IN numbers"
 
 
-def page(
-    connection: Connection, chosen: Filter, order: Order, *, after: Position | None, limit: int
+def page(  # noqa: PLR0913 # by name
+    connection: Connection,
+    chosen: Filter,
+    order: Order,
+    *,
+    after: Position | None,
+    limit: int,
+    live: bool = False,
 ) -> tuple[list[Device], Position | None]:
-    """Devices that follow a position, and where the page ended; None: nothing follows."""
-    found, end = _find(connection, chosen, order, after=after, limit=limit)
-    return [Device(**_shown(row)) for row in _rows(connection, found)], end
+    """Devices that follow a position, and where the page ended; None: nothing follows.
 
-
-def live_page(
-    connection: Connection, chosen: Filter, order: Order, *, after: Position | None, limit: int
-) -> tuple[list[LiveDevice], Position | None]:
-    """The same with what changes with every report (rest-38)."""
+    With `live`, also what changes with every report (rest-38).
+    """
     found, end = _find(connection, chosen, order, after=after, limit=limit)
-    return [LiveDevice(**_shown(row), live=_live(row)) for row in _rows(connection, found)], end
+    rows = _rows(connection, found)
+    return [Device(**_shown(row), live=_live(row) if live else UNSET) for row in rows], end
 
 
 def device(connection: Connection, mac: Mac) -> Device | None:

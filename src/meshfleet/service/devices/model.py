@@ -47,7 +47,7 @@ class Listing(Struct, frozen=True, kw_only=True):
     """All that a list was asked for; the token of a next page belongs to it."""
 
     chosen: Filter
-    sort: str
+    order: Order
 
 
 class Sighting(Struct, frozen=True, kw_only=True, gc=False):

@@ -1,29 +1,25 @@
 """`/api/v1/devices`: the list of devices, and each of them."""
 
-from typing import Annotated, Literal
-
 from litestar import Router, delete, get, put
 from litestar.di import NamedDependency as Given
 from litestar.di import Provide
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import changes, listing, lookup
-from meshfleet.service.devices.choosing import SortText, choose, order
+from meshfleet.service.devices.choosing import choose, read_live, read_order
 from meshfleet.service.devices.counting import Counting
-from meshfleet.service.devices.model import Filter, Listing
+from meshfleet.service.devices.model import Filter, Listing, Order
 from meshfleet.service.devices.paths import device_in_path
 from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.service.http.parameters import NextToken
 from meshfleet.wire.rest import (
-    DEFAULT_RESULTS,
     Device,
     DeviceDetail,
     DevicePage,
     FriendlyName,
-    LiveDevicePage,
     Summary,
     parse_friendly_name,
 )
@@ -32,24 +28,18 @@ from meshfleet.wire.rest import (
 @get()
 async def list_devices(
     chosen: Given[Filter],
+    order: Given[Order],
+    live: Given[bool],
+    limit: Given[int],
     database: Given[Database],
     pages: Given[Pages],
-    max_results: MaxResults = DEFAULT_RESULTS,
     next_token: NextToken = None,
-    sort: SortText = "id",
-    include: Annotated[
-        Literal["live"] | None,
-        QueryParameter(name="Include", description="`live` adds what changes with reports."),
-    ] = None,
-) -> DevicePage | LiveDevicePage:
+) -> DevicePage:
     """List the devices that meet all filters."""
-    asked = Listing(chosen=chosen, sort=sort)
+    asked = Listing(chosen=chosen, order=order)
     after = pages.read(asked, next_token) if next_token is not None else None
-    if include is None:
-        devices, end = await database.read(listing.page, chosen, order(sort), after=after, limit=max_results)
-        return DevicePage(items=devices, next_token=None if end is None else pages.write(asked, end))
-    live, end = await database.read(listing.live_page, chosen, order(sort), after=after, limit=max_results)
-    return LiveDevicePage(items=live, next_token=None if end is None else pages.write(asked, end))
+    devices, end = await database.read(listing.page, chosen, order, after=after, limit=limit, live=live)
+    return DevicePage(items=devices, next_token=None if end is None else pages.write(asked, end))
 
 
 @get("/summary")
@@ -91,6 +81,10 @@ async def rename_device(
 router = Router(
     "/api/v1/devices",
     route_handlers=[list_devices, summarize, show_device, forget_device, rename_device],
-    dependencies={"chosen": Provide(choose, sync_to_thread=False)},
+    dependencies={
+        "chosen": Provide(choose, sync_to_thread=False),
+        "order": Provide(read_order, sync_to_thread=False),
+        "live": Provide(read_live, sync_to_thread=False),
+    },
     tags=["Devices"],
 )

@@ -11,10 +11,9 @@ from meshfleet.service.clock import Now
 from meshfleet.service.devices.paths import gateway_in_path, parse_gateway
 from meshfleet.service.gateways import store
 from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.service.http.parameters import NextToken
 from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
 from meshfleet.wire.rest import (
-    DEFAULT_RESULTS,
     BrokerPlace,
     Gateway,
     GatewayClaim,
@@ -28,13 +27,13 @@ from meshfleet.wire.rest import (
 async def list_gateways(
     database: Given[Database],
     pages: Given[Pages],
-    max_results: MaxResults = DEFAULT_RESULTS,
+    limit: Given[int],
     next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways by MAC."""
     after = pages.read("gateways", next_token)[0] if next_token is not None else -1
-    found = await database.read(store.page, after=after, limit=max_results + 1)
-    cut = pages.cut("gateways", found, max_results, lambda last: (mac_number(Mac(last.mac)),))
+    found = await database.read(store.page, after=after, limit=limit + 1)
+    cut = pages.cut("gateways", found, limit, lambda last: (mac_number(Mac(last.mac)),))
     return GatewayPage(**cut)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from meshfleet.db.database import is_duplicate
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.service.audit import log as audit
@@ -34,7 +35,9 @@ def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now:
     row = {"device": mac_number(mac), "password": digest(password), "claimed_at": now}
     try:
         connection.execute(insert(gateway).values(row))
-    except IntegrityError:
+    except IntegrityError as exc:
+        if not is_duplicate(exc):
+            raise
         raise AlreadyExists(f"gateway {mac} is claimed already") from None
     audit.record(connection, by, "gateway.claim", device_id(mac), now=now)
     return password

@@ -5,6 +5,7 @@ Who sends a byte a minute, or headers without end, must not hold connections and
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,6 +29,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """The first head is awaited."""
         super().connection_made(transport)
+        # The loop does this for sockets that it makes itself; without it answers wait for 40 ms.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -18,7 +18,7 @@ from meshfleet.wire.rest import Problem, Role
 from meshfleet.wire.rest.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from litestar import Router
     from litestar.handlers import HTTPRouteHandler
@@ -38,11 +38,13 @@ _ABOUT: Final = (
 )
 
 
-def describe(routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str]) -> dict[str, Any]:
-    """Describe all routes; `injected` are the arguments that do not come from a request."""
+def describe(
+    routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str], read: Mapping[str, Provide]
+) -> dict[str, Any]:
+    """Describe all routes; `injected` are arguments that do not come from a request, `read` those that do."""
     app = Litestar(
         routes,
-        dependencies={name: Provide(_nothing(), sync_to_thread=False) for name in injected},
+        dependencies={**{name: Provide(_nothing(), sync_to_thread=False) for name in injected}, **read},
         request_class=Asked,
         openapi_config=OpenAPIConfig(
             title="Meshfleet",
@@ -70,10 +72,18 @@ def describe(routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str
     for path, item in document["paths"].items():
         for method, operation in item.items():
             name = f"{method.upper()} {path}"
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
             operation["summary"] = operation["description"].partition(".")[0]
             _add_security(operation, ROLES[name])
             _add_problems(operation, ROLES[name], problems[name])
     return document
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter can be: absent perhaps, but never null."""
+    kinds = [each for each in schema.pop("oneOf", ()) if each != {"type": "null"}]
+    return kinds[0] | schema if kinds else schema
 
 
 def _operation_id(handler: HTTPRouteHandler, _method: object, _path: object) -> str:

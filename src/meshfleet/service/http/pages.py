@@ -45,10 +45,12 @@ class Pages:
     def read(self, asked: Struct | str, token: str) -> tuple[Any, ...]:
         """The position in a list that was asked for in the same way, or InvalidToken."""
         try:
-            # Strictly: a token has one spelling only.
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise _invalid() from None
+        # A token has one spelling only; base64 is not so strict.
+        if base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii") != token:
+            raise _invalid()
         signature, where = data[:_SIGNATURE], data[_SIGNATURE:]
         if not hmac.compare_digest(signature, self._sign(asked, where)):
             raise _invalid()

@@ -1,24 +1,34 @@
-"""Query parameters that several lists share."""
+"""Query parameters that several lists share.
+
+They are texts for Litestar, and read by our own rules: its own would take `1.0` for a whole number and
+`null` for nothing at all.
+"""
 
 from typing import Annotated
 
 from litestar.params import QueryParameter
 
-from meshfleet.wire.rest import MAX_RESULTS, MIN_RESULTS
+from meshfleet.wire.rest import DEFAULT_RESULTS, MAX_RESULTS, MIN_RESULTS, parse_max_results
 
 MaxResults = Annotated[
-    int,
+    str | None,
     QueryParameter(
         name="MaxResults",
-        ge=MIN_RESULTS,
-        le=MAX_RESULTS,
-        description="How many items a page may hold.",
+        description=f"How many items a page may hold; {DEFAULT_RESULTS} unless set.",
+        schema_extra={"type": "integer", "minimum": MIN_RESULTS, "maximum": MAX_RESULTS},
     ),
 ]
 
 NextToken = Annotated[
     str | None,
     QueryParameter(
-        name="NextToken", description="The `nextToken` of the page before, with the same filters."
+        name="NextToken",
+        description="The `nextToken` of the page before, with the same filters.",
+        schema_extra={"type": "string"},
     ),
 ]
+
+
+def read_limit(max_results: MaxResults = None) -> int:
+    """How many items a page may hold (rest-23)."""
+    return DEFAULT_RESULTS if max_results is None else parse_max_results(max_results)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from meshfleet.errors import NotFound
+
+_NUL: Final = "\0"
+"""Also in the place of what is not UTF-8."""
 
 
 def canonical(raw: bytes) -> str:
@@ -14,13 +18,19 @@ def canonical(raw: bytes) -> str:
     """
     if b"%" not in raw:
         return raw.decode("ascii")
-    parts = (unquote_to_bytes(part).decode("utf-8", "surrogateescape") for part in raw.split(b"/"))
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+    return "/".join(_decoded(part).replace("%", "%25").replace("/", "%2F") for part in raw.split(b"/"))
 
 
 def segment(text: str) -> str:
-    """A part of such a path as it was meant. Nothing here has a name with NUL or without UTF-8 in it."""
+    """A part of such a path as it was meant. Nothing here has a name with a NUL in it."""
     meant = text.replace("%2F", "/").replace("%25", "%")
-    if "\0" in meant or any("\ud800" <= char <= "\udfff" for char in meant):
+    if _NUL in meant:
         raise NotFound("there is nothing here")
     return meant
+
+
+def _decoded(part: bytes) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        return _NUL

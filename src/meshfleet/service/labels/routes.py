@@ -10,24 +10,24 @@ from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.paths import device_in_path
 from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import MaxResults, NextToken
+from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
 from meshfleet.service.labels import store
 from meshfleet.wire.ids import Mac, mac_of, parse_device_id
-from meshfleet.wire.rest import DEFAULT_RESULTS, Device, Label, LabelPage, NewLabel, parse_label
+from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label
 
 
 @get()
 async def list_labels(
     database: Given[Database],
     pages: Given[Pages],
-    max_results: MaxResults = DEFAULT_RESULTS,
+    limit: Given[int],
     next_token: NextToken = None,
 ) -> LabelPage:
     """List all labels, each with the number of devices that have it."""
     after = pages.read("labels", next_token)[0] if next_token is not None else ""
-    found = await database.read(store.page, after=after, limit=max_results + 1)
-    return LabelPage(**pages.cut("labels", found, max_results, lambda last: (last.label,)))
+    found = await database.read(store.page, after=after, limit=limit + 1)
+    return LabelPage(**pages.cut("labels", found, limit, lambda last: (last.label,)))
 
 
 @post(status_code=200, problems=(404, 409))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from meshfleet.wire.rest.bodies import Ask, Body, DeviceIdText, MacText, TimeText
 
@@ -17,21 +17,6 @@ class Connectivity(Body, frozen=True, kw_only=True):
 
     connected: bool
     timestamp: TimeText
-
-
-class Device(Body, frozen=True, kw_only=True):
-    """A device in a list: these fields, in this order (rest-29)."""
-
-    id: DeviceIdText
-    friendly_name: str
-    model_number: ModelText
-    labels: list[str]
-    boot_mode: Literal["dfu"] | None
-    connectivity: Connectivity
-    firmware_version: ThreeParts
-    hardware_version: ThreeParts
-    imei: str | None
-    status: int | None
 
 
 class Place(Body, frozen=True, kw_only=True):
@@ -55,15 +40,27 @@ class Live(Body, frozen=True, kw_only=True):
     place: Place | None
 
 
-class LiveDevice(Device, frozen=True, kw_only=True):
-    """A device in a list with `Include=live`."""
+class Device(Body, frozen=True, kw_only=True):
+    """A device in a list: these fields, in this order (rest-29)."""
 
-    live: Live
+    id: DeviceIdText
+    friendly_name: str
+    model_number: ModelText
+    labels: list[str]
+    boot_mode: Literal["dfu"] | None
+    connectivity: Connectivity
+    firmware_version: ThreeParts
+    hardware_version: ThreeParts
+    imei: str | None
+    status: int | None
+    live: Live | UnsetType = UNSET
+    """Only if it was asked for (rest-38)."""
 
 
-class DeviceDetail(LiveDevice, frozen=True, kw_only=True):
+class DeviceDetail(Device, frozen=True, kw_only=True):
     """All that is told of one device (rest-39)."""
 
+    live: Live
     firmware_version_text: str
     product: str | None
     claimed_at: TimeText | None
@@ -73,13 +70,6 @@ class DevicePage(Body, frozen=True, kw_only=True):
     """Devices, and the token for the next page; None on the last one (rest-16)."""
 
     items: list[Device]
-    next_token: str | None
-
-
-class LiveDevicePage(Body, frozen=True, kw_only=True):
-    """Devices with `Include=live`."""
-
-    items: list[LiveDevice]
     next_token: str | None
 
 

@@ -40,6 +40,11 @@ def parse_friendly_name(text: str, field: str = "name") -> str:
     return _line(text, field, most=128)
 
 
+def parse_name_part(text: str, field: str = "name") -> str:
+    """Read a part of a name to look for; spaces count, also at its ends."""
+    return _checked(text, field, most=128)
+
+
 def parse_label(text: str, field: str = "label") -> str:
     """Read a label: 1 to 64 characters after trimming, none of them a control, in NFC (rest-66, rest-67)."""
     label = _line(unicodedata.normalize("NFC", text), field, most=64)
@@ -79,7 +84,10 @@ def parse_key_name(text: str, field: str = "name") -> str:
 
 
 def _line(text: str, field: str, *, most: int) -> str:
-    line = text.strip()
+    return _checked(text.strip(), field, most=most)
+
+
+def _checked(line: str, field: str, *, most: int) -> str:
     if not 1 <= len(line) <= most:
         raise MalformedText(field, f"has {len(line)} characters; 1 to {most} are allowed")
     if any(unicodedata.category(char) in {"Cc", "Cs"} for char in line):

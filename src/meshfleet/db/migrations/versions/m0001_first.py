@@ -183,5 +183,6 @@ def _names() -> None:
         return
     op.execute(
         "CREATE VIRTUAL TABLE device_name USING fts5("
-        "name_key, content = 'device', content_rowid = 'id', tokenize = 'trigram case_sensitive 1', columnsize = 0)"
+        "name_key, content = 'device', content_rowid = 'id', columnsize = 0,"
+        " tokenize = 'trigram case_sensitive 1')"
     )
