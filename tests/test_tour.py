@@ -44,7 +44,7 @@ def test_every_step_of_the_tour_does_what_it_says(url: str) -> None:
     first, silent, summary, renamed, labelled, unlabelled, changes = _walk(url)
     assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
     assert silent["items"]
-    assert all("KKM" in each["friendlyName"] and "live" in each for each in silent["items"])
+    assert all("Clip" in each["friendlyName"] and "live" in each for each in silent["items"])
     assert summary["total"] == 24
     assert renamed["friendlyName"] == "Head office / lobby ☕"
     assert labelled["labels"] == ["2nd floor/north", "gateways"]

@@ -101,17 +101,17 @@ class Database:
         **kwargs: Params.kwargs,
     ) -> Result:
         """`write` for programs without an event loop."""
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 with self._engines.writers.begin() as connection:
                     return work(connection, *args, **kwargs)
             except (IntegrityError, *_FAILURES) as exc:
-                if _is_conflict(exc):
+                if tries_left and _is_conflict(exc):
                     continue
                 if isinstance(exc, IntegrityError):
                     raise
                 raise DatabaseUnavailable(f"the database does not answer: {words(exc)}") from exc
-        raise DatabaseUnavailable("the database is too busy")
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         """Let running work end, then close all connections."""

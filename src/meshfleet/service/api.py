@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-import msgspec
-from litestar import Litestar, MediaType, Response, get
+from litestar import Litestar, get
 from litestar.di import Provide
 
 from meshfleet.db import Database
@@ -103,20 +102,16 @@ class Api:
         self._passwords.close()
 
 
+@cache
 def openapi_document() -> dict[str, Any]:
     """The REST interface as OpenAPI 3.1."""
     return document.describe([*_ROUTERS, tell_document], _INJECTED, _READ)
 
 
-@cache
-def _written_document() -> bytes:
-    return msgspec.json.encode(openapi_document())
-
-
-@get("/api/v1/openapi.json", media_type=MediaType.JSON, tags=["Operations"])
-async def tell_document() -> Response[bytes]:
+@get("/api/v1/openapi.json", tags=["Operations"])
+async def tell_document() -> dict[str, Any]:
     """Tell all that can be asked, as OpenAPI 3.1."""
-    return Response(_written_document(), media_type=MediaType.JSON)
+    return openapi_document()
 
 
 def _litestar(shared: Mapping[str, object], gatekeeper: Gatekeeper) -> Litestar:

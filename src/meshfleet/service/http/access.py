@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from litestar.enums import ScopeType
@@ -72,7 +73,7 @@ class Access(ASGIMiddleware):
         """Pass the request on with `user` set, or refuse it."""
         method = scope.get("method")
         if method == "OPTIONS":  # Litestar's own answer; it would not tell all methods
-            raise MethodNotAllowedException(headers={"allow": _allowed(scope["path_template"])})
+            raise MethodNotAllowedException(headers={"allow": allowed(scope["path_template"])})
         least = ROLES[f"{method} {scope['path_template']}"]
         if least is not OPEN:
             actor = await self._gatekeeper.identify(_bearer(scope), address_of(scope))
@@ -89,8 +90,10 @@ def check(app: Litestar) -> None:
         raise AssertionError(f"not in the table of roles, or in it for nothing: {routes ^ set(ROLES)}")
 
 
-def _allowed(path: str) -> str:
-    return ", ".join(method for method, _, each in (name.partition(" ") for name in ROLES) if each == path)
+def allowed(path: str) -> str:
+    """The methods of a path, as the header `Allow` has them."""
+    methods = [method for method, _, each in (name.partition(" ") for name in ROLES) if each == path]
+    return ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
 
 
 def _methods(route: object) -> set[str]:
@@ -101,7 +104,10 @@ def _methods(route: object) -> set[str]:
 def address_of(scope: Scope) -> str | None:
     """The address of who asks; behind trusted proxies the one that they tell (rest-169)."""
     client = scope["client"]
-    return client[0] if client else None
+    try:
+        return None if client is None else str(ip_address(client[0]))
+    except ValueError:  # a proxy may tell `unknown`, or what it was told itself
+        return None
 
 
 def _bearer(scope: Scope) -> str:

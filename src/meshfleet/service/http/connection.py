@@ -1,4 +1,4 @@
-"""An HTTP connection with limits that uvicorn does not have: on the size of the head, and the time it takes.
+"""An HTTP connection with limits that uvicorn does not have: on heads, on waiting, and on connections.
 
 Who sends a byte a minute, or headers without end, must not hold connections and memory that others need.
 """
@@ -6,9 +6,15 @@ Who sends a byte a minute, or headers without end, must not hold connections and
 from __future__ import annotations
 
 import socket
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from meshfleet.service.http.headers import SAFE
+from meshfleet.wire.rest import Problem
+from meshfleet.wire.rest.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
@@ -22,16 +28,22 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._deadline: TimerHandle | None = None
-        self._head = 0
         self.access_log = False  # uvicorn looks whether somebody listens, whatever it was told
+        # Ours: when there are too many, uvicorn would refuse those that were there before, too.
+        self._most, self.limit_concurrency = self.limit_concurrency, None
+        self._deadline: TimerHandle | None = None
+        self._is_head = False
+        self._head = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """The first head is awaited."""
         super().connection_made(transport)
         # The loop does this for sockets that it makes itself; without it answers wait for 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._await_head()
+        if self._most is not None and len(self.connections) > self._most:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too-many-connections", "all connections are taken")
+        else:
+            self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is awaited any more."""
@@ -41,24 +53,51 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The next head of a connection that is kept."""
         super().on_message_begin()
+        self._is_head = True
+        self._head = 0
         if self._deadline is None:
             self._await_head()
 
     def on_headers_complete(self) -> None:
         """The head is there; how long the body may take is up to the request."""
+        self._is_head = False
         self._stop_waiting()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, and end what has grown too long."""
+        """Read on, and end what takes too long or has grown too long."""
         super().data_received(data)
-        if self._deadline is not None:
+        if not (self.cycle is None or self.cycle.response_complete):
+            return  # it may be a body that somebody asked for
+        if self._deadline is None:
+            # The rest of a body that nobody read, or empty lines: uvicorn would now wait for ever.
+            self._await_head()
+        if self._is_head:
             self._head += len(data)
             if self._head > _LARGEST_HEAD:
                 self.transport.close()
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 # uvicorn's words, which are for its log
+        """Answer what is no HTTP (rest-9)."""
+        self._refuse(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no HTTP")
+
+    def _refuse(self, status: HTTPStatus, code: str, detail: str) -> None:
+        problem = Problem(title=status.phrase, status=status, detail=detail, instance="", code=code)
+        body = msgspec.json.encode(problem)
+        headers = {
+            **SAFE,
+            "content-type": MEDIA_TYPE,
+            "content-length": str(len(body)),
+            "connection": "close",
+        }
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            *(f"{name}: {headers[name]}" for name in headers),
+        ]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
+        self.transport.close()
+
     def _await_head(self) -> None:
-        self._head = 0
         self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
 
     def _stop_waiting(self) -> None:

@@ -46,6 +46,7 @@ def describe(
         routes,
         dependencies={**{name: Provide(_nothing(), sync_to_thread=False) for name in injected}, **read},
         request_class=Asked,
+        logging_config=None,
         openapi_config=OpenAPIConfig(
             title="Meshfleet",
             version=version("meshfleet"),
@@ -74,10 +75,18 @@ def describe(
             name = f"{method.upper()} {path}"
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
+            _close_body(document, operation)
             operation["summary"] = operation["description"].partition(".")[0]
             _add_security(operation, ROLES[name])
             _add_problems(operation, ROLES[name], problems[name])
     return document
+
+
+def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
+    """Say that unknown fields are refused (rest-5)."""
+    if "requestBody" in operation:
+        reference: str = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        document["components"]["schemas"][reference.rpartition("/")[2]]["additionalProperties"] = False
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

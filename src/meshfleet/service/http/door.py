@@ -10,6 +10,7 @@ from litestar.datastructures import MutableScopeHeaders
 from litestar.enums import ScopeType
 
 from meshfleet.errors import TooSlow, WentAway
+from meshfleet.service.http.headers import SAFE, TRANSPORT_SECURITY
 from meshfleet.service.http.paths import canonical
 
 if TYPE_CHECKING:
@@ -19,18 +20,6 @@ if TYPE_CHECKING:
 
 _BODY_SECONDS: Final = 30.0
 """For a whole body, which is small; uploads get more by their own route."""
-
-_HEADERS: Final = {
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
-"""On every answer that does not say otherwise itself."""
-
-_TRANSPORT_SECURITY: Final = "max-age=31536000"
 
 
 class Door:
@@ -47,9 +36,9 @@ class Door:
             return
         started = time.perf_counter()
         answer = _Answer(send, secure=scope["scheme"] == "https")
-        if scope["method"] == "HEAD":  # the server leaves out the body
-            scope = {**scope, "method": "GET"}
-        scope["path"] = canonical(scope["raw_path"])
+        # A copy: the server goes on with its own, and leaves out the body of the answer to a HEAD by it.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        scope = {**scope, "method": method, "path": canonical(scope["raw_path"])}
         try:
             await self._inside(scope, _in_time(receive), answer)
         finally:
@@ -69,10 +58,10 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableScopeHeaders.from_message(message)
-            for name, value in _HEADERS.items():
+            for name, value in SAFE.items():
                 headers.setdefault(name, value)
             if self._secure:
-                headers.setdefault("strict-transport-security", _TRANSPORT_SECURITY)
+                headers.setdefault("strict-transport-security", TRANSPORT_SECURITY)
         await self._send(message)
 
 

@@ -60,13 +60,14 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
                 "internal-error",
                 "something went wrong here; the log tells more",
             )
+    path = request.scope["raw_path"].decode("ascii")
     if status >= _INTERNAL:
-        _log.error("request failed: %s %s: %s", request.method, request.url.path, code, exc_info=error)
+        _log.error("request failed: %s %s: %s", request.method, path, code, exc_info=error)
     problem = Problem(
         title=HTTPStatus(status).phrase,
         status=status,
         detail=detail,
-        instance=request.scope["raw_path"].decode("ascii"),
+        instance=path,
         code=code,
         errors=_fields(error),
     )
@@ -96,5 +97,7 @@ def _headers(error: Exception) -> Mapping[str, str]:
         case TooManyAttempts():
             return {"retry-after": str(error.retry_after)}  # rest-14
         case MethodNotAllowedException():
-            return error.headers or {}
+            methods = (error.headers or {}).get("allow", "").split(", ")
+            also = ["HEAD"] if "GET" in methods and "HEAD" not in methods else []
+            return {"allow": ", ".join([*(each for each in methods if each != "OPTIONS"), *also])}
     return {}
