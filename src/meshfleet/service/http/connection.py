@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on, and end what takes too long or has grown too long."""
         super().data_received(data)
-        if not (self.cycle is None or self.cycle.response_complete):
+        if not getattr(self.cycle, "response_complete", True):
             return  # it may be a body that somebody asked for
         if self._deadline is None:
             # The rest of a body that nobody read, or empty lines: uvicorn would now wait for ever.
@@ -90,10 +90,8 @@ class Connection(HttpToolsProtocol):
             "content-length": str(len(body)),
             "connection": "close",
         }
-        lines = [
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            *(f"{name}: {headers[name]}" for name in headers),
-        ]
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
         self.transport.close()
 
