@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -125,19 +125,23 @@ def fill(database: Database, size: int = SIZE, *, tell: Callable[[int], object] 
     """Add the fleet to an empty database; `tell` learns how many devices are in it."""
     source, done = members(size), 0
     # Every batch touches most pages of every index: SQLite has one writer, who takes few large ones.
-    writers, batch = (1, 100_000) if database.is_sqlite else (3, 20_000)
+    writers, batch = (1, 250_000) if database.is_sqlite else (3, 20_000)
     with ThreadPoolExecutor(writers) as pool:
-        while batches := [part for _ in range(writers) if (part := list(islice(source, batch)))]:
-            list(pool.map(partial(_add, database), batches))
-            done += sum(map(len, batches))
-            tell(done)
+        running: deque[Future[int]] = deque()
+        while part := list(islice(source, batch)):  # the next is made up while the others are written
+            if len(running) == writers:
+                tell(done := done + running.popleft().result())
+            running.append(pool.submit(_add, database, part))
+        for each in running:
+            tell(done := done + each.result())
     database.write_now(_analyze)
 
 
-def _add(database: Database, batch: Sequence[Member]) -> None:
+def _add(database: Database, batch: Sequence[Member]) -> int:
     database.write_now(registry.observe, [each.sighting for each in batch])
     pairs = [(label, each.sighting.device) for each in batch for label in each.labels]
     database.write_now(registry.attach, pairs, at=START)
+    return len(batch)
 
 
 def _analyze(connection: Connection) -> None:

@@ -58,9 +58,10 @@ def run(connection: Connection, statement: str, numbers: Sequence[int]) -> Curso
     """Run any statement in which `IN numbers` stands for these."""
     if connection.dialect.name == "sqlite":
         # One value, not one for each number: SQLite keeps the statement ready, and has a limit on values.
-        text, value = "IN (SELECT value FROM json_each(?))", f"[{','.join(map(str, numbers))}]"
+        text, value = "IN (SELECT value FROM json_each(?1))", f"[{','.join(map(str, numbers))}]"
         return connection.exec_driver_sql(statement.replace("IN numbers", text), (value,))
-    return connection.exec_driver_sql(statement.replace("IN numbers", "= ANY(%s)"), (list(numbers),))
+    text = statement.replace("IN numbers", "= ANY(%(numbers)s)")
+    return connection.exec_driver_sql(text, {"numbers": list(numbers)})
 
 
 def _insert(table: Table, source: str, otherwise: str) -> str:

@@ -23,7 +23,7 @@ _PRAGMAS: Final = {
     "synchronous": "FULL",  # what is acknowledged survives a power cut
     "foreign_keys": "ON",
     "trusted_schema": "OFF",
-    "cache_size": -65_536,  # KiB, for each connection
+    "cache_size": -262_144,  # KiB
     "mmap_size": 2**31,  # bytes; rows that lie anywhere are read in half the time
     "temp_store": "MEMORY",
 }

@@ -29,19 +29,24 @@ if TYPE_CHECKING:
 
     Row = Sequence[Any]
 
-_LABELS: Final = (
-    "SELECT text FROM device_label JOIN label ON label.id = device_label.label"
-    " WHERE device_label.device = device.id ORDER BY text"
-)
-_LABELS_OF: Final = {
-    "sqlite": f"(SELECT json_group_array(text) FROM ({_LABELS}))",  # noqa: S608
-    "postgresql": f"ARRAY({_LABELS})",
-}
-_ROWS: Final = (
+_COLUMNS: Final = (
     "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"
-    " LABELS, gateway, parent, rssi, battery, reported_at, beta, variant"
-    " FROM device LEFT JOIN device_state ON device_state.device = id WHERE id IN numbers"
+    " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant"
+    " FROM device LEFT JOIN device_state ON device_state.device = id {joined} WHERE id IN numbers"
 )
+_LABELS: Final = "FROM device_label JOIN label ON label.id = device_label.label WHERE device_label.device"
+_ROWS: Final = {
+    "sqlite": _COLUMNS.format(
+        labels=f"(SELECT json_group_array(text) FROM (SELECT text {_LABELS} = device.id ORDER BY text))",  # noqa: S608
+        joined="",
+    ),
+    # All at once: for each device alone, PostgreSQL would begin anew.
+    "postgresql": _COLUMNS.format(
+        labels="coalesce(labels, '{}')",
+        joined="LEFT JOIN (SELECT device_label.device AS labelled, array_agg(text ORDER BY text) AS labels"
+        f" {_LABELS} IN numbers GROUP BY 1) AS l ON labelled = id",
+    ),
+}
 _CLAIMED_AT: Final = "SELECT claimed_at FROM gateway WHERE device IN numbers"
 
 
@@ -99,8 +104,7 @@ def _find(
 
 def _rows(connection: Connection, numbers: Sequence[int]) -> list[Row]:
     """What is shown of devices, in this order. One that has just been forgotten is missing."""
-    name = connection.dialect.name
-    rows = {row[0]: row for row in bulk.pick(connection, _ROWS.replace("LABELS", _LABELS_OF[name]), numbers)}
+    rows = {row[0]: row for row in bulk.pick(connection, _ROWS[connection.dialect.name], numbers)}
     return [rows[number] for number in numbers if number in rows]
 
 
