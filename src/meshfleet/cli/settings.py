@@ -47,4 +47,4 @@ def settings_of(config: Path | None, flags: dict[str, Any]) -> Settings:
     try:
         return load(given, os.environ, file=config)
     except WrongSettings as exc:
-        raise click.ClickException(f"the settings cannot be used:\n{exc}") from exc
+        raise click.UsageError(f"the settings cannot be used:\n{exc}") from exc

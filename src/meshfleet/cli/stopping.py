@@ -16,7 +16,9 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 def log_to_terminal(level: int) -> None:
     """Show what the programs that run for long have to say."""
-    logging.basicConfig(format="%(levelname)s %(message)s", level=level)
+    # What clients do wrong is theirs to see; uvicorn would let anybody write into our log.
+    logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level)
 
 
 class _Stopped(Exception):  # it ends a group of tasks, and is no error

@@ -24,22 +24,24 @@ _TYPES: Final = (
 """What PostgreSQL calls the types of our columns."""
 
 
-def insert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwise: str = "NOTHING") -> None:
-    """Add rows, each with a value for every column in the order of the table.
+def insert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwise: str = "NOTHING") -> int:
+    """Add rows, each with a value for every column in the order of the table, and tell how many were added.
 
     `otherwise` is what to do about a row that is there already, in SQL: `UPDATE SET ...` perhaps. No two of
     the rows may have the same key.
     """
     if not rows:
-        return
+        return 0
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(_insert(table, _placeholders(table), otherwise), list(rows))
-        return
+        return connection.exec_driver_sql(
+            _insert(table, _placeholders(table), otherwise), list(rows)
+        ).rowcount
     _copy(connection, table, rows)
     # The checks of foreign keys are queries too: they must not be planned anew for each row.
     connection.exec_driver_sql("SET LOCAL plan_cache_mode = auto")
-    connection.exec_driver_sql(_insert(table, f"TABLE new_{table.name}", otherwise))
+    added = connection.exec_driver_sql(_insert(table, f"TABLE new_{table.name}", otherwise)).rowcount
     connection.exec_driver_sql(f"TRUNCATE new_{table.name}")
+    return added
 
 
 def execute(connection: Connection, statement: str, rows: Sequence[Row]) -> None:

@@ -34,6 +34,10 @@ _CONFLICTS: Final = {"40001", "40P01", "23503"}
 """Serialization failure, deadlock, and a row that went while another began to refer to it."""
 
 
+class Overtaken(Exception):
+    """Another process wrote what this transaction was about to write: it is to run again."""
+
+
 class Engines(NamedTuple):
     """How to get connections: for reading, and for writing."""
 
@@ -105,7 +109,7 @@ class Database:
             try:
                 with self._engines.writers.begin() as connection:
                     return work(connection, *args, **kwargs)
-            except (IntegrityError, *_FAILURES) as exc:
+            except (IntegrityError, Overtaken, *_FAILURES) as exc:
                 if tries_left and _is_conflict(exc):
                     continue
                 if isinstance(exc, IntegrityError):
@@ -123,7 +127,7 @@ class Database:
 
 def _is_conflict(exc: Exception) -> bool:
     """Whether another try may succeed."""
-    return getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICTS
+    return isinstance(exc, Overtaken) or getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICTS
 
 
 def is_duplicate(exc: IntegrityError) -> bool:

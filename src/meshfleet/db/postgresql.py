@@ -16,7 +16,9 @@ _SESSION: Final = {
     "timezone": "UTC",
     # A plan made for any value is slow for most: a filter may select ten devices or a million.
     "plan_cache_mode": "force_custom_plan",
-    "jit": "off",  # compiling takes longer than our queries
+    "jit": "off",  # compiling takes longer than our queries, and so does starting helpers
+    "max_parallel_workers_per_gather": "0",
+    "random_page_cost": "1.1",  # what is asked for often is in memory, or on a disk without a head
     "statement_timeout": "30s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",

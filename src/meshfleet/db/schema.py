@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,8 +56,12 @@ def _wait_for_lock(connection: Connection, stop: Event) -> None:
 
 def is_current(connection: Connection) -> bool:
     """Whether a database is exactly what this program needs."""
-    script = ScriptDirectory.from_config(_config())
-    return MigrationContext.configure(connection).get_current_revision() == script.get_current_head()
+    return MigrationContext.configure(connection).get_current_revision() == _newest()
+
+
+@cache
+def _newest() -> str | None:
+    return ScriptDirectory.from_config(_config()).get_current_head()
 
 
 def _config() -> Config:

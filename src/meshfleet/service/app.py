@@ -134,7 +134,8 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     host, port = settings.http
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        both = host == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as exc:
         raise UnusableAddress(f"cannot listen at {settings.http}: {exc.strerror}") from exc
     with listener:

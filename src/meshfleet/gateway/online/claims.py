@@ -13,7 +13,7 @@ from meshfleet.errors import MalformedAddress, ServiceRefused, WireError
 from meshfleet.gateway.online.download import place, read
 from meshfleet.link import Address
 from meshfleet.wire import rest
-from meshfleet.wire.rest import GatewayClaim, LoggedIn, Login, NewGateway, Problem
+from meshfleet.wire.rest import GatewayClaim, LoggedIn, Login, NewGateway, SaidProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -195,7 +195,7 @@ class _Desk:
     def _words(self, body: bytes) -> str:
         """What the service says of a problem, on one line, and not if it repeats our secrets."""
         try:
-            problem = rest.decode(Problem, body)
+            problem = rest.decode(SaidProblem, body)
         except WireError:
             return ""
         text = "".join(char for char in problem.detail or problem.title or "" if char.isprintable())

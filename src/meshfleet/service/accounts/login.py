@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from meshfleet.wire.rest import Login
 
 _IPV4: Final = 4
+_WAITING: Final = 10
+"""Checks that one place may have under way, so that it does not keep those of others waiting."""
 
 
 class Reception:
@@ -55,6 +58,7 @@ class Reception:
         self._gatekeeper = gatekeeper
         self._figures = figures
         self._now = now
+        self._waiting = Counter[str | None]()
         self._turns: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def log_in(self, login: Login, address: str | None) -> LoggedIn:
@@ -96,6 +100,17 @@ class Reception:
     async def _check(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
         place = _neighbourhood(address)
+        if self._waiting[place] >= _WAITING:
+            raise TooManyAttempts(1)
+        self._waiting[place] += 1
+        try:
+            return await self._check_in_turn(username, password, place)
+        finally:
+            self._waiting[place] -= 1
+            if not self._waiting[place]:
+                del self._waiting[place]
+
+    async def _check_in_turn(self, username: str, password: str, place: str | None) -> str:
         # One after the other: many that know the password get in, many that do not have few tries.
         turn = self._turns.setdefault((username, place), asyncio.Lock())
         async with turn:

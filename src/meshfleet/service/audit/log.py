@@ -12,6 +12,8 @@ from meshfleet.wire.rest import AuditRow
 from meshfleet.wire.times import from_millis, write_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.accounts.model import Actor
@@ -27,15 +29,22 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def record(connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any) -> None:
     """Write down a change, in the transaction that makes it."""
+    record_all(connection, by, action, [target], now=now, **detail)
+
+
+def record_all(  # by name
+    connection: Connection, by: Actor, action: str, targets: Sequence[str], *, now: int, **detail: Any
+) -> None:
+    """Write down the same change of several things, a row for each."""
     row = {
         "time": now,
         "actor": by.title,
         "action": action,
-        "target": target,
         "detail": msgspec.json.encode(detail).decode(),
         "address": by.address,
     }
-    connection.execute(insert(audit).values(row))
+    if targets:
+        connection.execute(insert(audit), [{**row, "target": target} for target in targets])
 
 
 def page(connection: Connection, choice: Choice, *, before: int | None, limit: int) -> list[AuditRow]:

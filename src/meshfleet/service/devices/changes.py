@@ -37,6 +37,7 @@ def forget(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
     """Remove a device; its history stays, and it comes back when it is heard (rest-40, rest-41)."""
     if connection.execute(select(gateway.c.device).where(gateway.c.device == mac_number(mac))).first():
         raise StillClaimed(f"gateway {mac} is claimed; release it first")
+    name = connection.execute(select(device.c.name).where(device.c.id == mac_number(mac))).scalar()
     if not registry.forget(connection, mac):
         raise unknown(mac)
-    audit.record(connection, by, "device.forget", device_id(mac), now=now)
+    audit.record(connection, by, "device.forget", device_id(mac), now=now, name=name)

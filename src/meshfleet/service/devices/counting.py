@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from meshfleet.errors import TooManyAttempts
 from meshfleet.service.devices import summary
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _FRESH: Final = 10.0
 """Seconds for which figures are told again; they then say that they are not exact."""
 
 _REMEMBERED: Final = 100
+_WAITING: Final = 20
 
 
 class _Counted(NamedTuple):
@@ -36,12 +38,16 @@ class Counting:
         self._database = database
         self._counted: OrderedDict[Filter, _Counted] = OrderedDict()
         self._running: dict[Filter, asyncio.Task[Summary]] = {}
+        # One after the other: counting must not take all the threads that read.
+        self._turn = asyncio.Lock()
 
     async def count(self, chosen: Filter) -> Summary:
         """The devices that a filter selects, counted now or some seconds ago (rest-42)."""
         known = self._counted.get(chosen)
         if known is not None and asyncio.get_running_loop().time() < known.until:
             return replace(known.summary, exact=False)
+        if chosen not in self._running and len(self._running) >= _WAITING:
+            raise TooManyAttempts(1)
         if chosen not in self._running:
             self._running[chosen] = asyncio.create_task(self._count(chosen), name="devices.count")
         # Shielded: who goes away does not take the answer from the others.
@@ -49,9 +55,10 @@ class Counting:
 
     async def _count(self, chosen: Filter) -> Summary:
         clock = asyncio.get_running_loop().time
-        started = clock()
         try:
-            counted = await self._database.read(summary.count, chosen)
+            async with self._turn:
+                started = clock()
+                counted = await self._database.read(summary.count, chosen)
         finally:
             del self._running[chosen]
         if clock() - started > _SLOW:

@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 from sqlalchemy import delete, select
 
 from meshfleet.db import bulk
+from meshfleet.db.database import Overtaken
 from meshfleet.db.tables import device, device_label, device_state, label
 from meshfleet.service.devices.model import name_key, three_parts
 from meshfleet.service.devices.names import kept_searchable
@@ -46,6 +47,10 @@ _NAME: Final = ("name", "name_key")
 
 _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
 """New values, and the id at the end, for the columns that change."""
+
+
+_UNKNOWN: Final = 0
+_NO_VERSION: Final = "0.0.0"
 
 
 class _Facts(Struct):
@@ -82,8 +87,17 @@ class _Facts(Struct):
             self.hardware = three_parts(seen.hardware)
         if seen.imei is not UNSET:
             self.imei = seen.imei
-        if seen.connected is not UNSET and seen.connected != self.connected:
+        if seen.connected is not UNSET and seen.connected != self.connected and seen.at >= self.connected_at:
             self.connected, self.connected_at = seen.connected, seen.at
+
+    def learn_late(self, seen: Sighting) -> None:
+        """Take over what is still unknown from a sighting older than the newest."""
+        if self.model == _UNKNOWN and seen.model is not UNSET:
+            self.model = int(seen.model, 16)
+        if self.firmware == _NO_VERSION and seen.firmware is not UNSET:
+            self.firmware, self.beta = three_parts(seen.firmware), seen.firmware.beta
+        if self.hardware == _NO_VERSION and seen.hardware is not UNSET:
+            self.hardware = three_parts(seen.hardware)
 
     def follow_model(self) -> None:
         """Until somebody names a device it is called after its product (rest-45)."""
@@ -104,10 +118,12 @@ class _State(Struct):
     rssi: int | None = None
     battery: int | None = None
 
+    def is_newer_than(self, seen: Sighting) -> bool:
+        """Whether a sighting comes too late: reports out of order never move anything back."""
+        return self.reported_at is not None and seen.at < self.reported_at
+
     def learn(self, seen: Sighting) -> None:
-        """Take over what is newly known; what is older than the newest report comes too late."""
-        if self.reported_at is not None and seen.at < self.reported_at:
-            return
+        """Take over what is newly known."""
         if seen.heard:
             self.reported_at = seen.at
         if seen.status is not UNSET:
@@ -131,8 +147,12 @@ def observe(connection: Connection, sightings: Sequence[Sighting]) -> None:
         number = mac_number(seen.device)
         if number not in facts:
             facts[number] = _newcomer(number, seen.at)
-        facts[number].learn(seen)
-        states.setdefault(number, _State(number)).learn(seen)
+        state = states.setdefault(number, _State(number))
+        if state.is_newer_than(seen):
+            facts[number].learn_late(seen)
+        else:
+            facts[number].learn(seen)
+            state.learn(seen)
     _write_facts(connection, facts, before)
     changed = (astuple(states[number]) for number in sorted(states))
     rows = [row for row in changed if row != states_before.get(row[0], (row[0], *[None] * 6))]
@@ -185,11 +205,11 @@ def _newcomer(number: int, at: int) -> _Facts:
         name="",
         name_key="",
         named=False,
-        model=0,
+        model=_UNKNOWN,
         variant=0,
-        firmware="0.0.0",
+        firmware=_NO_VERSION,
         beta=0,
-        hardware="0.0.0",
+        hardware=_NO_VERSION,
         imei=None,
         gateway=None,
         connected=False,
@@ -212,7 +232,8 @@ def _write_facts(
             _note_changes(changes, known, old)
     renamed = [row[-1] for row in changes.get(_NAME, ())]
     with kept_searchable(connection, [row[0] for row in new] + renamed):
-        bulk.insert(connection, device, new)
+        if bulk.insert(connection, device, new) < len(new):
+            raise Overtaken
         _update(connection, changes)
 
 

@@ -42,7 +42,7 @@ async def list_devices(
     return DevicePage(items=devices, next_token=None if end is None else pages.write(asked, end))
 
 
-@get("/summary")
+@get("/summary", problems=(429,))
 async def summarize(chosen: Given[Filter], counting: Given[Counting]) -> Summary:
     """Count the devices that meet all filters, by model, firmware and label."""
     return await counting.count(chosen)

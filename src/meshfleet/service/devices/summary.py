@@ -43,6 +43,13 @@ def count(connection: Connection, chosen: Filter) -> Summary:
     )
 
 
+def connected(connection: Connection) -> tuple[int, int]:
+    """How many devices are connected, and how many are not."""
+    query = select(device.c.connected, func.count()).group_by(device.c.connected)
+    found = {bool(is_connected): number for is_connected, number in connection.execute(query)}
+    return found.get(True, 0), found.get(False, 0)
+
+
 def _groups(selection: Selection) -> Select[bool, int, str, int]:
     """All but the labels in one pass: there are far fewer groups than devices."""
     groups = (device.c.connected, device.c.model, device.c.firmware)

@@ -200,20 +200,19 @@ def _smallest(connection: Connection, walks: Sequence[Walk], sort: Sort) -> tupl
     return smallest, size
 
 
-_sizes: Final[dict[tuple[Hashable, ...], tuple[float, int]]] = {}
-
-
 def _size(connection: Connection, walk: Walk, limit: int) -> int:
     """How many devices a walk meets, at most `limit`; perhaps as it was some seconds ago."""
     if walk.parts and limit > _FEW:
         return limit  # to count these takes longer than to find a page
-    key, now = (id(connection.engine), limit, *walk.key), time.monotonic()
-    since, size = _sizes.get(key, (now - _REMEMBERED, 0))
+    # Each connection remembers its own, and is used by one thread at a time.
+    sizes: dict[tuple[Hashable, ...], tuple[float, int]] = connection.info.setdefault("sizes", {})
+    key, now = (limit, *walk.key), time.monotonic()
+    since, size = sizes.get(key, (now - _REMEMBERED, 0))
     if now - since < _REMEMBERED:
         return size
     counted = walk.ids.with_only_columns(literal_column("1")).limit(limit).subquery()
     size = connection.scalars(select(func.count()).select_from(counted)).one()
-    if len(_sizes) >= _MOST:
-        _sizes.clear()
-    _sizes[key] = now, size
+    if len(sizes) >= _MOST:
+        sizes.clear()
+    sizes[key] = now, size
     return size

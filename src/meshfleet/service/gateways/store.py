@@ -13,7 +13,7 @@ from meshfleet.db.database import is_duplicate
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.service.audit import log as audit
-from meshfleet.service.devices import registry
+from meshfleet.service.devices import changes, registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Gateway
@@ -30,7 +30,7 @@ def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now:
     """Make a gateway ours, and tell the password it gets (rest-69 to rest-72)."""
     registry.observe(connection, [Sighting(device=mac, at=now, heard=False)])
     if name is not None:
-        registry.rename(connection, [(mac, name)])
+        changes.rename(connection, mac, name, by=by, now=now)
     password = _new_password()
     row = {"device": mac_number(mac), "password": digest(password), "claimed_at": now}
     try:

@@ -105,9 +105,11 @@ def address_of(scope: Scope) -> str | None:
     """The address of who asks; behind trusted proxies the one that they tell (rest-169)."""
     client = scope["client"]
     try:
-        return None if client is None else str(ip_address(client[0]))
+        address = ip_address(client[0] if client else "")
     except ValueError:  # a proxy may tell `unknown`, or what it was told itself
         return None
+    # An IPv4 client of a listener for both is the same client.
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _bearer(scope: Scope) -> str:

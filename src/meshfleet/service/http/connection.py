@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _HEAD_SECONDS: Final = 20.0
 _LARGEST_HEAD: Final = 64 * 1024
+_READ_SECONDS: Final = 30.0
+"""For a client to take what it asked for."""
+
+_PIPELINED: Final = 16
+"""Requests that wait for the one before: enough for anybody, and few enough to remember."""
 
 
 class Connection(HttpToolsProtocol):
@@ -34,6 +39,7 @@ class Connection(HttpToolsProtocol):
         self._deadline: TimerHandle | None = None
         self._is_head = False
         self._head = 0
+        self._unread: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """The first head is awaited."""
@@ -48,6 +54,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is awaited any more."""
         self._stop_waiting()
+        self._reads_again()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -63,6 +70,8 @@ class Connection(HttpToolsProtocol):
         self._is_head = False
         self._stop_waiting()
         super().on_headers_complete()
+        if len(self.pipeline) > _PIPELINED:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Read on, and end what takes too long or has grown too long."""
@@ -77,12 +86,30 @@ class Connection(HttpToolsProtocol):
             if self._head > _LARGEST_HEAD:
                 self.transport.close()
 
+    def pause_writing(self) -> None:
+        """The client does not take its answer; it gets some time, and then the connection ends."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(_READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does."""
+        super().resume_writing()
+        self._reads_again()
+
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 # uvicorn's words, which are for its log
         """Answer what is no HTTP (rest-9)."""
         self._refuse(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no HTTP")
 
     def _refuse(self, status: HTTPStatus, code: str, detail: str) -> None:
-        problem = Problem(title=status.phrase, status=status, detail=detail, instance="", code=code)
+        problem = Problem(
+            type="about:blank",
+            title=status.phrase,
+            status=status,
+            detail=detail,
+            instance="",
+            code=code,
+            errors=(),
+        )
         body = msgspec.json.encode(problem)
         headers = {
             **SAFE,
@@ -96,7 +123,13 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _await_head(self) -> None:
-        self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+        # Not by closing, which would wait until all that was written is read.
+        self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
+
+    def _reads_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,9 @@ _HEADERS: Final = {
     HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": {"schema": {"type": "string"}}},
     HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
 }
+_RULES: Final = re.compile(r" \((?:auth|id|rest)-[^)]*\)")
+"""Docstrings name the rules that they keep, which is for readers of the source."""
+
 _ABOUT: Final = (
     "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then come with `Authorization: Bearer TOKEN`. "
     "Within v1 fields and operations are only added: ignore what you do not know."
@@ -68,7 +72,8 @@ def describe(
         for handler in getattr(route, "route_handlers", ())
         for method in handler.http_methods
     }
-    document: dict[str, Any] = app.openapi_schema.to_schema()
+    written = msgspec.json.encode(app.openapi_schema.to_schema()).decode()
+    document: dict[str, Any] = msgspec.json.decode(_RULES.sub("", written))
     document["components"]["schemas"] |= _problem_schemas()
     for path, item in document["paths"].items():
         for method, operation in item.items():
@@ -101,7 +106,10 @@ def _operation_id(handler: HTTPRouteHandler, _method: object, _path: object) -> 
 
 
 def _problem_schemas() -> dict[str, Any]:
-    return msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")[1]
+    schemas = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")[1]
+    for each in schemas.values():
+        each["description"] = _RULES.sub("", each["description"])
+    return schemas
 
 
 def _nothing() -> Callable[[], None]:

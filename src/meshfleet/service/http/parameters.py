@@ -8,6 +8,7 @@ from typing import Annotated
 
 from litestar.params import QueryParameter
 
+from meshfleet.errors import Fault, InvalidRequest, MalformedPayload
 from meshfleet.wire.rest import DEFAULT_RESULTS, MAX_RESULTS, MIN_RESULTS, parse_max_results
 
 MaxResults = Annotated[
@@ -31,4 +32,7 @@ NextToken = Annotated[
 
 def read_limit(max_results: MaxResults = None) -> int:
     """How many items a page may hold (rest-23)."""
-    return DEFAULT_RESULTS if max_results is None else parse_max_results(max_results)
+    try:
+        return DEFAULT_RESULTS if max_results is None else parse_max_results(max_results)
+    except MalformedPayload as exc:
+        raise InvalidRequest([Fault(exc.field, exc.reason)]) from None

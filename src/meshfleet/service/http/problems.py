@@ -64,6 +64,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     if status >= _INTERNAL:
         _log.error("request failed: %s %s: %s", request.method, path, code, exc_info=error)
     problem = Problem(
+        type="about:blank",
         title=HTTPStatus(status).phrase,
         status=status,
         detail=detail,

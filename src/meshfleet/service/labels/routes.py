@@ -1,5 +1,7 @@
 """`/api/v1/labels`, and the labels of a device."""
 
+from typing import Final
+
 from litestar import Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
 from litestar.params import FromPath, JSONBody
@@ -15,6 +17,9 @@ from meshfleet.service.http.paths import segment
 from meshfleet.service.labels import store
 from meshfleet.wire.ids import Mac, mac_of, parse_device_id
 from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label
+
+_DEVICES: Final = 1000
+"""At once; others wait meanwhile."""
 
 
 @get()
@@ -78,6 +83,8 @@ async def detach_label(
 
 def _devices(ids: tuple[str, ...]) -> list[Mac]:
     """All of them, or all that is wrong with them."""
+    if len(ids) > _DEVICES:
+        raise InvalidRequest([Fault("deviceIds", f"has more than {_DEVICES} devices")])
     found, wrong = [], []
     for place, text in enumerate(ids):
         try:

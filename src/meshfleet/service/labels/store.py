@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import delete, func, literal_column, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from meshfleet.db.tables import device, device_label, label
@@ -15,9 +15,9 @@ from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Label
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection, Row, Table
 
     from meshfleet.service.accounts.model import Actor
     from meshfleet.wire.ids import Mac
@@ -31,15 +31,14 @@ def add(connection: Connection, text: str, devices: Collection[Mac], *, by: Acto
     """Make a label, if it is new, and put it on devices, all of which must be known (rest-58 to rest-60)."""
     number = _number(connection, text, by=by, now=now)
     _check_devices(connection, devices)
-    for mac in sorted(devices):
-        _attach(connection, number, text, mac, by=by, now=now)
+    _attach(connection, number, text, devices, by=by, now=now)
     return _label(connection, number)
 
 
 def attach(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> Device:
     """Put a label on a device; it is made if it is new (rest-62)."""
     _check_devices(connection, [mac])
-    _attach(connection, _number(connection, text, by=by, now=now), text, mac, by=by, now=now)
+    _attach(connection, _number(connection, text, by=by, now=now), text, [mac], by=by, now=now)
     return lookup.device(connection, mac)
 
 
@@ -91,24 +90,25 @@ def _number(connection: Connection, text: str, *, by: Actor, now: int) -> int:
         found: int | None = connection.execute(wanted).scalar()
         if found is not None:
             return found
-        if _insert_new(connection, label, text=text, created_at=now):
+        if _insert_new(connection, label, [{"text": text, "created_at": now}]):
             audit.record(connection, by, "label.create", text, now=now)
     raise Conflict("somebody keeps removing this label")
 
 
 def _attach(  # noqa: PLR0913 # by name
-    connection: Connection, number: int, text: str, mac: Mac, *, by: Actor, now: int
+    connection: Connection, number: int, text: str, devices: Collection[Mac], *, by: Actor, now: int
 ) -> None:
-    if _insert_new(connection, device_label, label=number, device=mac_number(mac)):
-        audit.record(connection, by, "device.label", device_id(mac), now=now, label=text)
+    rows = [{"label": number, "device": mac_number(mac)} for mac in sorted(set(devices))]
+    new = _insert_new(connection, device_label, rows) if rows else []
+    targets = [device_id(number_mac(each.device)) for each in new]
+    audit.record_all(connection, by, "device.label", targets, now=now, label=text)
 
 
-def _insert_new(connection: Connection, table: Table, **values: object) -> bool:
-    """Add a row; False: it is there already."""
+def _insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> Sequence[Row[Any]]:
+    """Add rows, and tell which of them were not there already."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    query = dialect.insert(table).values(values).on_conflict_do_nothing()
-    # Not by the number of rows: SQLAlchemy does not tell it for an INSERT on PostgreSQL.
-    return connection.execute(query.returning(literal_column("1"))).first() is not None
+    query = dialect.insert(table).values(rows).on_conflict_do_nothing().returning(*table.columns)
+    return connection.execute(query).all()
 
 
 def _check_devices(connection: Connection, devices: Collection[Mac]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-if TYPE_CHECKING:
-    from meshfleet.wire.rest import Summary
 
 MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -42,8 +39,8 @@ class Figures:
         """Somebody tried to log in."""
         self._logins.labels(outcome).inc()
 
-    def text(self, fleet: Summary) -> bytes:
+    def text(self, connected: int, disconnected: int) -> bytes:
         """All figures, with those of the fleet as it is."""
-        self._devices.labels("true").set(fleet.connected)
-        self._devices.labels("false").set(fleet.disconnected)
+        self._devices.labels("true").set(connected)
+        self._devices.labels("false").set(disconnected)
         return generate_latest(self._registry)

@@ -6,8 +6,7 @@ from litestar.di import NamedDependency as Given
 from meshfleet.db import Database
 from meshfleet.db.schema import is_current
 from meshfleet.errors import Unavailable
-from meshfleet.service.devices.counting import Counting
-from meshfleet.service.devices.model import Filter
+from meshfleet.service.devices import summary
 from meshfleet.service.operations.figures import MEDIA_TYPE, Figures
 from meshfleet.wire.rest import Health
 
@@ -27,10 +26,10 @@ async def tell_readiness(database: Given[Database]) -> Health:
 
 
 @get("/metrics", media_type=MEDIA_TYPE)
-async def tell_figures(figures: Given[Figures], counting: Given[Counting]) -> Response[bytes]:
+async def tell_figures(figures: Given[Figures], database: Given[Database]) -> Response[bytes]:
     """Tell figures of the service and the fleet, for Prometheus."""
-    fleet = await counting.count(Filter())
-    return Response(figures.text(fleet), media_type=MEDIA_TYPE)
+    connected, disconnected = await database.read(summary.connected)
+    return Response(figures.text(connected, disconnected), media_type=MEDIA_TYPE)
 
 
 router = Router("/", route_handlers=[tell_health, tell_readiness, tell_figures], tags=["Operations"])

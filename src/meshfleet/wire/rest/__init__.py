@@ -61,10 +61,7 @@ from meshfleet.wire.rest.paths import (
     device_label_path,
     friendly_name_path,
 )
-from meshfleet.wire.rest.problems import (
-    FieldProblem,
-    Problem,
-)
+from meshfleet.wire.rest.problems import FieldProblem, Problem, SaidProblem
 from meshfleet.wire.rest.texts import (
     DEFAULT_RESULTS,
     MAX_PASSWORD,
@@ -126,6 +123,7 @@ __all__ = [
     "Place",
     "Problem",
     "Role",
+    "SaidProblem",
     "Share",
     "Summary",
     "User",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from meshfleet.wire.rest.bodies import Body
 
 MEDIA_TYPE = "application/problem+json"
@@ -15,12 +17,19 @@ class FieldProblem(Body, frozen=True, kw_only=True):
 
 
 class Problem(Body, frozen=True, kw_only=True):
-    """An error (rest-9, rest-10). Of other servers we take what they say."""
+    """An error: what went wrong for people, and `code`, a stable word, for programs (rest-9, rest-10)."""
 
-    type: str = "about:blank"
+    type: Literal["about:blank"]
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    errors: tuple[FieldProblem, ...]
+
+
+class SaidProblem(Body, frozen=True, kw_only=True):
+    """As much of any server's problem as a person reads."""
+
     title: str | None = None
-    status: int | None = None
     detail: str | None = None
-    instance: str | None = None
-    code: str | None = None
-    errors: tuple[FieldProblem, ...] = ()
