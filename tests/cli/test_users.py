@@ -43,7 +43,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 def _fill(connection: Connection) -> None:
     for who in (ADA, BOB):
         people.create(connection, who.name, hashed="lost", role=who.role, by=who, now=0)
-        sessions.begin(connection, who, now=0)
+        sessions.begin(connection, who, knowing="lost", now=0)
 
 
 def verified(database: Database, username: str, password: str) -> bool:

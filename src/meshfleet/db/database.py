@@ -114,6 +114,8 @@ class Database:
                     continue
                 if isinstance(exc, IntegrityError):
                     raise
+                if _is_conflict(exc):
+                    raise DatabaseUnavailable("the database is too busy") from exc
                 raise DatabaseUnavailable(f"the database does not answer: {words(exc)}") from exc
         raise AssertionError("the last try returns or raises")
 

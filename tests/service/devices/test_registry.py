@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -117,6 +118,55 @@ def test_an_older_report_changes_no_state(database: Database) -> None:
     _observe(database, Sighting(device=MAC, at=1_000, rssi=-90, battery=5))
     live = _detail(database).live
     assert (live.rssi, live.battery, live.last_report_at) == (-50, None, "1970-01-01T00:00:02.000Z")
+
+
+def test_an_older_report_moves_no_fact_back(database: Database) -> None:
+    version = Version.parse
+    _observe(
+        database,
+        Sighting(
+            device=MAC, at=2_000, connected=True, firmware=version("2.0.0"), gateway=Mac("d0cf5e000001")
+        ),
+    )
+    _observe(
+        database,
+        Sighting(
+            device=MAC,
+            at=1_000,
+            connected=False,
+            firmware=version("1.0.0"),
+            gateway=Mac("d0cf5e000002"),
+            model=ModelNumber("0018"),
+        ),
+    )
+    found = _detail(database)
+    assert (found.connectivity.connected, found.firmware_version) == (True, "2.0.0")
+    assert found.live.gateway == "d0cf5e000001"
+    assert found.model_number == "0018"  # which nobody had told before
+
+
+def test_two_processes_that_first_hear_a_device_lose_nothing(postgresql_database: Database) -> None:
+    heard, told = threading.Event(), threading.Event()
+
+    def hear_slowly(connection: Connection) -> None:
+        registry.observe(connection, [Sighting(device=MAC, at=1_000, gateway=Mac("d0cf5e000001"))])
+        heard.set()
+        told.wait(1.0)  # the other one waits for us, or is done
+
+    def hear_too() -> None:
+        heard.wait()
+        seen = Sighting(device=MAC, at=2_000, connected=True, model=ModelNumber("000F"))
+        postgresql_database.write_now(registry.observe, [seen])
+        told.set()
+
+    other = threading.Thread(target=hear_too)
+    other.start()
+    postgresql_database.write_now(hear_slowly)
+    other.join()
+    found = _detail(postgresql_database)
+    assert (found.connectivity.connected, found.model_number) == (True, "000F")
+    assert found.live.gateway == "d0cf5e000001"
+    postgresql_database.close()
 
 
 def test_a_silence_that_is_noticed_is_no_report(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import contextmanager
 from http.client import parse_headers
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -52,6 +53,17 @@ class Talk:
         except ConnectionResetError:  # it hung up on something that we had sent
             return None
         return Answer(int(line.split()[1]), headers, body)
+
+    def is_cut_off(self) -> bool:
+        """Whether the server ends the connection although we do not read: it then takes no more from us."""
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            try:
+                self.send(b"\r\n")
+            except OSError:
+                return True
+            time.sleep(0.01)
+        return False
 
     def hang_up(self) -> None:
         self._connection.shutdown(socket.SHUT_RDWR)

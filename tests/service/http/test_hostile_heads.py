@@ -154,3 +154,22 @@ def test_when_all_connections_are_taken_a_problem_says_so(
     sqlite_database.close()
     assert answer is not None
     assert (answer.status, answer.headers["Content-Type"]) == (503, "application/problem+json")
+
+
+def test_requests_that_wait_in_a_row_are_limited(service: Running) -> None:
+    with talk(service) as connection:
+        connection.send(head("GET /api/v1/openapi.json") * 2_000)
+        answers = 0
+        while connection.read() is not None:
+            answers += 1
+    assert answers < 100
+    assert service.anonymous.get("/healthz").status_code == 200
+
+
+def test_who_does_not_read_is_cut_off(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshfleet.service.http.connection._READ_SECONDS", 0.05)
+    monkeypatch.setattr("meshfleet.service.http.connection._PIPELINED", 10_000)
+    with running(sqlite_database) as patient, talk(patient) as connection:
+        connection.send(head("GET /api/v1/openapi.json") * 500)
+        assert connection.is_cut_off()
+    sqlite_database.close()

@@ -13,7 +13,7 @@ from meshfleet.db.database import is_duplicate
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.service.audit import log as audit
-from meshfleet.service.devices import changes, registry
+from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Gateway
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
     """Make a gateway ours, and tell the password it gets (rest-69 to rest-72)."""
     registry.observe(connection, [Sighting(device=mac, at=now, heard=False)])
+    before = connection.execute(select(device.c.name).where(device.c.id == mac_number(mac))).scalar()
     if name is not None:
-        changes.rename(connection, mac, name, by=by, now=now)
+        registry.rename(connection, [(mac, name)])
     password = _new_password()
     row = {"device": mac_number(mac), "password": digest(password), "claimed_at": now}
     try:
@@ -39,7 +40,8 @@ def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now:
         if not is_duplicate(exc):
             raise
         raise AlreadyExists(f"gateway {mac} is claimed already") from None
-    audit.record(connection, by, "gateway.claim", device_id(mac), now=now)
+    renamed = {} if name in {None, before} else {"before": before, "after": name}
+    audit.record(connection, by, "gateway.claim", device_id(mac), now=now, **renamed)
     return password
 
 
