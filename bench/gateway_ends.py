@@ -20,7 +20,7 @@ import httpx
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from meshfleet.cli.running import allow_connections
+from meshfleet.cli.connections import allow_connections
 from meshfleet.gateway import ByRate, Clock, Fleet, Gateway, Settings, Site, generate
 from meshfleet.link import Address, Options, run
 from meshfleet.wire.ids import Mac

@@ -62,7 +62,7 @@ OUTSIDE = {
     "settings": {"msgspec"},
     "service": {"argon2", "jwt", "litestar", "msgspec", "prometheus_client", "sqlalchemy", "uvicorn"},
     "gateway": {"httpx", "msgspec"},
-    "cli": {"click", "httpx", "rich", "msgspec"},
+    "cli": {"click", "httpx", "rich", "msgspec", "sqlalchemy"},
 }
 """The libraries that each of the other rooms may use."""
 

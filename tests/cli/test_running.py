@@ -184,7 +184,7 @@ def test_the_soft_limit_of_files_is_raised_as_far_as_needed() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     script = f"""
 import resource
-from meshfleet.cli.running import allow_connections
+from meshfleet.cli.connections import allow_connections
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
 allow_connections(30)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from sqlalchemy import select
+
+from meshfleet.db.tables import device
 from meshfleet.gateway import generate
 from meshfleet.gateway.world.products import GATEWAY, Role
 from meshfleet.service import clock
 from meshfleet.service.accounts.model import COMMAND_LINE
-from meshfleet.service.devices import listing, registry
+from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.service.gateways import store as gateways
 from meshfleet.wire.ids import Mac, Version
@@ -40,12 +43,12 @@ _SILENT: Final = 7
 
 
 def fill(database: Database) -> None:
-    """Put some buildings into the registry, unless they are there."""
+    """Put some buildings into the registry, if it is empty."""
     database.write_now(_fill, clock.now())
 
 
 def _fill(connection: Connection, now: int) -> None:
-    if listing.device(connection, _BUILDINGS[0].gateway) is not None:
+    if connection.execute(select(device.c.id).limit(1)).first() is not None:
         return
     for building in _BUILDINGS:
         site = generate(building.gateway, devices=building.devices, seed=1)

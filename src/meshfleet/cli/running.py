@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import click
 import httpx
 
 from meshfleet.cli.stopping import stop_after, until_stopped
@@ -20,27 +19,6 @@ if TYPE_CHECKING:
 
     from meshfleet.cli.stopping import Work
     from meshfleet.gateway.online.pace import Pace
-
-
-_SPARE_FILES: Final = 200
-"""Files that a process opens besides its connections."""
-
-
-def allow_connections(number: int) -> None:
-    """See to it that the system lets us open so many, or say what to do."""
-    try:
-        import resource  # noqa: PLC0415 # not there on Windows, which has no such limit
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = number + _SPARE_FILES
-    if soft >= wanted or soft == resource.RLIM_INFINITY:
-        return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise click.ClickException(
-            f"{number} connections need {wanted} open files; the system allows {hard} (ulimit -Hn)."
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def run_fleet(

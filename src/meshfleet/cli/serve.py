@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from meshfleet.cli.connections import allow_connections
 from meshfleet.cli.settings import settings_of, settings_options
 from meshfleet.cli.stopping import log_to_terminal, until_stopped
 from meshfleet.link import run
@@ -39,6 +40,7 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
     from meshfleet.cli.demo import fill  # noqa: PLC0415 # both are heavy, and not needed to tell of mistakes
     from meshfleet.service import app  # noqa: PLC0415
 
+    allow_connections(app.CONNECTIONS)
     say = _say_json if as_json else partial(_say, settings.data)
     run(until_stopped(partial(app.serve, settings, started=say, prepare=fill if demo else None)))
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from meshfleet.cli.connections import allow_connections
 from meshfleet.cli.figures import watch
 from meshfleet.cli.options import Number, authorities_option, broker_option, seed_option, speed_option
-from meshfleet.cli.running import allow_connections, run_fleet
+from meshfleet.cli.running import run_fleet
 from meshfleet.cli.stopping import log_to_terminal
 from meshfleet.gateway import ByClock, ByRate, Clock, Gateway, Mode, Settings, generate
 from meshfleet.gateway.online.claims import claim

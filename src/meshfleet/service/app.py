@@ -35,7 +35,7 @@ __all__ = ["Started", "answer_requests", "openapi_document", "serve"]
 _ADMIN: Final = "admin"
 _ADMIN_PASSWORD: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # where it is, not what it is
 
-_CONNECTIONS: Final = 2000
+CONNECTIONS: Final = 2000
 """At once; who comes then is told to come back."""
 
 _KEPT: Final = 30
@@ -120,7 +120,7 @@ def _config(settings: Settings, api: Api) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=[str(each) for each in settings.trusted_proxies],
-        limit_concurrency=_CONNECTIONS,
+        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=_KEPT,
         timeout_graceful_shutdown=_GRACE,
         ssl_certfile=settings.tls_cert,

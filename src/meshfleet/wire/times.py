@@ -62,6 +62,11 @@ def from_millis(millis: int) -> datetime:
     return _EPOCH + millis * _MILLISECOND
 
 
+def write_millis(millis: int) -> str:
+    """Spell a time that is stored as we always do."""
+    return write_time(from_millis(millis))
+
+
 def _date(found: re.Match[str]) -> datetime:
     year = int(found["year"])
     if found["week"]:

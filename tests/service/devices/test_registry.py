@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from meshfleet.db.tables import device, device_label, device_state, label
+from meshfleet.errors import NotFound
 from meshfleet.service.devices import listing, registry
 from meshfleet.service.devices.model import Filter, Order, Sighting
 from meshfleet.wire.ids import Mac, ModelNumber, Version
@@ -29,9 +30,7 @@ def _observe(database: Database, *sightings: Sighting) -> None:
 
 
 def _detail(database: Database, mac: Mac = MAC) -> DeviceDetail:
-    found = database.read_now(listing.detail, mac)
-    assert found is not None
-    return found
+    return database.read_now(listing.detail, mac)
 
 
 def _names(database: Database, text: str) -> list[str]:
@@ -223,7 +222,8 @@ def test_a_forgotten_device_comes_back_when_it_is_heard(database: Database) -> N
     database.write_now(registry.attach, [("a", MAC)], at=1)
     assert database.write_now(registry.forget, MAC)
     assert not database.write_now(registry.forget, MAC)
-    assert database.read_now(listing.device, MAC) is None
+    with pytest.raises(NotFound):
+        database.read_now(listing.device, MAC)
     assert database.read_now(lambda connection: connection.execute(device_label.select()).all()) == []
     assert _names(database, "Lamp") == []
     _observe(database, Sighting(device=MAC, at=2))

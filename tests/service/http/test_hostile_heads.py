@@ -148,7 +148,7 @@ def test_an_old_client_gets_an_answer_and_a_closed_connection(service: Running) 
 def test_when_all_connections_are_taken_a_problem_says_so(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshfleet.service.app._CONNECTIONS", 2)
+    monkeypatch.setattr("meshfleet.service.app.CONNECTIONS", 2)
     with running(sqlite_database) as full, talk(full), talk(full):
         answer = ask(full, head("GET /healthz", "Connection: close"))
     sqlite_database.close()

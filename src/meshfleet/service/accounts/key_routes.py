@@ -25,7 +25,7 @@ async def list_keys(
     next_token: NextToken = None,
 ) -> ApiKeyPage:
     """List API keys by name. The keys themselves are not told again."""
-    after = pages.read("api-keys", next_token)[0] if next_token is not None else ""
+    after = pages.after("api-keys", next_token, start="")
     found = await database.read(keys.page, after=after, limit=limit + 1)
     return ApiKeyPage(**pages.cut("api-keys", found, limit, lambda last: (last.name,)))
 

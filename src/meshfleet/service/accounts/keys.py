@@ -14,7 +14,7 @@ from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.audit import log as audit
 from meshfleet.wire.rest import ApiKey, IssuedApiKey, Role
-from meshfleet.wire.times import from_millis, write_time
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -24,7 +24,10 @@ PREFIX: Final = "mfk_"
 
 
 def digest(key: str) -> bytes:
-    """What is stored of a key. It is random and long: there is nothing to guess, so a fast hash will do."""
+    """What is stored of a key, or of a gateway's password (auth-20).
+
+    Both are random and long: there is nothing to guess, so a fast hash will do.
+    """
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -90,10 +93,10 @@ def _api_key(row: Row[Any]) -> ApiKey:
         name=row.name,
         role=Role(row.role),
         created_by=row.created_by,
-        created_at=write_time(from_millis(row.created_at)),
+        created_at=write_millis(row.created_at),
         expires_at=_time(row.expires_at),
     )
 
 
 def _time(millis: int | None) -> str | None:
-    return None if millis is None else write_time(from_millis(millis))
+    return None if millis is None else write_millis(millis)

@@ -11,7 +11,7 @@ from meshfleet.db.tables import account, session
 from meshfleet.errors import AlreadyExists, LastAdmin, NotFound, WrongCredentials
 from meshfleet.service.audit import log as audit
 from meshfleet.wire.rest import Role, User
-from meshfleet.wire.times import from_millis, write_time
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -150,6 +150,6 @@ def _user(row: Row[Any]) -> User:
     return User(
         username=row.username,
         role=Role(row.role),
-        created_at=write_time(from_millis(row.created_at)),
-        last_login_at=None if seen is None else write_time(from_millis(seen)),
+        created_at=write_millis(row.created_at),
+        last_login_at=None if seen is None else write_millis(seen),
     )

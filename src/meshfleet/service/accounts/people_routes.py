@@ -32,7 +32,7 @@ async def list_users(
     next_token: NextToken = None,
 ) -> UserPage:
     """List users by name."""
-    after = pages.read("users", next_token)[0] if next_token is not None else ""
+    after = pages.after("users", next_token, start="")
     found = await database.read(people.users, after=after, limit=limit + 1)
     return UserPage(**pages.cut("users", found, limit, lambda last: (last.username,)))
 

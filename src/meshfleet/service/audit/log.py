@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 
 from meshfleet.db.tables import audit
 from meshfleet.wire.rest import AuditRow
-from meshfleet.wire.times import from_millis, write_time
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def page(connection: Connection, choice: Choice, *, before: int | None, limit: i
 def _row(row: Row[Any]) -> AuditRow:
     return AuditRow(
         id=row.id,
-        time=write_time(from_millis(row.time)),
+        time=write_millis(row.time),
         actor=row.actor,
         action=row.action,
         target=row.target,

@@ -27,7 +27,7 @@ async def list_changes(
 ) -> AuditPage:
     """List changes, the newest first."""
     choice = audit.Choice(actor=by, action=action, target=target)
-    before = pages.read(choice, next_token)[0] if next_token is not None else None
+    before = pages.after(choice, next_token, start=None)
     found = await database.read(audit.page, choice, before=before, limit=limit + 1)
     return AuditPage(**pages.cut(choice, found, limit, lambda last: (last.id,)))
 

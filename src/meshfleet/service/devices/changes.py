@@ -9,8 +9,8 @@ from sqlalchemy import select
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import StillClaimed
 from meshfleet.service.audit import log as audit
-from meshfleet.service.devices import lookup, registry
-from meshfleet.service.devices.lookup import unknown
+from meshfleet.service.devices import listing, registry
+from meshfleet.service.devices.listing import unknown
 from meshfleet.wire.ids import device_id, mac_number
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def rename(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) 
     if tuple(before) != (name, True):
         registry.rename(connection, [(mac, name)])
         audit.record(connection, by, "device.rename", device_id(mac), now=now, before=before.name, after=name)
-    return lookup.device(connection, mac)
+    return listing.device(connection, mac)
 
 
 def forget(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:

@@ -12,12 +12,13 @@ import msgspec
 from msgspec import UNSET
 
 from meshfleet.db import bulk
+from meshfleet.errors import NotFound
 from meshfleet.service.devices import keys
 from meshfleet.service.devices.selection import select_by
-from meshfleet.wire.ids import mac_number, model_number, number_mac
+from meshfleet.wire.ids import device_id, mac_number, model_number, number_mac
 from meshfleet.wire.products import product_name
 from meshfleet.wire.rest.devices import Connectivity, Device, DeviceDetail, Live
-from meshfleet.wire.times import from_millis, write_time
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,26 +69,35 @@ def page(  # noqa: PLR0913 # by name
     return [Device(**_shown(row), live=_live(row) if live else UNSET) for row in rows], end
 
 
-def device(connection: Connection, mac: Mac) -> Device | None:
-    """A device as it is listed; None: it is not known."""
-    rows = _rows(connection, [mac_number(mac)])
-    return Device(**_shown(rows[0])) if rows else None
+def device(connection: Connection, mac: Mac) -> Device:
+    """A device as it is listed."""
+    return Device(**_shown(_row(connection, mac)))
 
 
-def detail(connection: Connection, mac: Mac) -> DeviceDetail | None:
-    """All that is told of a device (rest-39); None: it is not known."""
-    rows = _rows(connection, [mac_number(mac)])
-    if not rows:
-        return None
-    firmware, beta, variant = rows[0][5], rows[0][16], rows[0][17]
+def detail(connection: Connection, mac: Mac) -> DeviceDetail:
+    """All that is told of a device (rest-39)."""
+    row = _row(connection, mac)
+    firmware, beta, variant = row[5], row[16], row[17]
     claimed = bulk.pick(connection, _CLAIMED_AT, [mac_number(mac)])
     return DeviceDetail(
-        **_shown(rows[0]),
-        live=_live(rows[0]),
+        **_shown(row),
+        live=_live(row),
         firmware_version_text=f"{firmware}-beta.{beta}" if beta else firmware,
-        product=product_name(model_number(rows[0][2]), variant),
-        claimed_at=_time(claimed[0][0]) if claimed else None,
+        product=product_name(model_number(row[2]), variant),
+        claimed_at=write_millis(claimed[0][0]) if claimed else None,
     )
+
+
+def unknown(mac: Mac) -> NotFound:
+    """There is no such device."""
+    return NotFound(f"there is no device {device_id(mac)}")
+
+
+def _row(connection: Connection, mac: Mac) -> Row:
+    rows = _rows(connection, [mac_number(mac)])
+    if not rows:
+        raise unknown(mac)
+    return rows[0]
 
 
 def _find(
@@ -117,7 +127,7 @@ def _shown(row: Row) -> dict[str, Any]:
         "model_number": f"{row[2]:04X}",
         "labels": labels if isinstance(labels, list) else msgspec.json.decode(labels),
         "boot_mode": row[8],
-        "connectivity": Connectivity(connected=bool(row[3]), timestamp=_time(row[4])),
+        "connectivity": Connectivity(connected=bool(row[3]), timestamp=write_millis(row[4])),
         "firmware_version": row[5],
         "hardware_version": row[6],
         "imei": row[7],
@@ -132,11 +142,7 @@ def _live(row: Row) -> Live:
         parent=None if parent is None else number_mac(parent),
         rssi=rssi,
         battery=battery,
-        last_report_at=None if reported_at is None else _time(reported_at),
+        last_report_at=None if reported_at is None else write_millis(reported_at),
         updating=False,
         place=None,
     )
-
-
-def _time(millis: int) -> str:
-    return write_time(from_millis(millis))

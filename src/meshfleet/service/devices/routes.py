@@ -8,7 +8,7 @@ from litestar.params import FromPath, JSONBody
 from meshfleet.db import Database
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices import changes, listing, lookup
+from meshfleet.service.devices import changes, listing
 from meshfleet.service.devices.choosing import choose, read_live, read_order
 from meshfleet.service.devices.counting import Counting
 from meshfleet.service.devices.model import Filter, Listing, Order
@@ -51,7 +51,7 @@ async def summarize(chosen: Given[Filter], counting: Given[Counting]) -> Summary
 @get("/{device_id:str}")
 async def show_device(device_id: FromPath[str], database: Given[Database]) -> DeviceDetail:
     """Show all about a device."""
-    return await database.read(lookup.detail, device_in_path(device_id))
+    return await database.read(listing.detail, device_in_path(device_id))
 
 
 @delete("/{device_id:str}", problems=(409,))

@@ -31,7 +31,7 @@ async def list_gateways(
     next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways by MAC."""
-    after = pages.read("gateways", next_token)[0] if next_token is not None else -1
+    after = pages.after("gateways", next_token, start=-1)
     found = await database.read(store.page, after=after, limit=limit + 1)
     cut = pages.cut("gateways", found, limit, lambda last: (mac_number(Mac(last.mac)),))
     return GatewayPage(**cut)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,12 +11,13 @@ from sqlalchemy.exc import IntegrityError
 from meshfleet.db.database import is_duplicate
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
+from meshfleet.service.accounts.keys import digest
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Gateway
-from meshfleet.wire.times import from_millis, write_time
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -76,11 +76,6 @@ def show(connection: Connection, mac: Mac) -> Gateway:
     return _gateway(row)
 
 
-def digest(password: str) -> bytes:
-    """What is stored of a password. It is random and long, so a fast hash will do (auth-20)."""
-    return hashlib.sha256(password.encode()).digest()
-
-
 _behind = device.alias("behind")
 _SHOWN: Final = select(
     gateway,
@@ -98,7 +93,7 @@ def _gateway(row: Row[Any]) -> Gateway:
         device_id=device_id(mac),
         friendly_name=row.name,
         connected=row.connected,
-        since=write_time(from_millis(row.connected_at)),
+        since=write_millis(row.connected_at),
         api_version=row.api_version,
         mode=row.mode,
         device_count=row.device_count,

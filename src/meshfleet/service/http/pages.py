@@ -57,6 +57,10 @@ class Pages:
         position: list[Any] = msgspec.json.decode(where)
         return tuple(position)
 
+    def after(self, asked: Struct | str, token: str | None, *, start: Any) -> Any:
+        """The one value behind which a list goes on; `start` on the first page."""
+        return start if token is None else self.read(asked, token)[0]
+
     def cut(
         self, asked: Struct | str, found: list[Item], limit: int, position: Callable[[Item], tuple[Any, ...]]
     ) -> Cut[Item]:

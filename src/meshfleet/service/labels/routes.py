@@ -30,7 +30,7 @@ async def list_labels(
     next_token: NextToken = None,
 ) -> LabelPage:
     """List all labels, each with the number of devices that have it."""
-    after = pages.read("labels", next_token)[0] if next_token is not None else ""
+    after = pages.after("labels", next_token, start="")
     found = await database.read(store.page, after=after, limit=limit + 1)
     return LabelPage(**pages.cut("labels", found, limit, lambda last: (last.label,)))
 

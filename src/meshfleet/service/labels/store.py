@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.errors import Conflict, NotFound
 from meshfleet.service.audit import log as audit
-from meshfleet.service.devices import lookup
+from meshfleet.service.devices import listing
 from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Label
 
@@ -39,7 +39,7 @@ def attach(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) 
     """Put a label on a device; it is made if it is new (rest-62)."""
     _check_devices(connection, [mac])
     _attach(connection, _number(connection, text, by=by, now=now), text, [mac], by=by, now=now)
-    return lookup.device(connection, mac)
+    return listing.device(connection, mac)
 
 
 def detach(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> Device:
@@ -50,7 +50,7 @@ def detach(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) 
     if not connection.execute(delete(device_label).where(mine)).rowcount:
         raise NotFound("the device does not have this label")
     audit.record(connection, by, "device.unlabel", device_id(mac), now=now, label=text)
-    return lookup.device(connection, mac)
+    return listing.device(connection, mac)
 
 
 def remove(connection: Connection, text: str, *, by: Actor, now: int) -> None:
@@ -117,4 +117,4 @@ def _check_devices(connection: Connection, devices: Collection[Mac]) -> None:
     query = select(device.c.id).where(device.c.id.in_(numbers)).order_by(device.c.id)
     known = set(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())
     if unknown := [number for number in numbers if number not in known]:
-        raise lookup.unknown(number_mac(unknown[0]))
+        raise listing.unknown(number_mac(unknown[0]))
