@@ -27,6 +27,7 @@ NOT_YET = {
     *(
         f"rest-{number}" for number in range(80, 159)
     ),  # samples, links, position, requests, firmware, jobs, live
+    "rest-166",  # no setting is a duration
     "rest-163",  # the page that shows the documents
     *("rest-173", "rest-174", "rest-175"),  # a service of several processes
     "rest-178",  # a demo that moves

@@ -95,7 +95,7 @@ def test_two_writers_in_each_others_way_both_succeed(database: Database) -> None
         await asyncio.gather(database.write(raise_both, "a", "b"), database.write(raise_both, "b", "a"))
 
     asyncio.run(race())
-    assert len(runs) == 3  # one of the two ran again
+    assert len(runs) > 2  # one of the two ran again
     assert database.read_now(
         lambda connection: connection.execute(select(label.c.created_at)).scalars().all()
     ) == [

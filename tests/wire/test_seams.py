@@ -81,7 +81,7 @@ def test_nothing_answers_an_ack() -> None:
         (b"{}", "name"),
         (b'{"name":5}', "name"),
         (b'{"name":"x"', "body"),
-        (b'{"name":"\xff"}', "payload"),
+        (b'{"name":"\xff"}', "body"),
         (b'{"name":' + b"[" * 60000, "name"),
     ],
 )

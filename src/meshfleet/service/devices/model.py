@@ -59,7 +59,7 @@ class Sighting(Struct, frozen=True, kw_only=True, gc=False):
     heard: bool = True
     """Whether the device itself was heard; not so when it is claimed, or when its silence is noticed."""
     name: str | UnsetType = UNSET
-    """A name that somebody gave it."""
+    """A name that somebody gave it; one that it has stays."""
     gateway: Mac | UnsetType = UNSET
     model: ModelNumber | UnsetType = UNSET
     variant: int | UnsetType = UNSET

@@ -73,7 +73,7 @@ class _Facts(Struct):
 
     def learn(self, seen: Sighting) -> None:
         """Take over what is newly known."""
-        if seen.name is not UNSET:
+        if seen.name is not UNSET and not self.named:
             self.name, self.name_key, self.named = seen.name, name_key(seen.name), True
         if seen.gateway is not UNSET:
             self.gateway = mac_number(seen.gateway)
@@ -230,7 +230,7 @@ def _write_facts(
             new.append(astuple(known))
         elif old != astuple(known):
             _note_changes(changes, known, old)
-    renamed = [row[-1] for row in changes.get(_NAME, ())]
+    renamed = [row[-1] for columns, rows in changes.items() if "name" in columns for row in rows]
     with kept_searchable(connection, [row[0] for row in new] + renamed):
         if bulk.insert(connection, device, new) < len(new):
             raise Overtaken
@@ -240,7 +240,7 @@ def _write_facts(
 def _update(connection: Connection, changes: _Changes) -> None:
     for columns, rows in changes.items():
         assignments = ", ".join(f"{column} = ?" for column in columns)
-        guard = " AND NOT named" if columns == _NAME else ""
+        guard = " AND NOT named" if "name" in columns else ""
         bulk.execute(connection, f"UPDATE device SET {assignments} WHERE id = ?{guard}", rows)  # noqa: S608 # our own names
 
 
