@@ -109,6 +109,7 @@ def load(flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path |
     """
     faults: list[Fault] = []
     given = _from_file(file, faults) | _from_variables(variables) | _from_flags(flags)
+    faults += _misspelt(variables)
     values = _read(given, faults)
     faults += _tls_faults(given, values.get("tls_cert"), values.get("tls_key"))
     if faults:
@@ -144,6 +145,9 @@ class _Unfit(Exception):
 
 _FILE: Final = Path("meshfleet.toml")
 
+_OTHER_VARIABLES: Final = {"MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_BROKER", "MESHFLEET_PASSWORD"}
+"""Which are read elsewhere."""
+
 
 def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
     return {each.name: _Given(each.flag, flags[each.name]) for each in SETTINGS if each.name in flags}
@@ -153,6 +157,14 @@ def _from_variables(variables: Mapping[str, str]) -> dict[str, _Given]:
     return {
         each.name: _Given(each.variable, text) for each in SETTINGS if (text := variables.get(each.variable))
     }
+
+
+def _misspelt(variables: Mapping[str, str]) -> Iterator[Fault]:
+    """Variables that look like one of ours: who means another database must not get this one."""
+    known = [each.variable for each in SETTINGS]
+    for name in variables.keys() - {*known, *_OTHER_VARIABLES}:
+        if name.startswith("MESHFLEET_") and (near := get_close_matches(name, known, n=1, cutoff=0.8)):
+            yield Fault(name, f"there is no such setting; did you mean {near[0]}?")
 
 
 def _from_file(file: Path | None, faults: list[Fault]) -> dict[str, _Given]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
+from meshfleet.service.http.access import address_of
 from meshfleet.settings import Settings
 from tests.service.http.running import Running, running
 
@@ -157,3 +158,18 @@ def _guess(service: Running, username: str, told: str) -> int:
         json={"username": username, "password": "wrong-one"},
         headers={"X-Forwarded-For": told},
     ).status_code
+
+
+@pytest.mark.rule("rest-169")
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [
+        ("::ffff:203.0.113.7", "203.0.113.7"),  # on a listener for IPv4 and IPv6
+        ("2001:DB8:0::7", "2001:db8::7"),
+        ("203.0.113.7", "203.0.113.7"),
+        ("unknown", None),
+    ],
+)
+def test_an_address_has_one_spelling(told: str, address: str | None) -> None:
+    scope: Any = {"client": (told, 1)}
+    assert address_of(scope) == address
