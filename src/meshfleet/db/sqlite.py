@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, Engine, create_engine, event
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _READERS: Final = 4
+
+_TRIES: Final = 100
+_PAUSE: Final = 0.02
+"""Seconds."""
 
 _PRAGMAS: Final = {
     "busy_timeout": 10_000,  # milliseconds; another program, such as a backup, may hold the lock
@@ -58,10 +64,23 @@ def _engine(path: Path, begin: str, *, size: int) -> Engine:
         # The driver would begin transactions by itself, but not before a read or a change of tables.
         connection.isolation_level = None
         for name, value in _PRAGMAS.items():
-            connection.execute(f"PRAGMA {name} = {value}")
+            _set(connection, f"PRAGMA {name} = {value}")
 
     @event.listens_for(engine, "begin")
     def start(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _set(connection: Any, pragma: str) -> None:
+    """Set up a connection. Of two that make WAL of a new file one is refused at once, without waiting."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            connection.execute(pragma)
+        except sqlite3.OperationalError:
+            if not tries_left:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
