@@ -6,6 +6,8 @@ QUICK ?=
 export PYTHON
 
 BIN := .venv/bin
+# npm writes this one last.
+MQTTJS := tests/mqttjs/node_modules/.package-lock.json
 
 .PHONY: run test check format bench lock clean
 
@@ -13,7 +15,7 @@ BIN := .venv/bin
 run: .venv/.ready-run
 	$(BIN)/meshfleet serve --demo
 
-test: .venv/.ready-dev
+test: .venv/.ready-dev $(MQTTJS)
 	scripts/parts
 	$(BIN)/pytest
 
@@ -34,8 +36,11 @@ lock: .venv/.ready-dev
 	scripts/lock
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache tests/mqttjs/node_modules
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
 	scripts/venv $*
 	@touch $@
+
+$(MQTTJS): tests/mqttjs/package-lock.json | .venv/.ready-dev
+	scripts/mqttjs

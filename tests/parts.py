@@ -1,6 +1,6 @@
-"""The real parts that tests use and pip cannot bring: where they are, and which Debian package has them.
+"""The real parts that tests use and pip cannot bring: where they are, and what brings them.
 
-python -m tests.parts      prints the packages of the parts that are missing
+python -m tests.parts      prints the Debian packages of the parts that are missing
 """
 
 from __future__ import annotations
@@ -34,6 +34,30 @@ class Part(NamedTuple):
                 return max(there, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
         return None
 
+    @property
+    def lack(self) -> str:
+        """What to say where it is missing."""
+        return f"{self.commands[0]} is not installed: apt-get install {self.package}"
+
+
+class NodePart(NamedTuple):
+    """A package of npm that tests run with Node, in a folder that has its lock."""
+
+    package: str
+    folder: Path
+    script: str
+    """What installs it."""
+
+    def find(self) -> Path | None:
+        """Where it is in this clone; npm writes its own note last, so half of it counts as nothing."""
+        modules = self.folder / "node_modules"
+        return modules / self.package if (modules / ".package-lock.json").exists() else None
+
+    @property
+    def lack(self) -> str:
+        """What to say where it is missing."""
+        return f"npm's package {self.package} is not installed: {self.script}"
+
 
 MOSQUITTO = Part("mosquitto", ("mosquitto",), ("usr/sbin", "usr/local/sbin"))
 MOSQUITTO_PASSWD = Part("mosquitto", ("mosquitto_passwd",))
@@ -59,15 +83,16 @@ PARTS = (
     CHROMIUM,
 )
 
+MQTTJS = NodePart("mqtt", Path(__file__).parent / "mqttjs", "scripts/mqttjs")
 
-def need(part: Part) -> Path:
+
+def need(part: Part | NodePart) -> Path:
     """Find a part; without it the test is skipped, and says so. With CI=true it fails."""
     if found := part.find():
         return found
-    reason = f"{part.commands[0]} is not installed: apt-get install {part.package}"
     if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+        pytest.fail(part.lack)
+    pytest.skip(part.lack)
 
 
 if __name__ == "__main__":

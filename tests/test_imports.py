@@ -20,9 +20,10 @@ ROOMS = {
     "link": {"errors", "wire"},
     "db": {"errors"},
     "settings": {"errors", "wire"},
-    "service": {"errors", "wire", "link", "db", "settings"},
+    "broker": {"errors", "wire", "link", "db", "settings"},
+    "service": {"errors", "wire", "link", "db", "settings", "broker"},
     "gateway": {"errors", "wire", "link"},
-    "cli": {"errors", "wire", "link", "gateway", "db", "service", "settings"},
+    "cli": {"errors", "wire", "link", "gateway", "db", "service", "settings", "broker"},
     "__main__": {"cli"},
 }
 """The rooms of the package, and the rooms that each may use."""
@@ -60,6 +61,7 @@ OUTSIDE = {
     "link": {"msgspec", "uvloop", "websockets"},
     "db": {"alembic", "psycopg", "sqlalchemy"},
     "settings": {"msgspec"},
+    "broker": {"msgspec", "sqlalchemy", "websockets"},
     "service": {"argon2", "jwt", "litestar", "msgspec", "prometheus_client", "sqlalchemy", "uvicorn"},
     "gateway": {"httpx", "msgspec"},
     "cli": {"click", "httpx", "rich", "msgspec", "sqlalchemy"},

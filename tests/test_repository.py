@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -23,8 +24,8 @@ def _tracked(pattern: str) -> list[Path]:
 
 
 def test_no_lock_names_an_address() -> None:
-    locks = _tracked("*.lock")
-    assert locks
+    locks = [*_tracked("*.lock"), *_tracked("*package-lock.json")]
+    assert {lock.suffix for lock in locks} == {".lock", ".json"}
     assert [lock.name for lock in locks if "://" in lock.read_text()] == []
 
 
@@ -34,6 +35,14 @@ def test_every_locked_package_has_hashes() -> None:
         named = re.findall(r"^[a-z0-9][^ ]*==", text, re.MULTILINE)
         hashed = re.findall(r"^[a-z0-9][^ ]*==.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
         assert len(hashed) == len(named) > 0, lock.name
+
+
+def test_every_locked_package_of_npm_has_a_hash() -> None:
+    for lock in _tracked("*package-lock.json"):
+        packages = json.loads(lock.read_text())["packages"]
+        del packages[""]  # the folder itself
+        assert packages
+        assert [name for name, package in packages.items() if "integrity" not in package] == []
 
 
 def test_a_second_run_does_no_set_up_again() -> None:

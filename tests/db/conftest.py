@@ -9,19 +9,10 @@ import psycopg
 import pytest
 
 from meshfleet.db import Database, open_database
-from tests.service.conftest import (
-    database,
-    postgresql_database,
-    postgresql_server,
-    sqlite_database,
-    sqlite_template,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-__all__ = ["database", "postgresql_database", "postgresql_server", "sqlite_database", "sqlite_template"]
 
 _numbers = count()
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from meshfleet.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 _SPARE_FILES: Final = 200
 """Files that a process opens besides its connections."""
@@ -12,16 +19,33 @@ _SPARE_FILES: Final = 200
 
 def allow_connections(number: int) -> None:
     """See to it that the system lets us open so many, or say what to do."""
+    possible = open_files(number + _SPARE_FILES) - _SPARE_FILES
+    if possible < number:
+        raise click.ClickException(
+            f"{number} connections need {number + _SPARE_FILES} open files; "
+            f"the system allows {possible + _SPARE_FILES} (ulimit -Hn)."
+        )
+
+
+def allow_clients(settings: Settings, others: int) -> Settings:
+    """The same settings, or with fewer connections to the broker, if the system does not let us open more."""
+    wanted = settings.limits.connections
+    possible = max(1, open_files(wanted + others + _SPARE_FILES) - others - _SPARE_FILES)
+    if possible >= wanted:
+        return settings
+    _log.warning("the system allows %d MQTT connections (ulimit -Hn), not %d", possible, wanted)
+    return replace(settings, limits=replace(settings.limits, connections=possible))
+
+
+def open_files(wanted: int) -> int:
+    """Let this process open so many files, or as many as the system allows; tells how many."""
     try:
         import resource  # noqa: PLC0415 # not there on Windows, which has no such limit
     except ImportError:
-        return
+        return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = number + _SPARE_FILES
     if soft >= wanted or soft == resource.RLIM_INFINITY:
-        return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise click.ClickException(
-            f"{number} connections need {wanted} open files; the system allows {hard} (ulimit -Hn)."
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed

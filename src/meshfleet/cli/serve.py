@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from meshfleet.cli.connections import allow_connections
-from meshfleet.cli.settings import settings_of, settings_options
+from meshfleet.cli.connections import allow_clients
+from meshfleet.cli.settings import SettingsCommand, settings_of, settings_options
 from meshfleet.cli.stopping import log_to_terminal, until_stopped
 from meshfleet.link import run
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @settings_options()
 @click.option("--demo", is_flag=True, help="Put a fleet to look at into the registry.")
 @click.option(
@@ -40,17 +40,20 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
     from meshfleet.cli.demo import fill  # noqa: PLC0415 # both are heavy, and not needed to tell of mistakes
     from meshfleet.service import app  # noqa: PLC0415
 
-    allow_connections(app.CONNECTIONS)
+    settings = allow_clients(settings, app.CONNECTIONS)
     say = _say_json if as_json else partial(_say, settings.data)
     run(until_stopped(partial(app.serve, settings, started=say, prepare=fill if demo else None)))
 
 
 def _say(data: Path, started: Started) -> None:
     click.echo(f"Meshfleet listens at {started.url}")
+    if started.mqtt:
+        click.echo(f"Gateways and other MQTT clients connect to {', '.join(started.mqtt)}")
     click.echo(f"Its data is in {data.absolute()}")
     if started.admin_password is not None:
         click.echo(f"Sign in as admin with the password {started.admin_password} (shown this once)")
 
 
 def _say_json(started: Started) -> None:
-    click.echo(msgspec.json.encode({"url": started.url, "adminPassword": started.admin_password}))
+    told = {"url": started.url, "mqtt": started.mqtt, "adminPassword": started.admin_password}
+    click.echo(msgspec.json.encode(told))

@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from meshfleet.settings import Setting, Settings
 
 
+class SettingsCommand(click.Command):
+    """A command whose help tells of limits last, under a heading of their own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both lists."""
+        told: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is not None:
+                told[str(each.name).startswith("limits_")].append(record)
+        for is_limit, heading in ((False, "Options"), (True, "Limits of the broker")):
+            with formatter.section(heading):
+                formatter.write_dl(told[is_limit])
+
+
 def settings_options(*names: str) -> Callable[[Any], Any]:
     """Give a command a flag for each of these settings, or for all, and `--config`."""
 

@@ -47,6 +47,7 @@
     │   ├── NotFound
     │   ├── Conflict              with what is there already
     │   │   ├── AlreadyExists
+    │   │   ├── NoBroker          nowhere to send gateways to
     │   │   ├── LastAdmin
     │   │   └── StillClaimed
     │   ├── TooSlow
@@ -100,6 +101,7 @@ from meshfleet.errors.service import (
     InvalidRequest,
     InvalidToken,
     LastAdmin,
+    NoBroker,
     NotAllowed,
     NotFound,
     NotLoggedIn,
@@ -178,6 +180,7 @@ __all__ = [
     "MalformedTopic",
     "MalformedVersion",
     "Mistake",
+    "NoBroker",
     "NotAllowed",
     "NotFound",
     "NotLoggedIn",

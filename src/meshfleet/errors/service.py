@@ -90,6 +90,12 @@ class StillClaimed(Conflict):
     code = "still-claimed"
 
 
+class NoBroker(Conflict):
+    """There is no place to send gateways to."""
+
+    code = "no-broker"
+
+
 class TooSlow(Refused):
     """The request did not arrive in time."""
 

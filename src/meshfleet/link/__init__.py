@@ -5,6 +5,7 @@ connection      one connection, from CONNECT to its end
 address         where a broker is, and who we are to it
 tls             whom to trust
 websocket       MQTT inside a WebSocket
+frames          what it shares with a broker's side
 inbox           messages as batches, acknowledged as batches
 keeper          makes a connection, and another when one is lost
 dial            from an address to a connection, or the reason why not

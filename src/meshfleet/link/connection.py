@@ -227,6 +227,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
+        self._transport = None  # asyncio fails to abort what was closed with bytes to send, and is closed
         reason = ConnectionLost("the broker closed the connection" if exc is None else words(exc))
         self._end(reason)
 

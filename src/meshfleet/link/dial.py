@@ -15,6 +15,7 @@ from meshfleet.errors import (
 )
 from meshfleet.link import tls
 from meshfleet.link.connection import Connection
+from meshfleet.link.websocket import WebSocket
 from meshfleet.link.words import words
 from meshfleet.wire.mqtt.packets import Accept
 
@@ -55,21 +56,13 @@ async def dial(
 
 
 async def _open(address: Address, connection: Connection, options: Options) -> asyncio.Transport:
-    protocol: asyncio.Protocol = connection
+    protocol: asyncio.BaseProtocol = connection
     if address.path is not None:
-        protocol = _websocket(address, connection)
+        protocol = WebSocket(address, connection)
     trust = (options.tls or tls.system()) if address.tls else None
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port, ssl=trust)
     return transport
-
-
-def _websocket(address: Address, connection: Connection) -> asyncio.Protocol:
-    try:
-        from meshfleet.link.websocket import WebSocket  # noqa: PLC0415 # its library is optional
-    except ModuleNotFoundError as missing:
-        raise BrokerUnreachable(f"{address}: WebSockets need the extra meshfleet[websocket]") from missing
-    return WebSocket(address, connection)
 
 
 def _check(address: Address, connect: Connect, answer: Connack) -> None:

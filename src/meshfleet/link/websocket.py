@@ -1,145 +1,60 @@
-"""MQTT inside a WebSocket: binary frames, whose borders mean nothing [MQTT-6.0.0-2].
-
-`WebSocket` stands between the network and a connection. To the network it is the protocol; to the connection
-it is the transport, which wraps all that is written in frames. The frames themselves are the work of the
-library `websockets`, of which we use the part that does no I/O.
-"""
+"""MQTT inside a WebSocket, the client's side: asks a broker for the upgrade."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Response
-from websockets.protocol import State
-from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from meshfleet.errors import ConnectionLost
+from meshfleet.link.frames import LIBRARY_LOG, SUBPROTOCOL, Framed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from websockets.protocol import Event
 
     from meshfleet.link.address import Address
-
-_SUBPROTOCOL: Final = Subprotocol("mqtt")
+    from meshfleet.link.frames import Inside
 
 _LONGEST_FRAME: Final = 16 * 1024 * 1024
 """Bytes of a frame, which is read as a whole. A message beyond it cannot be passed over."""
 
 
-class WebSocket(asyncio.Transport, asyncio.Protocol):
-    """A protocol on the outside, a transport on the inside."""
+class WebSocket(Framed):
+    """The frames between a connection and its broker."""
 
-    def __init__(self, address: Address, inside: asyncio.Protocol) -> None:
-        super().__init__()
-        self._inside = inside
-        self._outside: asyncio.Transport | None = None
-        self._reason: ConnectionLost | None = None
-        self._frames = ClientProtocol(
-            parse_uri(str(address)), subprotocols=[_SUBPROTOCOL], max_size=_LONGEST_FRAME
-        )
+    _frames: ClientProtocol
 
-    # To the network
+    def __init__(self, address: Address, inside: Inside) -> None:
+        uri = parse_uri(str(address))
+        frames = ClientProtocol(uri, subprotocols=[SUBPROTOCOL], max_size=_LONGEST_FRAME, logger=LIBRARY_LOG)
+        super().__init__(inside, frames)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the upgrade."""
-        self._outside = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        super().connection_made(transport)
         self._frames.send_request(self._frames.connect())
         self._pump()
 
-    def data_received(self, data: bytes) -> None:
-        """Unwrap."""
-        self._frames.receive_data(data)
-        for event in self._frames.events_received():
-            self._take(event)
-        self._pump()
-        if self._frames.close_rcvd or self._frames.parser_exc or self._frames.handshake_exc:
-            self.close()  # and not when we said that nothing follows: the broker has not read it all yet
-
-    def pause_writing(self) -> None:
-        """Pass it on."""
-        self._inside.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass it on."""
-        self._inside.resume_writing()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass it on, with the reason of the upgrade or the frames if there is one."""
+        super().connection_lost(exc)
+        self._open = False
         reason = self._reason or self._frames.handshake_exc or exc or self._frames.parser_exc
         self._inside.connection_lost(reason)
 
-    # To the connection
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Wrap. What comes after the end is lost, as on any transport."""
-        if self._frames.state is State.OPEN:
-            self._frames.send_binary(data)
-            self._pump()
-
-    def close(self) -> None:
-        """Close what is below."""
-        if self._outside is not None:
-            self._outside.close()
-
-    def abort(self) -> None:
-        """Close what is below, at once."""
-        if self._outside is not None:
-            self._outside.abort()
-
-    def is_closing(self) -> bool:
-        """Whether what is below is closing."""
-        return self._outside is None or self._outside.is_closing()
-
-    def pause_reading(self) -> None:
-        """Let the network wait."""
-        if self._outside is not None:
-            self._outside.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read on."""
-        if self._outside is not None:
-            self._outside.resume_reading()
-
-    def can_write_eof(self) -> bool:
-        """The end of a WebSocket is a frame, which the broker answers by closing."""
-        return True
-
-    def write_eof(self) -> None:
-        """Say that nothing follows."""
-        if self._frames.state is State.OPEN:
-            self._frames.send_close()
-            self._pump()
-
-    # Inside
-
-    def _take(self, event: Event) -> None:
-        match event:
-            case Response() if self._frames.handshake_exc is None:
-                self._begin()
-            case Frame(opcode=Opcode.BINARY | Opcode.CONT):
-                self._inside.data_received(bytes(event.data))
-            case Frame(opcode=Opcode.TEXT):
-                self._refuse("the broker sent text in a WebSocket")  # [MQTT-6.0.0-1]
-
-    def _begin(self) -> None:
-        if self._frames.subprotocol == _SUBPROTOCOL:
-            self._inside.connection_made(self)
+    def _greet(self, event: Event) -> None:  # noqa: ARG002 # the frames have read it
+        if self._frames.handshake_exc is not None:
+            return
+        if self._frames.subprotocol == SUBPROTOCOL:
+            self._begin()
         else:
-            self._refuse("the WebSocket is not one for MQTT")  # [MQTT-6.0.0-4]
+            self._reason = ConnectionLost("the WebSocket is not one for MQTT")  # [MQTT-6.0.0-4]
 
-    def _refuse(self, reason: str) -> None:
-        self._reason = ConnectionLost(reason)
-        self.abort()
-
-    def _pump(self) -> None:
-        """Send what the frames have to send; an empty piece is the end."""
-        if self._outside is not None and not self._outside.is_closing():
-            for piece in self._frames.data_to_send():
-                if piece:
-                    self._outside.write(piece)
-                elif self._outside.can_write_eof():
-                    self._outside.write_eof()
+    def _finish(self) -> None:
+        if self._reason is None:
+            self.close()
+        else:
+            self.abort()  # who is no broker need not read the rest

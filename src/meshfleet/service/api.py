@@ -71,11 +71,11 @@ class Api:
     """Everything that answers requests, on one database. `app` is for an ASGI server."""
 
     def __init__(self, database: Database, settings: Settings, *, now: clock.Now = clock.now) -> None:
-        figures = Figures()
+        self.figures = figures = Figures()
         tokens = Tokens(database.write_now(obtain, "tokens"))
         gatekeeper = Gatekeeper(database, tokens, now)
         self._passwords = Passwords()
-        reception = Reception(
+        self.reception = reception = Reception(
             database,
             passwords=self._passwords,
             throttle=Throttle(),

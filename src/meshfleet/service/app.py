@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -11,6 +12,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import uvicorn
 
 from meshfleet.db import open_database
@@ -22,13 +24,15 @@ from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.api import Api, openapi_document
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
+from meshfleet.service.mqtt.endpoint import Endpoint, Recorder
+from meshfleet.service.mqtt.listeners import Entrance
 from meshfleet.wire.rest import parse_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from meshfleet.db import Database
-    from meshfleet.settings import Settings
+    from meshfleet.settings import Listen, Settings
 
 __all__ = ["Started", "answer_requests", "openapi_document", "serve"]
 
@@ -49,6 +53,8 @@ class Started(NamedTuple):
     """What there is to tell when a service has started."""
 
     url: str
+    mqtt: tuple[str, ...]
+    """Where MQTT clients come in."""
     admin_password: str | None
     """Of the first user, if it was made just now with a random one; nobody is told again."""
 
@@ -60,7 +66,12 @@ async def serve(
     prepare: Callable[[Database], None] | None = None,
 ) -> None:
     """Run a service until it is cancelled. `prepare` may change the database before anybody else does."""
-    with held(settings.data), _listening(settings) as listener:
+    with (
+        held(settings.data),
+        _listening(settings.http, "http") as listener,
+        _entrances(settings) as entrances,
+    ):
+        settings = _bound(settings, entrances)
         stop = threading.Event()
         try:
             database = await asyncio.to_thread(open_database, settings.database, settings.data, stop=stop)
@@ -70,9 +81,12 @@ async def serve(
             password = await asyncio.to_thread(_make_first_user, database)
             if prepare is not None:
                 await asyncio.to_thread(prepare, database)
-            tell = partial(started, Started(_url(settings, listener), password))
+            tell = partial(started, Started(_url(settings, listener), tuple(map(str, entrances)), password))
             api = await asyncio.to_thread(Api, database, settings)
-            await answer_requests(api, settings, listener, started=tell)
+            endpoint = await asyncio.to_thread(_endpoint, database, settings, api)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(endpoint.run(entrances), name="mqtt")
+                await answer_requests(api, settings, listener, started=tell)
         finally:
             await asyncio.to_thread(database.close)
 
@@ -128,16 +142,59 @@ def _config(settings: Settings, api: Api) -> uvicorn.Config:
     )
 
 
+def _endpoint(database: Database, settings: Settings, api: Api) -> Endpoint:
+    return Endpoint(
+        database,
+        settings,
+        consumer=Recorder(database),
+        reception=api.reception,
+        figures=api.figures,
+        now=clock.now,
+    )
+
+
 @contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """Take the address before anything else is done: who comes second finds out at once."""
-    host, port = settings.http
+def _entrances(settings: Settings) -> Iterator[list[Entrance]]:
+    """Where MQTT clients will come in; nobody is let in yet."""
+    tls = settings.tls_cert is not None
+    wanted = (
+        (settings.mqtt, "mqtt", "mqtt"),
+        (settings.mqtt_tls, "mqtt-tls", "mqtts"),
+        (settings.mqtt_ws, "mqtt-ws", "wss" if tls else "ws"),
+    )
+    with contextlib.ExitStack() as stack:
+        yield [
+            Entrance(stack.enter_context(_listening(place, name)), scheme)
+            for place, name, scheme in wanted
+            if place is not None
+        ]
+
+
+def _bound(settings: Settings, entrances: list[Entrance]) -> Settings:
+    """The settings with the ports that we got where any would do: gateways are told them."""
+    ports = {each.scheme: each.listener.getsockname()[1] for each in entrances}
+    changes = {
+        name: listen._replace(port=ports[scheme])
+        for name, scheme, listen in (
+            ("mqtt", "mqtt", settings.mqtt),
+            ("mqtt_tls", "mqtts", settings.mqtt_tls),
+        )
+        if listen is not None
+    }
+    return msgspec.structs.replace(settings, **changes)
+
+
+@contextlib.contextmanager
+def _listening(place: Listen, name: str) -> Iterator[socket.socket]:
+    """Take an address before anything else is done: who comes second finds out at once."""
+    host, port = place
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         both = host == "::" and socket.has_dualstack_ipv6()
         listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as exc:
-        raise UnusableAddress(f"cannot listen at {settings.http}: {exc.strerror}") from exc
+        hint = f"; choose another with --{name} HOST:PORT" if exc.errno == errno.EADDRINUSE else ""
+        raise UnusableAddress(f"cannot listen at {place}: {exc.strerror}{hint}") from exc
     with listener:
         yield listener
 

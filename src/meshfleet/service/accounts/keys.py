@@ -17,6 +17,8 @@ from meshfleet.wire.rest import ApiKey, IssuedApiKey, Role
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection, Row
 
 PREFIX: Final = "mfk_"
@@ -70,6 +72,20 @@ def find(connection: Connection, key: str, *, now: int) -> Holder | None:
     if row is None:
         return None
     return Holder(Actor(name=row.name, role=Role(row.role), kind="api-key"), row.expires_at)
+
+
+class Known(NamedTuple):
+    """A key that holds."""
+
+    hash: bytes
+    role: Role
+
+
+def known(connection: Connection, names: Collection[str], *, now: int) -> dict[str, Known]:
+    """The keys of these names that hold."""
+    holds = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
+    query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(api_key.c.name.in_(names), holds)
+    return {row.name: Known(row.hash, Role(row.role)) for row in connection.execute(query)}
 
 
 def page(connection: Connection, *, after: str, limit: int) -> list[ApiKey]:

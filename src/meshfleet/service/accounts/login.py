@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -19,6 +18,7 @@ from meshfleet.errors import (
 )
 from meshfleet.service.accounts import people, sessions
 from meshfleet.service.accounts.model import Actor
+from meshfleet.service.accounts.throttle import neighbourhood
 from meshfleet.wire.rest import LoggedIn, NewPassword, Role, parse_password, parse_username
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from meshfleet.service.operations.figures import Figures
     from meshfleet.wire.rest import Login
 
-_IPV4: Final = 4
 _WAITING: Final = 10
 """Checks that one place may have under way, so that it does not keep those of others waiting."""
 
@@ -63,8 +62,8 @@ class Reception:
 
     async def log_in(self, login: Login, address: str | None) -> LoggedIn:
         """Let somebody in who knows the password."""
-        username = _possible(login.username)
-        known = await self._check(username, login.password, address)
+        username = possible_name(login.username)
+        known = await self.check_password(username, login.password, address)
         if self._passwords.is_outdated(known):
             renewed = await self._passwords.hash(login.password)
             await self._database.write(people.renew_hash, username, before=known, after=renewed)
@@ -90,16 +89,16 @@ class Reception:
         """Change one's own password; all other logins end (auth-12)."""
         _session(actor)
         password = parse_password(ask.password)
-        known = await self._check(actor.name, ask.current, actor.address)
+        known = await self.check_password(actor.name, ask.current, actor.address)
         hashed = await self._passwords.hash(password)
         await self._database.write(
             people.change_own_password, hashed, knowing=known, by=actor, now=self._now()
         )
         self._gatekeeper.forget()
 
-    async def _check(self, username: str, password: str, address: str | None) -> str:
+    async def check_password(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
-        place = _neighbourhood(address)
+        place = neighbourhood(address)
         if self._waiting[place] >= _WAITING:
             raise TooManyAttempts(1)
         self._waiting[place] += 1
@@ -141,21 +140,12 @@ class Reception:
         return LoggedIn(auth_token=self._tokens.write(username, session, self._now() / 1000))
 
 
-def _possible(name: str) -> str:
+def possible_name(name: str) -> str:
     """A name that somebody may have; in the place of one that nobody can have, something short."""
     try:
         return parse_username(name)
     except MalformedText:
         return f"?{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
-def _neighbourhood(address: str | None) -> str | None:
-    """An address, or the network of an IPv6 address: each of its machines has as many as it likes."""
-    try:
-        parsed = ip_address(address or "")
-    except ValueError:
-        return address
-    return address if parsed.version == _IPV4 else str(ip_network((parsed, 64), strict=False))
 
 
 def _wrong() -> WrongCredentials:

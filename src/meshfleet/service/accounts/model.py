@@ -14,7 +14,7 @@ class Actor(Struct, frozen=True, kw_only=True):
 
     name: str
     role: Role
-    kind: Literal["user", "api-key", "program"]
+    kind: Literal["user", "api-key", "gateway", "program"]
     address: str | None = None
     session: str | None = None
     """The login that a person's token comes from."""

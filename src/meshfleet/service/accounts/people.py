@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -14,6 +14,8 @@ from meshfleet.wire.rest import Role, User
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.accounts.model import Actor
@@ -65,6 +67,21 @@ def users(connection: Connection, *, after: str, limit: int) -> list[User]:
 def password_of(connection: Connection, username: str) -> str | None:
     """The hash of somebody's password; None: there is no such user."""
     return connection.execute(select(account.c.password).where(account.c.username == username)).scalar()
+
+
+class Known(NamedTuple):
+    """Somebody who may log in."""
+
+    password: str
+    """Its hash."""
+    role: Role
+
+
+def known(connection: Connection, usernames: Collection[str]) -> dict[str, Known]:
+    """Those of these users that there are."""
+    query = select(account.c.username, account.c.password, account.c.role)
+    rows = connection.execute(query.where(account.c.username.in_(usernames)))
+    return {row.username: Known(row.password, Role(row.role)) for row in rows}
 
 
 def change(  # noqa: PLR0913 # by name

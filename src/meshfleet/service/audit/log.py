@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 
 from meshfleet.db.tables import audit
 from meshfleet.wire.rest import AuditRow
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.accounts.model import Actor
+
+
+_RECENT: Final = 1000
+"""Numbers among which rows of transactions that run side by side may still appear."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,21 @@ def record_all(  # by name
     }
     if targets:
         connection.execute(insert(audit), [{**row, "target": target} for target in targets])
+
+
+class Mark(NamedTuple):
+    """How far the log has grown."""
+
+    newest: int
+    recent: int
+    """How many of the newest numbers are in use. A row may appear behind one with a higher number."""
+
+
+def mark(connection: Connection) -> Mark:
+    """Where the log ends: as long as this stays the same nothing was changed."""
+    newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
+    recent = select(func.count()).where(audit.c.id > newest - _RECENT)
+    return Mark(newest, connection.execute(recent).scalar_one())
 
 
 def page(connection: Connection, choice: Choice, *, before: int | None, limit: int) -> list[AuditRow]:

@@ -1,15 +1,19 @@
 """`/api/v1/gateways`: claiming gateways, and what becomes of them."""
 
+from typing import Final
+
+import msgspec
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency as Given
 from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
-from meshfleet.errors import MalformedMac
+from meshfleet.errors import MalformedMac, NoBroker
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.paths import gateway_in_path, parse_gateway
 from meshfleet.service.gateways import store
+from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
@@ -21,6 +25,8 @@ from meshfleet.wire.rest import (
     NewGateway,
     parse_friendly_name,
 )
+
+_ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # it is looked for, not listened at
 
 
 @get()
@@ -42,16 +48,18 @@ async def claim_gateway(
     data: JSONBody[NewGateway],
     actor: Given[Actor],
     database: Given[Database],
-    broker: Given[BrokerPlace],
+    broker: Given[BrokerPlace | None],
     now: Given[Now],
+    request: Asked,
 ) -> GatewayClaim:
     """Claim a gateway, and get its credentials for MQTT. The password is told this once."""
+    place = _told(broker, request)
     mac = parse_gateway(data.mac)
     if mac == EVERY_GATEWAY:
         raise MalformedMac("mac", f"{mac} stands for all gateways")
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
     password = await database.write(store.claim, mac, name=name, by=actor, now=now())
-    return _credentials(mac, password, broker)
+    return _credentials(mac, password, place)
 
 
 @get("/{mac:str}")
@@ -65,13 +73,15 @@ async def rotate_credentials(
     mac: FromPath[str],
     actor: Given[Actor],
     database: Given[Database],
-    broker: Given[BrokerPlace],
+    broker: Given[BrokerPlace | None],
     now: Given[Now],
+    request: Asked,
 ) -> GatewayClaim:
     """Give a gateway a new password. The old one holds no longer."""
+    place = _told(broker, request)
     gateway = gateway_in_path(mac)
     password = await database.write(store.rotate, gateway, by=actor, now=now())
-    return _credentials(gateway, password, broker)
+    return _credentials(gateway, password, place)
 
 
 @delete("/{mac:str}")
@@ -80,6 +90,15 @@ async def release_gateway(
 ) -> None:
     """Give a gateway up. It stays in the list of devices until it is forgotten there."""
     await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
+
+
+def _told(broker: BrokerPlace | None, request: Asked) -> BrokerPlace:
+    """Where a gateway finds the broker. One that listens at all addresses is where we were found."""
+    if broker is None:
+        raise NoBroker("no MQTT listener is on; set mqtt, mqtt-tls or public-mqtt")
+    if broker.host not in _ALL_ADDRESSES:
+        return broker
+    return msgspec.structs.replace(broker, host=request.url.hostname or broker.host)
 
 
 def _credentials(mac: Mac, password: str, broker: BrokerPlace) -> GatewayClaim:

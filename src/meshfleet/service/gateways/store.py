@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from meshfleet.db import bulk
 from meshfleet.db.database import is_duplicate
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
@@ -20,6 +21,8 @@ from meshfleet.wire.rest import Gateway
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.accounts.model import Actor
@@ -60,6 +63,13 @@ def release(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
     if not connection.execute(delete(gateway).where(gateway.c.device == mac_number(mac))).rowcount:
         raise _unclaimed(mac)
     audit.record(connection, by, "gateway.release", device_id(mac), now=now)
+
+
+def passwords(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
+    """The digests of the passwords of those that are claimed."""
+    query = "SELECT device, password FROM gateway WHERE password IS NOT NULL AND device IN numbers"
+    rows = bulk.pick(connection, query, [mac_number(mac) for mac in macs])
+    return {number_mac(number): password for number, password in rows}
 
 
 def page(connection: Connection, *, after: int, limit: int) -> list[Gateway]:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from meshfleet.broker import Broker
 
 MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -39,8 +48,37 @@ class Figures:
         """Somebody tried to log in."""
         self._logins.labels(outcome).inc()
 
+    def show(self, broker: Broker) -> None:
+        """Tell of the embedded broker too."""
+        self._registry.register(_BrokerFigures(broker))
+
     def text(self, connected: int, disconnected: int) -> bytes:
         """All figures, with those of the fleet as it is."""
         self._devices.labels("true").set(connected)
         self._devices.labels("false").set(disconnected)
         return generate_latest(self._registry)
+
+
+class _BrokerFigures(Collector):
+    """What the broker counts by itself, read when somebody asks."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        broker, stock = self._broker, self._broker.stock
+        for name, meaning, value in (
+            ("connections", "MQTT connections.", len(broker.crowd)),
+            ("sessions", "MQTT sessions, those of absent clients among them.", len(broker.sessions)),
+            ("retained", "Retained messages.", len(broker.retained)),
+            ("owed_bytes", "Bytes that wait for MQTT clients.", stock.size),
+        ):
+            yield GaugeMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)
+        for name, meaning, value in (
+            ("received", "Messages that MQTT clients published.", stock.received),
+            ("delivered", "Messages that were sent to MQTT clients.", stock.delivered),
+            ("dropped", "Messages that MQTT clients did not get: absent, or too slow.", stock.dropped),
+            ("admitted", "MQTT clients that were let in.", broker.admitted),
+            ("refused", "MQTT clients that were not let in.", broker.refused),
+        ):
+            yield CounterMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)

@@ -71,6 +71,15 @@ def publish(message: Publish, packet_id: int, *, dup: bool = False) -> bytes:
     return _front(first, len(topic) + 2 + len(payload)) + topic + _id(packet_id, "PUBLISH") + payload
 
 
+def publish_front(topic: str, size: int, *, retain: bool = False) -> bytes:
+    """A PUBLISH at QoS 1 with a payload of this size, up to where its id begins.
+
+    For who sends one message to many: all but the id is the same.
+    """
+    spelt = SPELT.get(topic) or write_topic(topic)
+    return _front(0x32 | retain, len(spelt) + 2 + size) + spelt
+
+
 def again(packet: bytes) -> bytes:
     """The bytes of a PUBLISH with the mark of a repetition [MQTT-3.3.1-1]."""
     return bytes((packet[0] | _DUP,)) + packet[1:]

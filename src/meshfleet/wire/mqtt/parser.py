@@ -25,6 +25,7 @@ _HEAD: Final = Struct(">BBBH")
 """The front of a PUBLISH with a length of two bytes: first byte, length, length of the topic."""
 
 _PUBACK: Final = 0x40
+_PUBLISH_AT_1: Final = 0x32
 _PUBACK_BYTE: Final = b"\x40"
 _PUBACK_HEAD: Final = 0x4002
 
@@ -115,6 +116,35 @@ class Parser:
         if heads.count(_PUBACK_HEAD) < len(heads) or 0 in ids or self.limit < 2 or self.fault is not None:
             return None
         return ids
+
+    def message(self, data: bytes) -> Publish | None:
+        """The message when there is one at QoS 1, and nothing else in `data`; None: feed it.
+
+        A broker of many gateways reads hardly anything else: each has one thing to say at a time.
+        """
+        size = len(data)
+        if size < _HEAD.size or self._held or self._skip or self.fault is not None:
+            return None
+        first, low, high, length = _HEAD.unpack_from(data)
+        if low < 0x80:
+            front, stop, length = 4, 2 + low, high << 8 | length >> 8
+        else:
+            front, stop = 5, 3 + (low & 0x7F | high << 7)
+        middle = front + length
+        if (
+            first != _PUBLISH_AT_1
+            or stop != size
+            or middle + 2 > size
+            or size > self.limit
+            or high > 0x7F < low
+        ):
+            return None
+        topic = KNOWN.get(data[front:middle])
+        packet_id = data[middle] << 8 | data[middle + 1]
+        if not topic or not packet_id:
+            return None
+        qos, retain, dup = self._publish[first]
+        return Publish(topic, data[middle + 2 :], qos, retain, dup, packet_id)
 
     def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
         """Append the packets of `data`; where the first incomplete one begins, and what bytes it needs."""

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.errors import WrongSettings
 from meshfleet.settings import load
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory in which no file of settings lies."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.rule("rest-167")
@@ -26,6 +15,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("MESHFLEET_DATBASE", "MESHFLEET_DATABASE"),
         ("MESHFLEET_TLS_CERTS", "MESHFLEET_TLS_CERT"),
         ("MESHFLEET_TRUSTED_PROXY", "MESHFLEET_TRUSTED_PROXIES"),
+        ("MESHFLEET_MQTTTLS", "MESHFLEET_MQTT_TLS"),
+        ("MESHFLEET_TOPICPREFIX", "MESHFLEET_TOPIC_PREFIX"),
+        ("MESHFLEET_REQUEST_MAX_AGE", "MESHFLEET_REQUESTS_MAX_AGE"),
+        ("MESHFLEET_LIMIT_PACKET_SIZE", "MESHFLEET_LIMITS_PACKET_SIZE"),
+        ("MESHFLEET_LIMITS_QUEUE_BYTE", "MESHFLEET_LIMITS_QUEUE_BYTES"),
     ],
 )
 def test_a_misspelt_variable_is_told(name: str, meant: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the service run on both databases, each on a fresh one."""
+"""Databases for tests: each test that asks for one gets a fresh one, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+"""The programs of `bench.broker`, each a process with a CPU time of its own: clients, and our broker.
+
+python -m bench.broker_ends push PORT CONNECTIONS COUNT
+python -m bench.broker_ends pace PORT CONNECTIONS RATE SECONDS
+python -m bench.broker_ends fan-out PORT SUBSCRIBERS COUNT QOS
+python -m bench.broker_ends idle PORT CONNECTIONS
+python -m bench.broker_ends storm PORT CONNECTIONS
+python -m bench.broker_ends serve PORT
+python -m bench.broker_ends serve-uvloop PORT
+
+Clients print "ready", wait for a line, print one JSON object, and stay connected until their input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from bench import broker_load
+from meshfleet.cli.connections import allow_connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from bench.link_ends import Figures
+
+MOST_CONNECTIONS = 5_000
+
+CLIENTS: dict[str, Callable[..., AbstractContextManager[Figures]]] = {
+    "push": broker_load.push,
+    "pace": broker_load.pace,
+    "fan-out": broker_load.fan_out,
+    "idle": broker_load.idle,
+    "storm": broker_load.storm,
+}
+SERVERS = {"serve": asyncio.run, "serve-uvloop": uvloop.run}
+
+
+async def serve(port: int) -> None:
+    """Run our broker, with the accounts of `bench.broker_clients`, until the process is ended."""
+    raise NotImplementedError(f"there is no embedded broker to listen on {port}")
+
+
+def main() -> None:
+    """Play a role."""
+    role, *given = sys.argv[1:]
+    numbers = [int(each) for each in given]
+    allow_connections(MOST_CONNECTIONS)
+    if role in SERVERS:
+        SERVERS[role](serve(*numbers))
+        return
+    with CLIENTS[role](*numbers) as figures:
+        print(json.dumps(figures), flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,411 @@
+"""One client's connection, from its first byte to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from meshfleet.broker.access import NOBODY
+from meshfleet.errors import UnsupportedProtocol, WireError
+from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
+from meshfleet.wire.mqtt.encoder import PINGRESP, encode, pubacks
+from meshfleet.wire.mqtt.packets import (
+    Accept,
+    Connack,
+    Connect,
+    Disconnect,
+    Oversized,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+    Will,
+)
+from meshfleet.wire.mqtt.parser import Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from meshfleet.broker.access import Account
+    from meshfleet.broker.session import Session
+    from meshfleet.settings import Limits
+
+    class House(Protocol):
+        """What a connection leads to."""
+
+        buffer: memoryview
+        """For reading into."""
+
+        def arrived(self, connection: Connection) -> bool:
+            """Somebody connects; False: there is no room."""
+
+        def introduced(self, connection: Connection, connect: Connect) -> None:
+            """And says who it is."""
+
+        def published(self, connection: Connection, messages: Sequence[Publish], size: int) -> None:
+            """Publishes messages, in so many bytes."""
+
+        def published_large(self, connection: Connection, message: Oversized) -> None:
+            """Publishes one that is too large; its payload is gone."""
+
+        def released(self, connection: Connection, packet_id: int) -> None:
+            """Lets go of a message at QoS 2."""
+
+        def subscribed(self, connection: Connection, ask: Subscribe) -> None:
+            """Asks for topics."""
+
+        def unsubscribed(self, connection: Connection, ask: Unsubscribe) -> None:
+            """And no longer wants some."""
+
+        def left(self, connection: Connection) -> None:
+            """Is gone."""
+
+
+_log = logging.getLogger(__name__)
+
+_ONLY_MESSAGES: Final = {Publish}
+
+_MANY_BYTES: Final = 64 * 1024
+"""As many as are collected before they leave."""
+
+_STUCK: Final = 30.0
+"""Seconds after which a client that reads nothing is gone for us."""
+
+_LINGER: Final = 5.0
+"""Seconds that the last bytes have to leave after the end."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads packets and passes them on; collects what leaves in one turn of the loop.
+
+    All connections of a broker read into one buffer: asyncio would make one of 256 KiB for every read, which
+    takes longer than all the rest.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_deadline",
+        "_due",
+        "_early",
+        "_held",
+        "_house",
+        "_is_slowed",
+        "_left",
+        "_limits",
+        "_loop",
+        "_out",
+        "_parser",
+        "_slow_since",
+        "_transport",
+        "_welcomed",
+        "access",
+        "account",
+        "address",
+        "heard",
+        "keep_alive",
+        "session",
+        "will",
+        "writable",
+    )
+
+    def __init__(self, house: House, limits: Limits) -> None:
+        self._house = house
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._parser = Parser(FROM_CLIENTS, limit=limits.packet_size, pass_over=True)
+        self._left = limits.publish_rate
+        """Packets that it may still send in this second."""
+        self._is_slowed = False
+        self._out: list[bytes] = []
+        self._due = 0
+        self._early: list[Packet] | None = None
+        """What came behind a CONNECT that is not answered yet."""
+        self._closed = self._welcomed = False
+        self._held = 0
+        self._deadline = self._loop.time() + limits.connect_seconds
+        self._slow_since: float | None = None
+        self._transport: asyncio.Transport | None = None
+        self.address = ""
+        self.account: Account | None = None
+        self.access = NOBODY
+        self.session: Session | None = None
+        self.will: Will | None = None
+        self.keep_alive = 0.0
+        self.heard = False
+        self.writable = True
+
+    def __str__(self) -> str:
+        return f"{self.account or 'somebody'} at {self.address}"
+
+    # What the broker does
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return not self._closed
+
+    def welcome(self, *, session_present: bool) -> None:
+        """Let the client in. Nothing leaves before this [MQTT-3.2.0-1]; what it said early comes now."""
+        self._out.insert(0, encode(Connack(session_present)))
+        self._welcomed = self.heard = True
+        self._flush()
+        early, self._early = self._early or [], None
+        self.release()
+        self._take(early, 0)
+
+    def refuse(self, code: Accept) -> None:
+        """Do not let the client in."""
+        if not self._closed and self._transport is not None:
+            self._transport.write(encode(Connack(code=code)))
+            self.close(f"refused with return code {code:d}")
+
+    def send(self, data: bytes) -> None:
+        """Send bytes at the end of this turn of the loop, together with all others of the turn."""
+        if self._closed:
+            return
+        if not self._out and self._welcomed:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+        self._due += len(data)
+        if self._due > _MANY_BYTES:
+            self._flush()
+
+    def acknowledge(self, packet_ids: list[int]) -> None:
+        """Send a PUBACK for each."""
+        if not packet_ids:
+            return
+        acks = b"\x40\x02" + packet_ids[0].to_bytes(2) if len(packet_ids) == 1 else pubacks(packet_ids)
+        if self._out or not self.writable or self._closed or self._transport is None:
+            self.send(acks)
+        else:
+            self._transport.write(acks)
+
+    def hold(self) -> None:
+        """Let the network wait until `release`."""
+        self._held += 1
+        if self._held == 1 and self._transport is not None:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on, unless there is another reason to wait."""
+        if self._held:
+            self._held -= 1
+            if not self._held and not self._closed and self._transport is not None:
+                self._transport.resume_reading()
+
+    def check(self, now: float) -> None:
+        """Let a second pass: end what has been silent, or stuck, for too long."""
+        self._left = min(self._limits.publish_rate, self._left + self._limits.publish_rate)
+        if self._is_slowed and self._left > 0:
+            self._is_slowed = False
+            self.release()
+        if self._slow_since is not None and now - self._slow_since > _STUCK:
+            self.too_slow()
+        if self._held or (self.heard and self.session is not None):
+            # While it is held, what the client says is still to be read.
+            self.heard = False
+            self._deadline = now + 1.5 * self.keep_alive  # [MQTT-3.1.2-24]
+        elif now > self._deadline and (self.session is None or self.keep_alive):
+            self.close("nothing was heard in time")
+
+    def too_slow(self) -> None:
+        """End the connection soon: its client does not keep up.
+
+        Not now: its will may reach others that are too slow, theirs again others, and so on.
+        """
+        self._loop.call_soon(partial(self.close, "it reads too slowly", at_once=True))
+
+    def close(self, reason: str, *, at_once: bool = False) -> None:
+        """End the connection. What was to be sent before still leaves, unless it must end at once."""
+        if self._closed:
+            return
+        _log.info("connection of %s ends: %s", self, reason)
+        self._flush()
+        self._closed = True
+        if self._transport is not None:
+            if at_once:
+                self._abort()
+            else:
+                self._transport.close()
+                self._loop.call_later(_LINGER, self._abort)
+        self._house.left(self)
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See whether there is room."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if peer else ""
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._house.arrived(self):
+            self._closed = True
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read to: nobody else uses it before `buffer_updated` returns."""
+        del sizehint
+        return self._house.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Something was read."""
+        self.data_received(bytes(self._house.buffer[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what came."""
+        if self._closed:
+            return
+        parser, session = self._parser, self.session
+        if session is not None:
+            if (message := parser.message(data)) is not None:
+                self.heard = True
+                self._house.published(self, (message,), len(data))
+                self._left -= 1
+                if self._left < 0:
+                    self._slow_down()
+                return
+            if landed := parser.pubacks(data):
+                self.heard = True
+                self._left -= len(landed) - session.acknowledged(landed)
+                return
+        packets = parser.feed(data)
+        if session is not None:
+            self._take(packets, len(data))
+        elif packets:
+            self._introduce(packets)
+        if parser.fault is not None and not self._closed:
+            self._give_up(parser.fault)
+
+    def pause_writing(self) -> None:
+        """Messages wait from now on."""
+        self.writable = False
+        self._slow_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        """And go on."""
+        self.writable = True
+        self._slow_since = None
+        if self.session is not None:
+            self.session.send_on()
+
+    def eof_received(self) -> bool:
+        """A client that says no more has left."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client went, or the network did."""
+        del exc
+        self._transport = None  # asyncio fails to abort what was closed with bytes to send, and is closed
+        self.close("the client is gone")
+
+    # Inside
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _introduce(self, packets: list[Packet]) -> None:
+        """The first packet is a CONNECT [MQTT-3.1.0-1]; what follows waits until we know who it is."""
+        if self._early is not None:
+            self._early += packets
+            return
+        first, *rest = packets
+        if not isinstance(first, Connect):
+            self.close(f"it began with {type(first).__name__}")
+            return
+        self._early = rest
+        self.hold()
+        self._house.introduced(self, first)
+
+    def _take(self, packets: list[Packet], size: int) -> None:
+        if not packets or self._closed:
+            return
+        self.heard = True
+        if set(map(type, packets)) == _ONLY_MESSAGES:
+            self._house.published(self, packets, size)  # type: ignore[arg-type] # just seen
+        else:
+            for packet in packets:
+                if not self.is_open:
+                    return
+                _ACTIONS[type(packet)](self, packet)
+        self._left -= len(packets)
+        if self._left < 0:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        """Read no more from who sends too fast, until its next second begins."""
+        if not self._is_slowed and not self._closed:
+            self._is_slowed = True
+            self.hold()
+
+    def _give_up(self, fault: WireError) -> None:
+        """Bytes that cannot be understood end a connection [MQTT-4.8.0-1]; another version is told so."""
+        if isinstance(fault, UnsupportedProtocol) and self._early is None and self.session is None:
+            self.refuse(Accept.UNACCEPTABLE_PROTOCOL)  # [MQTT-3.1.2-2]
+        else:
+            self.close(f"it broke the protocol: {fault}")
+
+    def _flush(self) -> None:
+        """Send what is collected; who does not read it in time is dropped."""
+        if not self._out or not self._welcomed or self._closed or self._transport is None:
+            return
+        out, self._out, self._due = self._out, [], 0
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if not self.writable and self._transport.get_write_buffer_size() > self._limits.queue_bytes:
+            self.too_slow()
+
+    # What a client does once it is known
+
+    def _publish(self, message: Publish) -> None:
+        self._house.published(self, [message], len(message.payload))
+
+    def _publish_large(self, message: Oversized) -> None:
+        self._house.published_large(self, message)
+
+    def _acknowledge(self, packet: Puback) -> None:
+        cast("Session", self.session).acknowledged((packet.packet_id,))
+
+    def _release(self, packet: Pubrel) -> None:
+        self._house.released(self, packet.packet_id)
+
+    def _subscribe(self, ask: Subscribe) -> None:
+        self._house.subscribed(self, ask)
+
+    def _unsubscribe(self, ask: Unsubscribe) -> None:
+        self._house.unsubscribed(self, ask)
+
+    def _ping(self, _: Pingreq) -> None:
+        self.send(PINGRESP)
+
+    def _leave(self, _: Disconnect) -> None:
+        self.will = None  # [MQTT-3.14.4-3]
+        self.close("it took its leave")
+
+    def _break(self, packet: Packet) -> None:
+        self.close(f"{type(packet).__name__} has no place here")
+
+
+_ACTIONS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
+    Publish: Connection._publish,  # noqa: SLF001 # the table is part of the class
+    Oversized: Connection._publish_large,  # noqa: SLF001
+    Puback: Connection._acknowledge,  # noqa: SLF001
+    Pubrel: Connection._release,  # noqa: SLF001
+    Subscribe: Connection._subscribe,  # noqa: SLF001
+    Unsubscribe: Connection._unsubscribe,  # noqa: SLF001
+    Pingreq: Connection._ping,  # noqa: SLF001
+    Disconnect: Connection._leave,  # noqa: SLF001
+    Connect: Connection._break,  # noqa: SLF001 # the second one [MQTT-3.1.0-2]
+    Pubrec: Connection._break,  # noqa: SLF001 # answers to QoS 2, which we never send
+    Pubcomp: Connection._break,  # noqa: SLF001
+}

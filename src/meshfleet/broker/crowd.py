@@ -1,0 +1,67 @@
+"""Who is connected, and whether there is room for one more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.broker.connection import Connection
+    from meshfleet.settings import Limits
+
+
+class Crowd:
+    """Counts connections: all, by address, and by account."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._all: set[Connection] = set()
+        self._by_address = Counter[str]()
+        self._by_account: dict[str, set[Connection]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._all))
+
+    def enter(self, connection: Connection) -> bool:
+        """Somebody connects; False: there is no room."""
+        limits = self._limits
+        if len(self._all) >= limits.connections:
+            return False
+        if self._by_address[connection.address] >= limits.connections_per_address:
+            return False
+        self._all.add(connection)
+        self._by_address[connection.address] += 1
+        return True
+
+    def name(self, connection: Connection) -> bool:
+        """Its account is known now; False: that has too many already."""
+        known = self._by_account.setdefault(str(connection.account), set())
+        if len(known) >= self._limits.connections_per_account:
+            return False
+        known.add(connection)
+        return True
+
+    def of(self, account: str) -> list[Connection]:
+        """The connections of one account."""
+        return list(self._by_account.get(account, ()))
+
+    def accounts(self) -> Iterator[str]:
+        """All that are connected."""
+        return iter(list(self._by_account))
+
+    def leave(self, connection: Connection) -> None:
+        """Somebody is gone."""
+        self._all.discard(connection)
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
+        account = str(connection.account)
+        if connection in (known := self._by_account.get(account, set())):
+            known.discard(connection)
+        if not known:
+            self._by_account.pop(account, None)

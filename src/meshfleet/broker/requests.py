@@ -1,0 +1,36 @@
+"""How long requests wait for an absent gateway: no write fires hours later (request-30, request-33)."""
+
+from __future__ import annotations
+
+import re
+
+from meshfleet.errors import WireError
+from meshfleet.wire.payload import read_object
+
+
+class RequestRules:
+    """What holds for messages on request topics and no others."""
+
+    def __init__(self, prefix: str, max_age: float) -> None:
+        front = re.escape(f"{prefix}/" if prefix else "")
+        self._topic = re.compile(rf"{front}mt/(?:gateway/[^/]*|gateways)/request/")
+        self._max_age = round(max_age * 1000)
+
+    def is_request(self, topic: str) -> bool:
+        """Whether a topic is one for requests."""
+        return self._topic.match(topic) is not None
+
+    def until(self, now: int) -> int:
+        """Until when a request of this moment may wait, in milliseconds."""
+        return now + self._max_age
+
+
+def carries_key(payload: bytes) -> bool:
+    """Whether a request holds a key, which is never written down. What nobody can read may hold one."""
+    try:
+        return not _KEYS.isdisjoint(read_object(payload or b"{}"))
+    except WireError:
+        return True
+
+
+_KEYS = frozenset({"key", "publicKey"})

@@ -1,0 +1,81 @@
+"""Retained messages: the last word on a topic, for who subscribes later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.broker.changes import RetainedRow
+from meshfleet.broker.letters import Letter
+from meshfleet.broker.tree import Names
+from meshfleet.wire.mqtt.packets import Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LONGEST_TOPIC: Final = 1024
+"""Bytes; longer ones do not fit into an index of every database."""
+
+_LARGEST: Final = 0x1_0000
+"""Bytes of a payload that is retained: no payload of the protocol is longer."""
+
+_SHARE: Final = 10
+"""One account may use no more than such a part of all places."""
+
+
+class _Kept(NamedTuple):
+    letter: Letter
+    row: RetainedRow
+
+
+class Retained:
+    """Keeps messages by topic, as many as the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: dict[str, _Kept] = {}
+        self._names: Names[Letter] = Names()
+        self._counts = Counter[str]()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def restore(self, saved: Mapping[str, RetainedRow]) -> None:
+        """Keep again what was written down."""
+        for topic, row in saved.items():
+            self._put(topic, row)
+
+    def keep(self, message: Publish, account: str) -> RetainedRow | None:
+        """Keep a message; None: there is no place for it."""
+        if not self._has_place(message, account):
+            return None
+        row = RetainedRow(message.payload, min(message.qos, 1), account)
+        self._put(message.topic, row)
+        return row
+
+    def remove(self, topic: str) -> bool:
+        """Keep nothing on a topic; whether there was something."""
+        kept = self._kept.pop(topic, None)
+        if kept is None:
+            return False
+        self._names.remove(topic)
+        self._counts[kept.row.account] -= 1
+        return True
+
+    def matching(self, wanted: str) -> Iterator[Letter]:
+        """What somebody gets who subscribes."""
+        return self._names.matching(wanted)
+
+    def _has_place(self, message: Publish, account: str) -> bool:
+        if len(message.topic.encode()) > _LONGEST_TOPIC or len(message.payload) > _LARGEST:
+            return False
+        if message.topic in self._kept:
+            return True
+        return len(self._kept) < self._limit and self._counts[account] < max(1, self._limit // _SHARE)
+
+    def _put(self, topic: str, row: RetainedRow) -> None:
+        self.remove(topic)
+        letter = Letter(Publish(topic, row.payload, row.qos), retain=True)
+        self._kept[topic] = _Kept(letter, row)
+        self._names.put(topic, letter)
+        self._counts[row.account] += 1

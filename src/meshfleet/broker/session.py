@@ -1,0 +1,217 @@
+"""A session: what a client subscribed to, and what it is owed.
+
+A message at QoS 1 gets its packet id when it joins the queue, not when it leaves: so the id is written down
+once, together with the message, and holds over lost connections and a killed service [MQTT-4.4.0-1].
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from meshfleet.wire.mqtt.encoder import again
+from meshfleet.wire.mqtt.packets import LARGEST_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from meshfleet.broker.letters import Letter
+    from meshfleet.broker.stock import Stock
+
+    class Line(Protocol):
+        """The connection of a client that is there."""
+
+        writable: bool
+
+        def send(self, data: bytes) -> None:
+            """Send bytes soon."""
+
+        def too_slow(self) -> None:
+            """End the connection soon: its client does not keep up."""
+
+        def close(self, reason: str) -> None:
+            """End the connection."""
+
+    class Ledger(Protocol):
+        """Where a session that outlives its connections is written down."""
+
+        def owe(self, number: int, packet_id: int, letter: Letter) -> None:
+            """A message waits for the client's acknowledgement."""
+
+        def settle(self, number: int, packet_id: int) -> None:
+            """It no longer does."""
+
+
+class Session:
+    """What the broker knows of a client. One with a number outlives its connections."""
+
+    __slots__ = (
+        "_flight",
+        "_last_id",
+        "_ledger",
+        "_queue",
+        "_queued",
+        "_stock",
+        "account",
+        "client_id",
+        "dropped",
+        "left_at",
+        "line",
+        "number",
+        "received",
+        "size",
+        "subscriptions",
+    )
+
+    def __init__(
+        self, account: str, client_id: str, *, stock: Stock, ledger: Ledger, number: int | None = None
+    ) -> None:
+        self.account = account
+        self.client_id = client_id
+        self.number = number
+        self.line: Line | None = None
+        self.left_at: int | None = None
+        """When the client went, in milliseconds; None while it is there."""
+        self.subscriptions: dict[str, int] = {}
+        self.received: set[int] = set()
+        """Packet ids of messages at QoS 2 that came and were not released."""
+        self.size = 0
+        """Bytes that are owed."""
+        self.dropped = 0
+        """Messages that found the queue full since the client was here."""
+        self._stock = stock
+        self._ledger = ledger
+        self._flight: dict[int, Letter] = {}
+        self._queue: deque[tuple[int, Letter]] = deque()
+        self._queued: set[int] = set()
+        self._last_id = LARGEST_ID
+
+    def __len__(self) -> int:
+        """How many messages are owed."""
+        return len(self._flight) + len(self._queue)
+
+    def deliver(self, letter: Letter, qos: int) -> None:
+        """Send a letter, or keep it until there is a connection and room on it."""
+        line = self.line
+        if line is None and (self.number is None or letter.volatile):
+            self._stock.dropped += 1
+        elif not qos or not letter.qos:
+            if line is not None:
+                self._stock.delivered += 1
+                line.send(letter.plain())
+        elif self._is_full(letter):
+            self._drop()
+        else:
+            self._owe(letter)
+
+    def _owe(self, letter: Letter) -> None:
+        packet_id = self._next_id()
+        self.size += letter.size
+        self._stock.size += letter.size
+        if self.number is not None and not letter.volatile:
+            self._ledger.owe(self.number, packet_id, letter)
+        line = self.line
+        if line is not None and (letter.volatile or (not self._queue and self._has_room(line))):
+            self._send(line, packet_id, letter)
+        else:
+            self._queue.append((packet_id, letter))
+            self._queued.add(packet_id)
+
+    def _has_room(self, line: Line) -> bool:
+        return line.writable and len(self._flight) < self._stock.in_flight
+
+    def _send(self, line: Line, packet_id: int, letter: Letter) -> None:
+        self._flight[packet_id] = letter
+        self._stock.delivered += 1
+        line.send(letter.numbered(packet_id))
+
+    def acknowledged(self, packet_ids: Sequence[int]) -> int:
+        """The client has taken charge of messages; tells how many of them it had been sent at all."""
+        take, known = self._flight.pop, 0
+        for packet_id in packet_ids:
+            letter = take(packet_id, None)
+            if letter is not None:
+                known += 1
+                self._settle(packet_id, letter)
+        if self._queue:
+            self.send_on()
+        return known
+
+    def send_on(self) -> None:
+        """Send what waits, as long as there is room."""
+        line, queue = self.line, self._queue
+        while queue and line is not None and self._has_room(line):
+            packet_id, letter = queue.popleft()
+            self._queued.discard(packet_id)
+            self._send(line, packet_id, letter)
+
+    def resume(self, line: Line, now: int) -> None:
+        """Send again what was not acknowledged, on another connection, and then the rest."""
+        self.line = line
+        self.left_at = None
+        self.dropped = 0
+        self.forget(lambda letter: letter.volatile or letter.is_over(now))
+        for packet_id, letter in self._flight.items():
+            line.send(again(letter.numbered(packet_id)))  # [MQTT-3.3.1-1]
+        self.send_on()
+
+    def pause(self, now: int) -> None:
+        """The connection is gone. What was to be delivered then or never is dropped."""
+        self.line = None
+        self.left_at = now
+        self.forget(lambda letter: letter.volatile)
+
+    def forget(self, unwanted: Callable[[Letter], bool]) -> None:
+        """Drop what is owed and no longer wanted."""
+        for packet_id, letter in [pair for pair in self._flight.items() if unwanted(pair[1])]:
+            del self._flight[packet_id]
+            self._settle(packet_id, letter)
+        for packet_id, letter in [pair for pair in self._queue if unwanted(pair[1])]:
+            self._queued.discard(packet_id)
+            self._settle(packet_id, letter)
+        self._queue = deque(pair for pair in self._queue if pair[0] in self._queued)
+
+    def restore(self, packet_id: int, letter: Letter) -> None:
+        """What was owed before the service started; it may have been sent already."""
+        self._flight[packet_id] = letter
+        self.size += letter.size
+        self._stock.size += letter.size
+        self._last_id = packet_id
+
+    def end(self) -> None:
+        """Owe nothing any more."""
+        self._stock.size -= self.size
+        self.size = 0
+        self._flight.clear()
+        self._queue.clear()
+        self._queued.clear()
+
+    def _settle(self, packet_id: int, letter: Letter) -> None:
+        self.size -= letter.size
+        self._stock.size -= letter.size
+        if self.number is not None and not letter.volatile:
+            self._ledger.settle(self.number, packet_id)
+
+    def _is_full(self, letter: Letter) -> bool:
+        stock = self._stock
+        return (
+            len(self) >= stock.queue_length
+            or self.size + letter.size > stock.queue_bytes
+            or stock.size + letter.size > stock.queues_bytes
+        )
+
+    def _drop(self) -> None:
+        """Drop what is newest: the client cannot be told, and nobody else may wait for it."""
+        self.dropped += 1
+        self._stock.dropped += 1
+        if self.line is not None:
+            self.line.too_slow()
+
+    def _next_id(self) -> int:
+        packet_id = self._last_id
+        while True:
+            packet_id = packet_id % LARGEST_ID + 1
+            if packet_id not in self._flight and packet_id not in self._queued:
+                self._last_id = packet_id
+                return packet_id

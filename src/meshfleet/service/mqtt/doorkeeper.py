@@ -1,0 +1,129 @@
+"""Lets MQTT clients in: gateways, people and programs, each with their own credentials."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.broker import Kind, NotAdmitted
+from meshfleet.errors import FleetError, MalformedMac, TooManyAttempts, WrongCredentials
+from meshfleet.service.accounts import keys, people
+from meshfleet.service.accounts.login import possible_name
+from meshfleet.service.accounts.throttle import Throttle, neighbourhood
+from meshfleet.service.gateways import store as gateways
+from meshfleet.service.mqtt.standing import gateway, person, program
+from meshfleet.wire.ids import parse_mac
+from meshfleet.wire.mqtt.packets import Accept
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from meshfleet.broker import Account
+    from meshfleet.db import Database
+    from meshfleet.service.accounts.login import Reception
+    from meshfleet.service.mqtt.complaints import Complaints
+    from meshfleet.service.operations.figures import Figures
+    from meshfleet.wire.ids import Mac
+    from meshfleet.wire.mqtt.packets import Connect
+
+_PROGRAM: Final = "apikey"
+"""The user name of all programs (broker-11)."""
+
+
+class Doorkeeper:
+    """Knows who comes with which credentials. Failures are counted as on REST (broker-18)."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        reception: Reception,
+        complaints: Complaints,
+        figures: Figures,
+        now: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._reception = reception
+        self._complaints = complaints
+        self._figures = figures
+        self._now = now
+        # Apart from that of people: a gateway with an old password must not slow down who logs in beside it.
+        self._throttle = Throttle()
+
+    async def admit(self, connect: Connect, address: str) -> Account:
+        """Whose client this is; or raise `NotAdmitted`."""
+        user, password = _credentials(connect)
+        if user == _PROGRAM:
+            key = keys.digest(password).hex()
+            return await self._try(f"{Kind.PROGRAM} {key}", address, lambda: self._program(password))
+        if (mac := _mac(user)) is not None:
+            return await self._try(f"{Kind.GATEWAY} {mac}", address, lambda: self._gateway(mac, password))
+        return await self._person(possible_name(user), password, address)
+
+    def forbidden(self, account: Account, address: str, deed: str, topic: str) -> None:
+        """Take note of somebody who wanted more than the rules allow."""
+        self._complaints.file(account, address, deed, topic)
+
+    async def _gateway(self, mac: Mac, password: str) -> Account | None:
+        stored = (await self._database.read(gateways.passwords, [mac])).get(mac)
+        if stored is None or not hmac.compare_digest(stored, keys.digest(password)):
+            return None
+        return gateway(mac, stored)
+
+    async def _program(self, key: str) -> Account | None:
+        holder = await self._database.read(keys.find, key, now=self._now())
+        if holder is None:
+            return None
+        return program(holder.actor.name, keys.digest(key), holder.actor.role)
+
+    async def _person(self, name: str, password: str, address: str) -> Account:
+        try:
+            hashed = await self._reception.check_password(name, password, address)
+        except WrongCredentials:
+            raise _wrong() from None
+        except TooManyAttempts as exc:
+            raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(exc)) from None
+        known = (await self._database.read(people.known, [name])).get(name)
+        if known is None or known.password != hashed:
+            raise _wrong()
+        return person(name, *known)
+
+    async def _try(self, name: str, address: str, look: Callable[[], Awaitable[Account | None]]) -> Account:
+        """Let nobody guess: who fails again and again waits longer and longer."""
+        place = neighbourhood(address)
+        wait = self._throttle.attempt(name, place, self._now() / 1000).wait
+        if wait:
+            self._figures.count_login("throttled")
+            raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(wait)))
+        try:
+            account = await look()
+        except FleetError:
+            self._throttle.withdraw(name, place)
+            raise
+        if account is None:
+            self._figures.count_login("failed")
+            raise _wrong()
+        self._throttle.succeeded(name, place)
+        self._figures.count_login("succeeded")
+        return account
+
+
+def _credentials(connect: Connect) -> tuple[str, str]:
+    if connect.user is None or connect.password is None:
+        raise NotAdmitted(Accept.NOT_AUTHORIZED, "it has no user name or no password")
+    try:
+        return connect.user, connect.password.decode()
+    except UnicodeDecodeError:
+        raise _wrong() from None
+
+
+def _mac(user: str) -> Mac | None:
+    """The gateway that a user name stands for, in whatever case it is written."""
+    try:
+        return parse_mac(user.lower())
+    except MalformedMac:
+        return None
+
+
+def _wrong() -> NotAdmitted:
+    return NotAdmitted(Accept.BAD_CREDENTIALS, "wrong user name or password")

@@ -1,0 +1,73 @@
+"""The embedded broker inside the service: it asks our accounts, and keeps its memory in our database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from meshfleet.broker import Broker, load
+from meshfleet.service.mqtt.complaints import Complaints
+from meshfleet.service.mqtt.doorkeeper import Doorkeeper
+from meshfleet.service.mqtt.listeners import open_to_clients
+from meshfleet.service.mqtt.watch import Watch
+from meshfleet.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.broker import Batch, Consumer
+    from meshfleet.db import Database
+    from meshfleet.service.accounts.login import Reception
+    from meshfleet.service.clock import Now
+    from meshfleet.service.mqtt.listeners import Entrance
+    from meshfleet.service.operations.figures import Figures
+    from meshfleet.settings import Settings
+
+
+class Recorder:
+    """Takes reports as long as nobody stores them: who has subscribed gets them, the service forgets them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take(self, batch: Batch) -> None:
+        """Write down what the broker has to remember."""
+        if batch.has_news:
+            await self._database.write(batch.record)
+
+
+class Endpoint:
+    """A broker and all that it needs of the service."""
+
+    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        consumer: Consumer,
+        reception: Reception,
+        figures: Figures,
+        now: Now,
+    ) -> None:
+        complaints = Complaints(now)
+        door = Doorkeeper(database, reception=reception, complaints=complaints, figures=figures, now=now)
+        self._settings = settings
+        self.broker = Broker(
+            door=door,
+            consumer=consumer,
+            consumed=[Topics(settings.topic_prefix).reports()],
+            limits=settings.limits,
+            saved=database.read_now(load),
+            now=now,
+            prefix=settings.topic_prefix,
+            max_age=settings.requests_max_age,
+        )
+        self._watch = Watch(database, self.broker, complaints, now)
+        figures.show(self.broker)
+
+    async def run(self, entrances: Sequence[Entrance]) -> None:
+        """Serve MQTT clients until cancelled."""
+        async with asyncio.TaskGroup() as tasks, open_to_clients(self.broker, entrances, self._settings):
+            tasks.create_task(self.broker.run(), name="broker")
+            tasks.create_task(self._watch.run(), name="broker.watch")
+            await asyncio.Event().wait()

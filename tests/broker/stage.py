@@ -1,0 +1,219 @@
+"""A broker on the loopback interface with accounts of the test's choosing, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from meshfleet.broker import Account, Broker, Kind, NotAdmitted, load
+from meshfleet.settings import Limits
+from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Publish, Suback, Subscribe
+from meshfleet.wire.rest import Role
+from tests.broker.raw import PATIENCE, Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.broker import Batch
+    from meshfleet.db import Database
+
+PASSWORD = b"correct"
+"""Of everybody."""
+
+G = "02005e000001"
+"""A gateway. The MAC of another is made by counting up."""
+D = "02005e0000aa"
+"""A device."""
+
+REPORTS = "mt/gateway/+/device/#"
+
+
+def report(gateway: str = G, device: str = D, kind: str = "measurement/8100") -> str:
+    """The topic of a report."""
+    return f"mt/gateway/{gateway}/device/{device}/{kind}"
+
+
+def request(gateway: str = G, device: str = D, what: str = "read/8000") -> str:
+    """The topic of a request."""
+    return f"mt/gateway/{gateway}/request/{device}/{what}"
+
+
+def response(gateway: str = G, device: str = D, what: str = "read/8000") -> str:
+    """The topic of a response."""
+    return f"mt/gateway/{gateway}/response/{device}/{what}"
+
+
+class Clock:
+    """The time of the wall in milliseconds, and as much more as a test wants."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead
+
+    def move(self, *, seconds: float) -> None:
+        """Let so much time pass."""
+        self._ahead += round(seconds * 1000)
+
+
+class Forbidden(NamedTuple):
+    """Somebody wanted more than the rules allow."""
+
+    account: str
+    deed: str
+    topic: str
+
+
+class Door:
+    """Lets in whoever knows PASSWORD: gateways by their MAC, people by a name that begins with their role."""
+
+    def __init__(self) -> None:
+        self.forbidden_deeds: list[Forbidden] = []
+        self.holds = False
+        """Whether whoever comes has to wait, each for an event of its own in `waiting`."""
+        self.waiting: list[asyncio.Event] = []
+        self.failures: list[Exception] = []
+        """Raised one after the other instead of an answer."""
+        self.proof = b""
+        """Of the credentials of whoever comes."""
+
+    async def admit(self, connect: Connect, address: str) -> Account:
+        assert address == "127.0.0.1"
+        if self.holds:
+            self.waiting.append(turn := asyncio.Event())
+            await turn.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        user = connect.user or ""
+        if connect.password != PASSWORD:
+            raise NotAdmitted(Accept.BAD_CREDENTIALS, "wrong password")
+        for role in Role:
+            if user.startswith(role):
+                return Account(kind=Kind.PERSON, name=user, role=role, proof=self.proof)
+        return Account(kind=Kind.GATEWAY, name=user, proof=self.proof)
+
+    def forbidden(self, account: Account, address: str, deed: str, topic: str) -> None:
+        assert address == "127.0.0.1"
+        self.forbidden_deeds.append(Forbidden(str(account), deed, topic))
+
+
+class Consumer:
+    """Commits batches to the database, one at a time; a test may hold it, or let it fail."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.batches: list[list[Publish]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.failures: list[Exception] = []
+        """Raised one after the other instead of a commit."""
+
+    @property
+    def messages(self) -> list[Publish]:
+        """All that was committed."""
+        return [message for batch in self.batches for message in batch]
+
+    async def take(self, batch: Batch) -> None:
+        await self.open.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        await self._database.write(batch.record)
+        if batch.messages:
+            self.batches.append(list(batch.messages))
+
+
+class Stage:
+    """A broker that runs. `restart` stops it in an orderly way and runs another on the same database."""
+
+    def __init__(self, database: Database, limits: Limits | None = None, *, prefix: str = "") -> None:
+        self.database = database
+        self.limits = limits or Limits()
+        self.prefix = prefix
+        self.clock = Clock()
+        self.door = Door()
+        self.consumer = Consumer(database)
+        self.port = 0
+        self._clients: list[Raw] = []
+        self.broker: Broker
+        self._running: asyncio.Task[None]
+        self._server: asyncio.Server
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Run a broker on what the database has."""
+        self.broker = Broker(
+            door=self.door,
+            consumer=self.consumer,
+            consumed=[f"{self.prefix}/{REPORTS}" if self.prefix else REPORTS],
+            limits=self.limits,
+            saved=await self.database.read(load),
+            now=self.clock,
+            prefix=self.prefix,
+        )
+        self._running = asyncio.create_task(self.broker.run())
+        await asyncio.sleep(0)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+        self._server = await asyncio.get_running_loop().create_server(self.broker.connection, sock=listener)
+        self.port = listener.getsockname()[1]
+
+    async def stop(self) -> None:
+        """Stop it in an orderly way."""
+        self._server.close()
+        for client in self._clients:
+            client.cut()
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        if not self._running.cancelled() and (problem := self._running.exception()) is not None:
+            raise problem
+
+    async def restart(self) -> None:
+        """Stop it, and run another on the same database, at another port."""
+        await self.stop()
+        await self.start()
+
+    async def gateway(self, mac: str = G, **options: object) -> Raw:
+        """A gateway that is let in. `options` are those of a CONNECT."""
+        return await self.client(mac, client_id=mac, **options)
+
+    async def client(self, user: str, **options: object) -> Raw:
+        """Somebody who is let in: a gateway by its MAC, or a person such as `viewer`, `operator-2`."""
+        client = await self.stranger()
+        client.send(connect(user, **options))
+        answer = await client.expect(Connack)
+        assert answer.code == Accept.ACCEPTED, answer
+        return client
+
+    async def stranger(self) -> Raw:
+        """Somebody who is connected and has said nothing."""
+        client = await Raw.open(self.port)
+        self._clients.append(client)
+        return client
+
+    async def subscriber(self, user: str, *filters: str, qos: int = 1, **options: object) -> Raw:
+        """Somebody who is let in and subscribed."""
+        client = await self.client(user, **options)
+        client.send(Subscribe(1, tuple((wanted, qos) for wanted in filters)))
+        answer = await client.expect(Suback)
+        assert set(answer.codes) == {min(qos, 1)}, answer
+        return client
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that the broker does by itself."""
+        async with asyncio.timeout(PATIENCE):
+            while not holds():  # noqa: ASYNC110 # the broker knows nothing of tests
+                await asyncio.sleep(0.005)
+
+
+def connect(user: str, **options: object) -> Connect:
+    """A CONNECT of somebody who knows the password."""
+    given = {"client_id": user, "user": user, "password": PASSWORD, **options}
+    return Connect(**given)  # type: ignore[arg-type] # by the names of its fields

@@ -1,0 +1,284 @@
+"""MQTT inside a WebSocket, the server's side: clients that behave, and those that are only mistaken."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+import pytest
+import trustme
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Opcode
+
+from tests.broker.echoes import LARGEST, REQUEST, Echo, door, echoed, frame, raw, visit
+from tests.link.scripted import PATIENCE, settled, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("size", [1, 125, 126, LARGEST])
+async def test_bytes_pass_both_ways(size: int) -> None:
+    data = bytes(number * 7 % 251 for number in range(size))
+    async with door() as here, visit(here) as client:
+        assert await echoed(client, data) == data
+        assert here.echo.got == [data]
+
+
+async def test_nothing_is_compressed_though_the_client_offers_it() -> None:
+    async with door() as here, visit(here, compression="deflate") as client:
+        assert client.protocol.extensions == []
+        assert await echoed(client, bytes(LARGEST)) == bytes(LARGEST)
+
+
+@pytest.mark.parametrize("offers", [(), ("chat",), ("mqttv3.1", "MQTT")])
+async def test_a_client_that_does_not_offer_mqtt_is_refused(offers: tuple[str, ...]) -> None:
+    async with door() as here:
+        with pytest.raises(InvalidStatus) as refused:
+            await visit(here, offers=offers)
+        assert refused.value.response.status_code == 400
+        assert b"does not offer the subprotocol mqtt" in refused.value.response.body
+        assert here.echo.told == []
+
+
+async def test_mqtt_is_chosen_among_other_offers() -> None:
+    async with door() as here, visit(here, offers=("chat", "mqtt", "soap")) as client:
+        assert client.subprotocol == "mqtt"
+
+
+@pytest.mark.parametrize("path", ["/mqtt", "/", "", "/mqtt?from=here"])
+async def test_mqtt_is_spoken_at_its_path(path: str) -> None:
+    async with door() as here, visit(here, path) as client:
+        assert await echoed(client, b"hello") == b"hello"
+
+
+@pytest.mark.parametrize("path", ["/mqtt/", "/MQTT", "/api", "//", "/mqtt%20"])
+async def test_any_other_path_is_not_found(path: str) -> None:
+    async with door() as here:
+        with pytest.raises(InvalidStatus) as refused:
+            await visit(here, path)
+        assert refused.value.response.status_code == 404
+        assert here.echo.told == []
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "welcome"),
+    [
+        (None, "https://elsewhere.example", True),
+        (["https://home.example"], "https://home.example", True),
+        (["https://home.example"], None, True),
+        (["https://home.example"], "https://elsewhere.example", False),
+    ],
+)
+async def test_browsers_come_from_the_origins_that_are_allowed(
+    origins: list[str] | None, origin: str | None, *, welcome: bool
+) -> None:
+    async with door(origins=origins) as here:
+        if welcome:
+            async with visit(here, origin=origin) as client:
+                assert await echoed(client, b"hello") == b"hello"
+        else:
+            with pytest.raises(InvalidStatus, match="403"):
+                await visit(here, origin=origin)
+
+
+async def test_a_request_may_come_byte_by_byte() -> None:
+    async with door() as here, raw(here) as client:
+        for byte in REQUEST:
+            await client.send(bytes([byte]))
+        await until(lambda: here.echoes)
+        assert here.echo.told == []
+        await client.send(b"\r\n")
+        assert b"sec-websocket-protocol: mqtt\r\n" in (await client.read_head()).lower()
+        await until(lambda: here.echo.told == ["made"])
+
+
+async def test_borders_of_frames_mean_nothing() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        await client.send(b"".join(frame(Opcode.BINARY, bytes([number])) for number in range(100)))
+        await until(lambda: b"".join(here.echo.got) == bytes(range(100)))
+
+
+async def test_a_message_in_many_frames_is_passed_on_piece_by_piece_and_has_no_limit() -> None:
+    piece = bytes(LARGEST)
+    answer = frame(Opcode.BINARY, piece, masked=False)
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        for number in range(20):
+            await client.send(frame(Opcode.CONT if number else Opcode.BINARY, piece, fin=False))
+            assert await client.read(len(answer)) == answer, "it waited for the rest"
+
+
+async def test_pings_are_answered_and_pongs_nobody_asked_for_are_ignored() -> None:
+    async with door() as here, visit(here) as client, asyncio.timeout(PATIENCE):
+        await client.pong(b"unsolicited")
+        await (await client.ping(b"there?"))
+        assert await echoed(client, b"still") == b"still"
+        assert here.echo.got == [b"still"]
+
+
+async def test_text_ends_the_connection_and_nothing_behind_it_is_passed_on() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        frames = (frame(Opcode.BINARY, b"before"), frame(Opcode.TEXT, b"x"), frame(Opcode.BINARY, b"behind"))
+        await client.send(b"".join(frames))
+        assert (await client.read_all())[-18:-16] == (1003).to_bytes(2)
+        assert b"".join(here.echo.got) == b"before"
+        assert here.echo.told == ["made", "lost"]
+        assert "sent text" in str(here.echo.lost)
+
+
+async def test_who_sends_too_large_a_frame_learns_why_though_it_was_still_sending() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        await client.send(frame(Opcode.BINARY, bytes(1_000_000)))
+        assert (await client.read_all())[2:4] == (1009).to_bytes(2)
+        assert here.echo.told == ["made", "lost"]
+        assert here.echo.got == []
+
+
+async def test_a_close_is_answered_and_ends_the_connection_in_order() -> None:
+    async with door() as here, visit(here) as client:
+        assert await echoed(client, b"hello") == b"hello"
+        await client.close(1001, "leaving")
+        assert client.protocol.close_rcvd == client.protocol.close_sent
+        await until(lambda: here.echo.told == ["made", "eof", "lost"])
+        assert here.echo.lost is None
+
+
+async def test_an_end_without_a_close_is_an_end() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        client.socket.shutdown(socket.SHUT_WR)
+        assert await client.read_all() == b""
+        await until(lambda: here.echo.told == ["made", "eof", "lost"])
+
+
+async def test_a_connection_that_closes_says_so_behind_its_last_words() -> None:
+    async with door() as here, visit(here) as client, asyncio.timeout(PATIENCE):
+        here.echo.wire.writelines([b"last ", b"words"])
+        here.echo.wire.close()
+        here.echo.wire.write(b"too late")
+        assert await client.recv() == b"last words"
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+        await until(lambda: here.echo.told == ["made", "lost"])
+
+
+async def test_a_connection_that_says_the_end_still_reads_what_was_under_way() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        assert here.echo.wire.can_write_eof()
+        here.echo.wire.write_eof()
+        close = frame(Opcode.CLOSE, (1000).to_bytes(2), masked=False)
+        assert await client.read(len(close)) == close
+        await client.send(frame(Opcode.BINARY, b"under way"))
+        await until(lambda: here.echo.got == [b"under way"])
+        await client.send(frame(Opcode.CLOSE, (1000).to_bytes(2)))
+        assert await client.read_all() == b""
+        await until(lambda: here.echo.told == ["made", "eof", "lost"])
+
+
+async def test_a_connection_that_is_over_can_be_ended_again() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        while "full" not in here.echo.told:
+            here.echo.wire.write(bytes(100_000))
+        here.echo.wire.close()
+        await client.read_all()
+        await until(lambda: here.echo.told[-1] == "lost")
+        here.echo.wire.abort()
+        here.echo.wire.close()
+
+
+async def test_a_connection_that_aborts_is_lost_at_once() -> None:
+    async with door() as here, visit(here):
+        assert not here.echo.wire.is_closing()
+        here.echo.wire.abort()
+        assert here.echo.wire.is_closing()
+        here.echo.wire.pause_reading()
+        here.echo.wire.resume_reading()
+        await until(lambda: here.echo.told == ["made", "lost"])
+
+
+async def test_the_peer_has_a_name() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        assert here.echo.wire.get_extra_info("peername") == client.socket.getsockname()
+        assert here.echo.wire.get_extra_info("no such thing", 7) == 7
+
+
+async def test_a_connection_is_told_when_the_network_takes_no_more_and_when_it_does_again() -> None:
+    async with door() as here, raw(here) as client:
+        await client.upgrade()
+        here.echo.wire.set_write_buffer_limits(high=1000, low=100)
+        while "full" not in here.echo.told:
+            here.echo.wire.write(bytes(100_000))
+        assert here.echo.wire.get_write_buffer_size() > 1000
+        while "room" not in here.echo.told:
+            await client.read(10_000)
+        assert here.echo.wire.get_write_buffer_size() <= 100
+
+
+async def test_a_connection_that_pauses_gets_nothing_until_it_resumes() -> None:
+    async with door() as here, visit(here) as client:
+        here.echo.wire.pause_reading()
+        await client.send(b"patience")
+        assert await settled(lambda: len(here.echo.got)) == 0
+        here.echo.wire.resume_reading()
+        async with asyncio.timeout(PATIENCE):
+            assert await client.recv() == b"patience"
+
+
+class Hasty(Echo):
+    """Ends the connection as soon as it begins."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.wire.write(b"no")
+        self.wire.close()
+
+
+async def test_who_is_sent_away_at_once_has_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.broker.echoes.Echo", Hasty)
+    async with door() as here, raw(here) as client:
+        await client.send(REQUEST + b"\r\n" + frame(Opcode.BINARY, b"unheard"))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 101 ")
+        await until(lambda: here.echo.told == ["made", "lost"])
+        assert here.echo.got == []
+
+
+async def test_it_is_all_the_same_behind_tls() -> None:
+    authority = trustme.CA()
+    shown, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(shown)
+    authority.configure_trust(trusting)
+    async with door(tls=shown) as here, asyncio.timeout(PATIENCE):
+        async with visit(here, ssl=trusting) as client:
+            assert await echoed(client, b"hello") == b"hello"
+            await client.send("text")
+            with pytest.raises(ConnectionClosed, match="1003"):
+                await client.recv()
+        with pytest.raises(InvalidStatus, match="404"):
+            await visit(here, "/api", ssl=trusting)
+
+
+async def test_a_client_that_never_asks_to_the_end_is_cut_off_and_the_others_stay() -> None:
+    async with door(patience=0.05) as here, visit(here) as client:
+        async with raw(here) as idle:  # comes later, so its time is up later
+            await idle.send(REQUEST)
+            assert await idle.read_all() == b""
+        assert await echoed(client, b"hello") == b"hello"
+        assert [each.told for each in here.echoes] == [["made"], []]
+
+
+async def test_who_does_not_take_the_rest_in_time_is_cut_off() -> None:
+    async with door(patience=0.05) as here, raw(here) as client:
+        await client.upgrade()
+        while "full" not in here.echo.told:
+            here.echo.wire.write(bytes(1_000_000))
+        here.echo.wire.close()
+        await until(lambda: here.echo.told[-1] == "lost")

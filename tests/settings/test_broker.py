@@ -1,0 +1,167 @@
+"""Settings of the broker: its listeners, where gateways are sent, topics, and limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.settings import Limits, Listen
+from meshfleet.wire.rest import BrokerPlace
+from tests.settings.reading import faults, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# --- Listeners ---
+
+
+def test_mqtt_is_served_on_this_machine_alone_unless_set() -> None:
+    found = settings()
+    assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (Listen("127.0.0.1", 1883), None, None)
+
+
+def test_a_listener_may_take_any_port_that_is_free(pem: Mapping[str, str]) -> None:
+    found = settings(mqtt="a:0", mqtt_tls="b:0", mqtt_ws="c:0", tls_cert=pem["cert"], tls_key=pem["key"])
+    assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (Listen("a", 0), Listen("b", 0), Listen("c", 0))
+
+
+@pytest.mark.parametrize("name", ["mqtt", "mqtt-tls", "mqtt-ws"])
+def test_a_listener_of_the_file_can_be_switched_off(name: str, folder: Path) -> None:
+    (folder / "meshfleet.toml").write_text(f'{name} = "a:1"')
+    field = name.replace("-", "_")
+    assert getattr(settings(**{field: "off"}), field) is None
+
+
+@pytest.mark.parametrize("field", ["mqtt", "mqtt_tls", "mqtt_ws"])
+@pytest.mark.parametrize("text", ["", "OFF", "off:", "none", "host", "host:65536", "mqtt://host:1"])
+def test_what_is_neither_a_listener_nor_off_is_refused(field: str, text: str, pem: Mapping[str, str]) -> None:
+    found = faults(tls_cert=pem["cert"], tls_key=pem["key"], **{field: text})
+    assert [(each.field, "is not a host and a port" in each.message) for each in found] == [
+        (f"--{field.replace('_', '-')}", True)
+    ]
+
+
+def test_http_cannot_be_switched_off() -> None:
+    assert [fault.field for fault in faults(http="off")] == ["--http"]
+
+
+# --- Where gateways are told to connect ---
+
+
+@pytest.mark.rule("rest-168")
+def test_gateways_are_told_the_public_broker_else_the_listener_with_tls_else_the_plain_one(
+    pem: Mapping[str, str],
+) -> None:
+    told = {"mqtt": "192.0.2.1:1884"}
+    assert settings(**told).broker == BrokerPlace(host="192.0.2.1", port=1884, tls=False)
+    told |= {"mqtt_tls": "192.0.2.2:8884", "tls_cert": pem["cert"], "tls_key": pem["key"]}
+    assert settings(**told).broker == BrokerPlace(host="192.0.2.2", port=8884, tls=True)
+    told |= {"public_mqtt": "mqtt://fleet.example.org"}
+    assert settings(**told).broker == BrokerPlace(host="fleet.example.org", port=1883, tls=False)
+
+
+@pytest.mark.rule("rest-168")
+def test_without_a_listener_gateways_are_told_the_public_broker_or_nothing() -> None:
+    assert settings(mqtt="off").broker is None
+    assert settings(mqtt="off", mqtt_ws="192.0.2.1:80").broker is None
+    public = settings(mqtt="off", public_mqtt="mqtts://fleet.example.org").broker
+    assert public == BrokerPlace(host="fleet.example.org", port=8883, tls=True)
+
+
+def test_a_public_broker_is_never_at_port_0() -> None:
+    assert faults(public_mqtt="mqtt://host:0")[0].field == "--public-mqtt"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("mqtt://host", BrokerPlace(host="host", port=1883, tls=False)),
+        ("mqtt://host/", BrokerPlace(host="host", port=1883, tls=False)),
+        ("mqtts://[2001:db8::1]:9", BrokerPlace(host="2001:db8::1", port=9, tls=True)),
+    ],
+)
+def test_a_public_broker_is_read(text: str, place: BrokerPlace) -> None:
+    assert settings(public_mqtt=text).public_mqtt == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "host:1883",
+        "http://host",
+        "mqtt://",
+        "mqtt://:1",
+        "mqtt://host:x",
+        "mqtt://host/path",
+        "mqtt://u:pw@h",
+    ],
+)
+def test_what_is_no_public_broker_is_refused(text: str) -> None:
+    assert [fault.field for fault in faults(public_mqtt=text)] == ["--public-mqtt"]
+
+
+# --- Topics ---
+
+
+@pytest.mark.parametrize("text", ["", "site", "site/building 7", "\u00e9tage"])
+def test_a_prefix_of_topics_is_taken_as_it_is(text: str) -> None:
+    assert settings(topic_prefix=text).topic_prefix == text
+
+
+@pytest.mark.parametrize("text", ["/", "site/", "/site", "a//b", "a/+", "#", "$SYS", "a\nb", "x" * 129])
+def test_what_cannot_stand_in_front_of_topics_is_refused(text: str) -> None:
+    ((field, message),) = faults({"MESHFLEET_TOPIC_PREFIX": text})
+    assert field == "MESHFLEET_TOPIC_PREFIX"
+    assert message.endswith(" cannot stand in front of a topic")
+
+
+# --- Limits ---
+
+
+def test_without_a_word_from_anybody_these_limits_hold() -> None:
+    assert settings().limits == Limits(
+        connections=10_000,
+        connections_per_address=2000,
+        connections_per_account=20,
+        connect_seconds=10,
+        packet_size=262_144,
+        subscriptions=100,
+        in_flight=100,
+        queue_length=1000,
+        queue_bytes=4_194_304,
+        queues_bytes=268_435_456,
+        publish_rate=2000,
+        sessions_per_account=20,
+        session_age=604_800,
+        retained=10_000,
+    )
+
+
+_BOUNDS = {
+    **dict.fromkeys(Limits.__struct_fields__, (1, 10**12)),
+    "packet_size": (1024, 268_435_455),
+    "in_flight": (1, 65_535),
+    "queue_length": (1, 60_000),
+}
+
+
+@pytest.mark.parametrize("field", Limits.__struct_fields__)
+def test_a_limit_is_a_whole_number_within_its_bounds(field: str, folder: Path) -> None:
+    least, most = _BOUNDS[field]
+    for number in (least, most):
+        assert getattr(settings(**{f"limits_{field}": str(number)}).limits, field) == number
+    for wrong in (least - 1, most + 1):
+        ((place, message),) = faults(**{f"limits_{field}": str(wrong)})
+        assert place == f"--limits-{field.replace('_', '-')}"
+        assert message == f"'{wrong}' is not a whole number from {least} to {most}"
+    (folder / "meshfleet.toml").write_text(f"[limits]\n{field.replace('_', '-')} = {least}")
+    assert getattr(settings().limits, field) == least
+
+
+@pytest.mark.parametrize(
+    "text", ["", "many", "-1", "+1", "1.0", "1e3", "1_000", " 1", "1\n", "\u0661", "9" * 5000]
+)
+def test_what_is_no_whole_number_is_no_limit(text: str) -> None:
+    assert [fault.field for fault in faults(limits_retained=text)] == ["--limits-retained"]
