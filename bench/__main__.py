@@ -23,6 +23,7 @@ NOT_BENCHMARKS = {
     "broker_clients",
     "broker_ends",
     "broker_load",
+    "broker_server",
     "gateway_ends",
     "harness",
     "link_ends",

@@ -33,6 +33,9 @@ PUBACK_LENGTH: Final = len(_PUBACK)
 _AT_ONCE = 50
 """Connections that are opened together: mosquitto has room for 100 that wait to be accepted."""
 
+PEOPLE_AT_ONCE = 5
+"""The same for people: our service checks ten passwords at most at a time that come from one address."""
+
 _LARGEST_NUMBERED = 65_500
 """The last packet id that fills a piece."""
 
@@ -58,11 +61,11 @@ def introduction(name: str) -> bytes:
     return encode(Connect(name, keep_alive=600, user=name, password=f"secret-{name}".encode()))
 
 
-def connect_all(port: int, names: Iterable[str]) -> list[socket.socket]:
+def connect_all(port: int, names: Iterable[str], *, at_once: int = _AT_ONCE) -> list[socket.socket]:
     """A connection for each account, with its CONNACK received."""
     waiting, connections = list(names), []
-    for begin in range(0, len(waiting), _AT_ONCE):
-        some = waiting[begin : begin + _AT_ONCE]
+    for begin in range(0, len(waiting), at_once):
+        some = waiting[begin : begin + at_once]
         fresh = [_dial(port) for _ in some]
         ask_all(fresh, map(introduction, some), answer=ACCEPTED)
         connections += fresh

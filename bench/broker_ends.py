@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from bench import broker_load
+from bench import broker_load, broker_server
 from meshfleet.cli.connections import allow_connections
 
 if TYPE_CHECKING:
@@ -41,18 +41,13 @@ CLIENTS: dict[str, Callable[..., AbstractContextManager[Figures]]] = {
 SERVERS = {"serve": asyncio.run, "serve-uvloop": uvloop.run}
 
 
-async def serve(port: int) -> None:
-    """Run our broker, with the accounts of `bench.broker_clients`, until the process is ended."""
-    raise NotImplementedError(f"there is no embedded broker to listen on {port}")
-
-
 def main() -> None:
     """Play a role."""
     role, *given = sys.argv[1:]
     numbers = [int(each) for each in given]
     allow_connections(MOST_CONNECTIONS)
     if role in SERVERS:
-        SERVERS[role](serve(*numbers))
+        SERVERS[role](broker_server.serve(*numbers))
         return
     with CLIENTS[role](*numbers) as figures:
         print(json.dumps(figures), flush=True)

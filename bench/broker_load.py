@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from bench.broker_clients import (
     ACCEPTED,
     PATIENCE,
+    PEOPLE_AT_ONCE,
     PIECE,
     PUBACK_LENGTH,
     Publisher,
@@ -62,7 +63,7 @@ def push(port: int, connections: int, count: int) -> Iterator[Figures]:
 @contextmanager
 def fan_out(port: int, subscribers: int, count: int, qos: int) -> Iterator[Figures]:
     """Publish over one connection what many subscribe to, until all of them have all of it."""
-    ends = connect_all(port, map(viewer, range(subscribers)))
+    ends = connect_all(port, map(viewer, range(subscribers)), at_once=PEOPLE_AT_ONCE)
     subscribe = encode(Subscribe(1, (("mt/gateway/+/device/#", qos),)))
     ask_all(ends, [subscribe] * subscribers, answer=encode(Suback(1, (qos,))))
     (end,) = connect_all(port, [gateway(0)])

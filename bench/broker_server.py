@@ -1,0 +1,94 @@
+"""Our broker as `bench.broker` runs it: as in the service, with accounts, database and doorkeeper.
+
+Only the consumer is another: it counts reports, so that the broker is measured and nothing behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from argon2 import PasswordHasher
+
+from bench import broker_clients as clients
+from meshfleet.db import bulk, open_database
+from meshfleet.db.tables import account, gateway
+from meshfleet.service import clock
+from meshfleet.service.accounts.keys import digest
+from meshfleet.service.api import Api
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.service.mqtt.endpoint import Endpoint
+from meshfleet.service.mqtt.listeners import Entrance
+from meshfleet.settings import Limits, Settings
+from meshfleet.wire.ids import Mac, mac_number
+from meshfleet.wire.rest import Role
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from meshfleet.broker import Batch
+    from meshfleet.db import Database
+
+GATEWAYS, VIEWERS = 5_000, 50
+
+LIMITS = Limits(
+    connections=20_000,
+    connections_per_address=20_000,
+    publish_rate=10_000_000,
+    queue_length=60_000,
+    queue_bytes=100_000_000,
+    in_flight=2_000,
+)
+"""All clients are at one address here, and are to be as fast as they can."""
+
+
+class Counting:
+    """A consumer that commits what the broker has to remember, and counts the rest."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.reports = 0
+
+    async def take(self, batch: Batch) -> None:
+        """Count a batch."""
+        if batch.has_news:
+            await self._database.write(batch.record)
+        self.reports += len(batch.messages)
+
+
+async def serve(port: int) -> None:
+    """Run our broker until the process is ended."""
+    with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
+        database = open_database("sqlite", Path(folder))
+        database.write_now(_fill)
+        settings = Settings(data=Path(folder), limits=LIMITS)
+        api = Api(database, settings)
+        endpoint = Endpoint(
+            database,
+            settings,
+            consumer=Counting(database),
+            reception=api.reception,
+            figures=api.figures,
+            now=clock.now,
+        )
+        with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
+            serving = asyncio.create_task(endpoint.run([Entrance(listener, "mqtt")]))
+            await asyncio.sleep(0.1)
+            print("ready", flush=True)
+            await serving
+
+
+def _fill(connection: Connection) -> None:
+    """The accounts of the clients. Their passwords are cheap to check: only programs log in here."""
+    now, cheap = clock.now(), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    macs = [Mac(clients.gateway(number)) for number in range(GATEWAYS)]
+    registry.observe(connection, [Sighting(device=mac, at=now, heard=False) for mac in macs])
+    rows = [(mac_number(mac), digest(f"secret-{mac}"), now, None, None) for mac in macs]
+    bulk.insert(connection, gateway, rows)
+    names = [clients.viewer(number) for number in range(VIEWERS)]
+    people = [(name, cheap.hash(f"secret-{name}"), Role.VIEWER.value, now, None) for name in names]
+    bulk.insert(connection, account, people)
