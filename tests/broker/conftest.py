@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from meshfleet.settings import Limits
 from tests.broker.stage import Stage
 
 if TYPE_CHECKING:
@@ -26,8 +27,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
+def limits() -> Limits:
+    """Those that hold unless set. A test that wants others is parametrized with them."""
+    return Limits()
+
+
+@pytest.fixture
+async def stage(sqlite_database: Database, limits: Limits) -> AsyncIterator[Stage]:
     """A broker that runs on SQLite. The other database is tried where the broker's tables are."""
-    async with Stage(sqlite_database) as running:
+    async with Stage(sqlite_database, limits) as running:
         yield running
     sqlite_database.close()

@@ -72,7 +72,8 @@ class Door:
     """Where clients come in."""
 
     def __init__(self, **settings: Any) -> None:
-        self._settings = {"largest": LARGEST, "patience": PATIENCE, **settings}
+        buffer = memoryview(bytearray(64 * 1024))
+        self._settings = {"buffer": buffer, "largest": LARGEST, "patience": PATIENCE, **settings}
         self.port = 0
         self.echoes: list[Echo] = []
         self.sockets: list[WebSocket] = []

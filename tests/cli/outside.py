@@ -58,7 +58,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env={**inherited, **variables},
+            env={**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables},
         )
         self._said = b""
 

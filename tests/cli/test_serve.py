@@ -52,6 +52,7 @@ def test_a_newcomer_is_told_all_that_is_needed_to_sign_in(tmp_path: Path) -> Non
     given = ["serve", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     with Program(*given) as program:
         url = program.line().rsplit(maxsplit=1)[-1]
+        assert program.line().startswith("Gateways and other MQTT clients connect to mqtt://127.0.0.1:")
         assert program.line() == f"Its data is in {tmp_path / 'data'}\n"
         words = program.line().split()
         assert words[:6] == ["Sign", "in", "as", "admin", "with", "the"]

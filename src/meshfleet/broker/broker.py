@@ -13,7 +13,7 @@ from meshfleet.broker.connection import Connection
 from meshfleet.broker.crowd import Crowd
 from meshfleet.broker.door import NotAdmitted
 from meshfleet.broker.journal import FULL, Journal
-from meshfleet.broker.post import ONLY_CONSUMED, Listener, Post
+from meshfleet.broker.post import Listener, Post
 from meshfleet.broker.requests import RequestRules
 from meshfleet.broker.retained import Retained
 from meshfleet.broker.sessions import Sessions
@@ -97,6 +97,7 @@ class Broker:
         self.sessions = Sessions(self._journal, self._post, self.stock, limits)
         self.sessions.restore(saved, now())
         self._tasks: asyncio.TaskGroup | None = None
+        self._turns = 0
         self.admitted = 0
         """Clients that were let in so far."""
         self.refused = 0
@@ -144,9 +145,9 @@ class Broker:
 
     def accounts(self) -> list[Account]:
         """Whose connections and sessions there are. Of who is absent nothing is known but the name."""
-        present = {str(each.account): each.account for each in self.crowd if each.account is not None}
-        absent = {session.account for session in self.sessions} - set(present)
-        return [*present.values(), *map(Account.parse, absent)]
+        present = {each.account for each in self.crowd if each.account is not None}  # with each of its proofs
+        absent = {session.account for session in self.sessions}.difference(map(str, present))
+        return [*present, *map(Account.parse, absent)]
 
     def expel(self, account: Account, *, forget: bool = False) -> None:
         """End all connections of an account, whose word no longer counts; its sessions too if asked."""
@@ -166,6 +167,8 @@ class Broker:
 
     def introduced(self, connection: Connection, connect: Connect) -> None:
         """And says who it is."""
+        self._turns += 1
+        connection.turn = self._turns
         if self._tasks is not None:
             self._tasks.create_task(self._admit(connection, connect), name="broker.admit")
 
@@ -193,11 +196,13 @@ class Broker:
             self._door.forbidden(account, connection.address, "will", connect.will.topic)
             raise NotAdmitted(Accept.NOT_AUTHORIZED, "its will is forbidden")
         connection.account, connection.access = account, access
-        opened = self.sessions.open(str(account), client_id, access, clean=connect.clean)
-        if not self.crowd.name(connection):
-            if not opened.is_present:
-                self.sessions.end(opened.session)
+        before = self.sessions.line(str(account), client_id)
+        if before is not None and before.turn > connection.turn:
+            connection.close("its client has connected anew")
+            return
+        if not self.crowd.name(connection, instead_of=before):
             raise NotAdmitted(Accept.SERVER_UNAVAILABLE, "its account has too many connections")
+        opened = self.sessions.open(str(account), client_id, access, clean=connect.clean)
         self.admitted += 1
         connection.will = connect.will
         connection.keep_alive = float(connect.keep_alive)
@@ -238,18 +243,21 @@ class Broker:
 
     def published(self, connection: Connection, messages: Sequence[Publish], size: int) -> None:
         """Somebody publishes. A hot path: most messages are reports, and go straight into the round."""
-        access, ways, current = connection.access, self._post.ways, self._journal.round
+        if connection.version != self._post.version:
+            connection.version = self._post.version
+            connection.quiet = self._post.quiet(connection.access.fronts)
+        current, quiet = self._journal.round, connection.quiet
         consume, packet_ids = current.reports.append, current.acks.setdefault(connection, [])
         for message in messages:
             topic = message.topic
-            if not topic.startswith(access.fronts) and not access.may_publish(topic):
-                self._forbid(connection, topic)
-                break
-            if ways.get(topic) is ONLY_CONSUMED and message.qos == 1 and not message.retain:
+            if quiet and topic.startswith(quiet) and message.qos == 1 and not message.retain:
                 consume(message)
                 packet_ids.append(message.packet_id)
-            else:
+            elif connection.access.may_publish(topic):
                 self._pass_on(connection, message, packet_ids)
+            else:
+                self._forbid(connection, topic)
+                break
         current.size += size
         self.stock.received += len(messages)
         if not current.is_urgent:

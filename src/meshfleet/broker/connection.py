@@ -112,7 +112,10 @@ class Connection(asyncio.BufferedProtocol):
         "address",
         "heard",
         "keep_alive",
+        "quiet",
         "session",
+        "turn",
+        "version",
         "will",
         "writable",
     )
@@ -137,9 +140,14 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.account: Account | None = None
         self.access = NOBODY
+        self.version = -1
+        self.quiet: str | None = None
+        """How its reports begin as long as only the consumer wants them, at this version of the post."""
         self.session: Session | None = None
         self.will: Will | None = None
         self.keep_alive = 0.0
+        self.turn = 0
+        """When it introduced itself, in the order of all connections."""
         self.heard = False
         self.writable = True
 

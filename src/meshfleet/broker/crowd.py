@@ -38,10 +38,10 @@ class Crowd:
         self._by_address[connection.address] += 1
         return True
 
-    def name(self, connection: Connection) -> bool:
-        """Its account is known now; False: that has too many already."""
+    def name(self, connection: Connection, *, instead_of: object = None) -> bool:
+        """Its account is known now; False: that has too many already, besides one that is to end."""
         known = self._by_account.setdefault(str(connection.account), set())
-        if len(known) >= self._limits.connections_per_account:
+        if len(known) - (instead_of in known) >= self._limits.connections_per_account:
             return False
         known.add(connection)
         return True

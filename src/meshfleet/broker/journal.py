@@ -205,7 +205,7 @@ class Journal:
                 async with asyncio.timeout(_LAZY):
                     await self._bell.wait()
             except TimeoutError:
-                if self.round.changes:
+                if self.round.changes or self.round.reports:
                     return
 
     async def _hand_over(self, batch: Batch) -> None:

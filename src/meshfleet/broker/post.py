@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.broker.letters import Letter
@@ -10,7 +11,7 @@ from meshfleet.broker.tree import Filters
 from meshfleet.wire.mqtt.packets import Publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from meshfleet.broker.journal import Journal
     from meshfleet.broker.letters import Subscriber
@@ -26,10 +27,6 @@ class Way(NamedTuple):
     is_consumed: bool
     is_request: bool
     subscribers: tuple[tuple[Subscriber, int], ...]
-
-
-ONLY_CONSUMED: Final = Way(is_consumed=True, is_request=False, subscribers=())
-"""The way of most messages."""
 
 
 class Listener:
@@ -62,36 +59,49 @@ class Post:
         self._requests = requests
         self._now = now
         self._filters: Filters[Subscriber] = Filters()
-        self._consumed: Filters[str] = Filters()
-        self.ways: dict[str, Way] = {}
-        for wanted in consumed:
-            self._consumed.add(wanted, wanted, 1)
+        self._consumed = [wanted.split("/") for wanted in consumed]
+        self._is_consumed = re.compile("|".join(map(_pattern, consumed)), re.DOTALL)
+        self._ways: dict[str, Way] = {}
+        self.version = 0
+        """Another as soon as somebody subscribes, or no longer does."""
 
     def subscribe(self, subscriber: Subscriber, wanted: str, qos: int) -> None:
         """Let somebody have what a filter matches, beginning with what is retained there [MQTT-3.3.1-6]."""
-        self._filters.add(wanted, subscriber, qos)
-        self.ways.clear()
+        self.restore(subscriber, wanted, qos)
         for letter in list(self._retained.matching(wanted)):
             subscriber.deliver(letter, qos)
 
     def restore(self, subscriber: Subscriber, wanted: str, qos: int) -> None:
         """The same for who had it before: what is retained is no news."""
         self._filters.add(wanted, subscriber, qos)
-        self.ways.clear()
+        self._change()
 
     def unsubscribe(self, subscriber: Subscriber, wanted: str) -> None:
         """Take that back."""
         self._filters.remove(wanted, subscriber)
-        self.ways.clear()
+        self._change()
+
+    def quiet(self, fronts: Iterable[str]) -> str | None:
+        """How topics below one of these beginnings begin that only the consumer wants; None: there are none.
+
+        Gateways report on very many topics. Mostly nobody else listens, and then this is all there is to know
+        of them. It holds until `version` is another.
+        """
+        for front in fronts:
+            for wanted in self._consumed:
+                begin = _below(front, wanted)
+                if begin is not None and not self._filters.reach(begin):
+                    return begin
+        return None
 
     def way(self, topic: str) -> Way:
         """Where messages on this topic go. Remembered until somebody subscribes or no longer does."""
-        known = self.ways.get(topic)
+        known = self._ways.get(topic)
         if known is None:
             known = self._find(topic)
-            if len(self.ways) >= _REMEMBERED:
-                self.ways.clear()
-            self.ways[topic] = known
+            if len(self._ways) >= _REMEMBERED:
+                self._ways.clear()
+            self._ways[topic] = known
         return known
 
     def pass_on(self, message: Publish, account: str) -> None:
@@ -106,10 +116,14 @@ class Post:
             for subscriber, qos in way.subscribers:
                 subscriber.deliver(letter, qos)
 
+    def _change(self) -> None:
+        self.version += 1
+        self._ways.clear()
+
     def _find(self, topic: str) -> Way:
-        found = tuple(self._filters.find(topic).items())
-        way = Way(bool(self._consumed.find(topic)), self._requests.is_request(topic), found)
-        return ONLY_CONSUMED if way == ONLY_CONSUMED else way
+        is_consumed = self._is_consumed.fullmatch(topic) is not None
+        is_request = not is_consumed and self._requests.is_request(topic)
+        return Way(is_consumed, is_request, tuple(self._filters.find(topic).items()))
 
     def _letter(self, message: Publish, *, is_request: bool) -> Letter:
         if not is_request:
@@ -122,3 +136,18 @@ class Post:
         row = self._retained.keep(message, account) if message.payload else None
         if row is not None or self._retained.remove(message.topic):
             self._journal.save_retained(message.topic, row)
+
+
+def _pattern(wanted: str) -> str:
+    """A filter as a regular expression, for those that are asked about every topic."""
+    levels = ["[^/]*" if level == "+" else re.escape(level) for level in wanted.split("/")]
+    return "/".join(levels[:-1]) + "(?:/.*)?" if wanted.endswith("/#") else "/".join(levels)
+
+
+def _below(front: str, wanted: Sequence[str]) -> str | None:
+    """How those topics below a beginning begin of which a filter matches all; None: there are none."""
+    *place, _ = front.split("/")
+    if len(wanted) <= len(place) or any(a not in {"+", b} for a, b in zip(wanted, place, strict=False)):
+        return None
+    *names, last = wanted[len(place) :]
+    return None if last != "#" or "+" in names else "".join(f"{level}/" for level in [*place, *names])

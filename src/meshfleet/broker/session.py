@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         """The connection of a client that is there."""
 
         writable: bool
+        turn: int
+        """Of two connections of one client the one with the higher number is newer."""
 
         def send(self, data: bytes) -> None:
             """Send bytes soon."""
@@ -47,6 +49,7 @@ class Session:
     """What the broker knows of a client. One with a number outlives its connections."""
 
     __slots__ = (
+        "_brought",
         "_flight",
         "_last_id",
         "_ledger",
@@ -85,6 +88,8 @@ class Session:
         self._flight: dict[int, Letter] = {}
         self._queue: deque[tuple[int, Letter]] = deque()
         self._queued: set[int] = set()
+        self._brought = 0
+        """Of what is owed, how many are retained messages that a subscription brought."""
         self._last_id = LARGEST_ID
 
     def __len__(self) -> int:
@@ -107,6 +112,7 @@ class Session:
 
     def _owe(self, letter: Letter) -> None:
         packet_id = self._next_id()
+        self._brought += letter.retain
         self.size += letter.size
         self._stock.size += letter.size
         if self.number is not None and not letter.volatile:
@@ -175,6 +181,7 @@ class Session:
     def restore(self, packet_id: int, letter: Letter) -> None:
         """What was owed before the service started; it may have been sent already."""
         self._flight[packet_id] = letter
+        self._brought += letter.retain
         self.size += letter.size
         self._stock.size += letter.size
         self._last_id = packet_id
@@ -182,12 +189,13 @@ class Session:
     def end(self) -> None:
         """Owe nothing any more."""
         self._stock.size -= self.size
-        self.size = 0
+        self.size = self._brought = 0
         self._flight.clear()
         self._queue.clear()
         self._queued.clear()
 
     def _settle(self, packet_id: int, letter: Letter) -> None:
+        self._brought -= letter.retain
         self.size -= letter.size
         self._stock.size -= letter.size
         if self.number is not None and not letter.volatile:
@@ -196,7 +204,9 @@ class Session:
     def _is_full(self, letter: Letter) -> bool:
         stock = self._stock
         return (
-            len(self) >= stock.queue_length
+            # What a subscription brings may be more than a queue holds, and its client is not slow.
+            (not letter.retain and len(self) - self._brought >= stock.queue_length)
+            or len(self) >= LARGEST_ID
             or self.size + letter.size > stock.queue_bytes
             or stock.size + letter.size > stock.queues_bytes
         )

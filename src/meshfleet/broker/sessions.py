@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from meshfleet.broker.access import Access
     from meshfleet.broker.journal import Journal
     from meshfleet.broker.post import Post
+    from meshfleet.broker.session import Line
     from meshfleet.broker.stock import Stock
     from meshfleet.broker.store import Saved
     from meshfleet.settings import Limits
@@ -83,6 +84,11 @@ class Sessions:
         session = self._make(account, client_id, self._last_number)
         return Opened(session, is_present=False, must_wait=True)
 
+    def line(self, account: str, client_id: str) -> Line | None:
+        """The connection of a client, if it is there."""
+        session = self._all.get((account, client_id))
+        return None if session is None else session.line
+
     def leave(self, session: Session, now: int) -> None:
         """The client of a session is gone. So is a clean session."""
         if session.number is None:
@@ -98,6 +104,7 @@ class Sessions:
         for wanted in session.subscriptions:
             self._post.unsubscribe(session, wanted)
         self._journal.end_session(session)
+        session.number = None  # whoever ended it may be about to deliver something to it
         key = (session.account, session.client_id)
         if self._all.get(key) is session:
             del self._all[key]

@@ -66,6 +66,18 @@ class Filters(Generic[Thing]):
             _merge(branch.here, found)
         return found
 
+    def reach(self, begin: str) -> bool:
+        """Whether some filter may match a topic that begins like this, up to a slash."""
+        branches = [self._root]
+        *levels, _ = begin.split("/")
+        for level in levels:
+            if any("#" in branch.below for branch in branches):
+                return True
+            branches = [
+                below for branch in branches for name in (level, "+") if (below := branch.below.get(name))
+            ]
+        return any(branch.below for branch in branches)
+
 
 def _collect(branches: list[_Branch[Thing]], found: dict[Thing, int]) -> None:
     """Those who want everything from here on."""

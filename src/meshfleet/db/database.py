@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -17,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from meshfleet.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection, Engine
 
@@ -118,6 +119,20 @@ class Database:
                     raise DatabaseUnavailable("the database is too busy") from exc
                 raise DatabaseUnavailable(f"the database does not answer: {words(exc)}") from exc
         raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def only_one(self, lock: int) -> Iterator[bool]:
+        """Be the only program that does something on this database; False: another one does.
+
+        A file belongs to one service anyway. On a server it holds as long as a connection of its own lives.
+        """
+        if self.is_sqlite:
+            yield True
+            return
+        with self._engines.writers.connect() as connection:
+            connection.detach()
+            held = connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield bool(held.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
 
     def close(self) -> None:
         """Let running work end, then close all connections."""

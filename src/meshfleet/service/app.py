@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import secrets
-import socket
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 import uvicorn
 
 from meshfleet.db import open_database
-from meshfleet.errors import Fault, MalformedText, UnusableAddress, WrongSettings
+from meshfleet.errors import Fault, MalformedText, UnusableDatabase, WrongSettings
 from meshfleet.service import clock
 from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import SERVICE
@@ -25,14 +22,17 @@ from meshfleet.service.api import Api, openapi_document
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
 from meshfleet.service.mqtt.endpoint import Endpoint, Recorder
-from meshfleet.service.mqtt.listeners import Entrance
+from meshfleet.service.mqtt.listeners import entrances_of, with_ports
+from meshfleet.service.sockets import listening
 from meshfleet.wire.rest import parse_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import socket
+    from collections.abc import Callable, Iterator, Sequence
 
     from meshfleet.db import Database
-    from meshfleet.settings import Listen, Settings
+    from meshfleet.service.mqtt.listeners import Entrance
+    from meshfleet.settings import Settings
 
 __all__ = ["Started", "answer_requests", "openapi_document", "serve"]
 
@@ -44,6 +44,9 @@ CONNECTIONS: Final = 2000
 
 _KEPT: Final = 30
 """Seconds that an idle connection is kept."""
+
+_BROKER: Final = 0x6D717474
+"""Any number, as long as no other lock on the database has it."""
 
 _GRACE: Final = 10
 """Seconds for requests that run when the service stops."""
@@ -68,10 +71,10 @@ async def serve(
     """Run a service until it is cancelled. `prepare` may change the database before anybody else does."""
     with (
         held(settings.data),
-        _listening(settings.http, "http") as listener,
-        _entrances(settings) as entrances,
+        listening(settings.http, "http") as listener,
+        entrances_of(settings) as entrances,
     ):
-        settings = _bound(settings, entrances)
+        settings = with_ports(settings, entrances)
         stop = threading.Event()
         try:
             database = await asyncio.to_thread(open_database, settings.database, settings.data, stop=stop)
@@ -83,12 +86,34 @@ async def serve(
                 await asyncio.to_thread(prepare, database)
             tell = partial(started, Started(_url(settings, listener), tuple(map(str, entrances)), password))
             api = await asyncio.to_thread(Api, database, settings)
-            endpoint = await asyncio.to_thread(_endpoint, database, settings, api)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(endpoint.run(entrances), name="mqtt")
+                if entrances:
+                    tasks.create_task(_serve_mqtt(database, settings, api, entrances), name="mqtt")
                 await answer_requests(api, settings, listener, started=tell)
         finally:
             await asyncio.to_thread(database.close)
+
+
+async def _serve_mqtt(
+    database: Database, settings: Settings, api: Api, entrances: Sequence[Entrance]
+) -> None:
+    """Run the embedded broker until cancelled. What it keeps is in the database, and there only once."""
+    with database.only_one(_BROKER) as alone:
+        if not alone:
+            raise UnusableDatabase(
+                "another Meshfleet runs its embedded broker on this database; "
+                "give this one a database of its own, or --mqtt off"
+            )
+        endpoint = await asyncio.to_thread(
+            Endpoint,
+            database,
+            settings,
+            consumer=Recorder(database),
+            reception=api.reception,
+            figures=api.figures,
+            now=clock.now,
+        )
+        await endpoint.run(entrances)
 
 
 class _Server(uvicorn.Server):
@@ -140,63 +165,6 @@ def _config(settings: Settings, api: Api) -> uvicorn.Config:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-
-
-def _endpoint(database: Database, settings: Settings, api: Api) -> Endpoint:
-    return Endpoint(
-        database,
-        settings,
-        consumer=Recorder(database),
-        reception=api.reception,
-        figures=api.figures,
-        now=clock.now,
-    )
-
-
-@contextlib.contextmanager
-def _entrances(settings: Settings) -> Iterator[list[Entrance]]:
-    """Where MQTT clients will come in; nobody is let in yet."""
-    tls = settings.tls_cert is not None
-    wanted = (
-        (settings.mqtt, "mqtt", "mqtt"),
-        (settings.mqtt_tls, "mqtt-tls", "mqtts"),
-        (settings.mqtt_ws, "mqtt-ws", "wss" if tls else "ws"),
-    )
-    with contextlib.ExitStack() as stack:
-        yield [
-            Entrance(stack.enter_context(_listening(place, name)), scheme)
-            for place, name, scheme in wanted
-            if place is not None
-        ]
-
-
-def _bound(settings: Settings, entrances: list[Entrance]) -> Settings:
-    """The settings with the ports that we got where any would do: gateways are told them."""
-    ports = {each.scheme: each.listener.getsockname()[1] for each in entrances}
-    changes = {
-        name: listen._replace(port=ports[scheme])
-        for name, scheme, listen in (
-            ("mqtt", "mqtt", settings.mqtt),
-            ("mqtt_tls", "mqtts", settings.mqtt_tls),
-        )
-        if listen is not None
-    }
-    return msgspec.structs.replace(settings, **changes)
-
-
-@contextlib.contextmanager
-def _listening(place: Listen, name: str) -> Iterator[socket.socket]:
-    """Take an address before anything else is done: who comes second finds out at once."""
-    host, port = place
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        both = host == "::" and socket.has_dualstack_ipv6()
-        listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=both)
-    except OSError as exc:
-        hint = f"; choose another with --{name} HOST:PORT" if exc.errno == errno.EADDRINUSE else ""
-        raise UnusableAddress(f"cannot listen at {place}: {exc.strerror}{hint}") from exc
-    with listener:
-        yield listener
 
 
 def _url(settings: Settings, listener: socket.socket) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from meshfleet.broker.websocket import WebSocket
+from meshfleet.service.sockets import listening
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from meshfleet.broker import Broker
     from meshfleet.settings import Settings
@@ -28,6 +31,37 @@ class Entrance(NamedTuple):
     def __str__(self) -> str:
         host, port = self.listener.getsockname()[:2]
         return f"{self.scheme}://[{host}]:{port}" if ":" in host else f"{self.scheme}://{host}:{port}"
+
+
+@contextmanager
+def entrances_of(settings: Settings) -> Iterator[list[Entrance]]:
+    """Where MQTT clients will come in; nobody is let in yet."""
+    tls = settings.tls_cert is not None
+    wanted = (
+        (settings.mqtt, "mqtt", "mqtt"),
+        (settings.mqtt_tls, "mqtt-tls", "mqtts"),
+        (settings.mqtt_ws, "mqtt-ws", "wss" if tls else "ws"),
+    )
+    with ExitStack() as stack:
+        yield [
+            Entrance(stack.enter_context(listening(place, name)), scheme)
+            for place, name, scheme in wanted
+            if place is not None
+        ]
+
+
+def with_ports(settings: Settings, entrances: list[Entrance]) -> Settings:
+    """The settings with the ports that we got where any would do: gateways are told them."""
+    ports = {each.scheme: each.listener.getsockname()[1] for each in entrances}
+    changes = {
+        name: listen._replace(port=ports[scheme])
+        for name, scheme, listen in (
+            ("mqtt", "mqtt", settings.mqtt),
+            ("mqtt_tls", "mqtts", settings.mqtt_tls),
+        )
+        if listen is not None
+    }
+    return replace(settings, **changes)
 
 
 @asynccontextmanager

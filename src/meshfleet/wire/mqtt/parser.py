@@ -139,9 +139,13 @@ class Parser:
             or high > 0x7F < low
         ):
             return None
-        topic = KNOWN.get(data[front:middle])
+        raw = data[front:middle]
         packet_id = data[middle] << 8 | data[middle + 1]
-        if not topic or not packet_id:
+        try:
+            topic = KNOWN.get(raw) or read_topic(raw)
+        except WireError:
+            return None
+        if not packet_id:
             return None
         qos, retain, dup = self._publish[first]
         return Publish(topic, data[middle + 2 :], qos, retain, dup, packet_id)

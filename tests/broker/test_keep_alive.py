@@ -1,0 +1,235 @@
+"""Who says nothing for too long is cut off, by a clock that the test reads out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.wire.mqtt.encoder import encode
+from meshfleet.wire.mqtt.packets import (
+    Connack,
+    Connect,
+    Pingreq,
+    Puback,
+    Publish,
+    Subscribe,
+)
+from tests.broker.mail import publish
+from tests.broker.stage import REPORTS, G, connect, report
+
+if TYPE_CHECKING:
+    from meshfleet.broker.connection import Connection
+    from tests.broker.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+LATER = 1_000_000.0
+"""A moment of the test's own clock."""
+
+
+@pytest.fixture
+def period() -> float:
+    """Seconds between two looks of the broker at its own clock: here only the test tells the time."""
+    return 3600.0
+
+
+@pytest.fixture(autouse=True)
+def sweeps(monkeypatch: pytest.MonkeyPatch, period: float) -> None:
+    monkeypatch.setattr("meshfleet.broker.broker._SWEEP", period)
+
+
+def only(stage: Stage) -> Connection:
+    """The broker's end of the only connection."""
+    (connection,) = stage.broker.crowd
+    return connection
+
+
+@pytest.mark.parametrize("keep_alive", [1, 10, 65_535])
+async def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_cut_off(
+    stage: Stage, keep_alive: int
+) -> None:
+    gateway = await stage.gateway(keep_alive=keep_alive)
+    connection = only(stage)
+    connection.check(LATER)
+    connection.check(LATER + 1.5 * keep_alive)
+    assert connection.is_open
+    assert await gateway.until_pong() == []
+    connection.check(LATER + 1.5 * keep_alive)
+    connection.check(LATER + 3 * keep_alive)
+    assert connection.is_open
+    connection.check(LATER + 3 * keep_alive + 0.1)
+    assert await gateway.until_end() == []
+
+
+@pytest.mark.parametrize(
+    "spoken",
+    [
+        Publish(report(), b"{}"),
+        Publish(report(), b"{}", 1, packet_id=1),
+        Publish(report(), b"{}", 2, packet_id=1),
+        Subscribe(1, ((f"mt/gateway/{G}/#", 1),)),
+        Puback(1),
+        Pingreq(),
+        [Puback(1), Puback(2)],
+        [Publish(report(), b"{}", 1, packet_id=1), Publish(report(), b"{}", 1, packet_id=2)],
+    ],
+    ids=str,
+)
+async def test_every_packet_is_a_sign_of_life(stage: Stage, spoken: object) -> None:
+    gateway = await stage.gateway(keep_alive=10)
+    connection = only(stage)
+    for number in range(3):
+        connection.check(LATER + 15 * number)
+        assert not connection.heard
+        gateway.send(*(spoken if isinstance(spoken, list) else [spoken]))
+        await stage.until(lambda: connection.heard)
+    connection.check(LATER + 45)
+    assert connection.is_open
+
+
+async def test_a_part_of_a_packet_is_no_sign_of_life(stage: Stage) -> None:
+    gateway = await stage.gateway(keep_alive=10)
+    connection = only(stage)
+    connection.check(LATER)
+    for byte in encode(Publish(report(), b"x" * 20))[:-1]:
+        gateway.send(bytes([byte]))
+        await asyncio.sleep(0)
+    await (await stage.client("viewer")).until_pong()  # so the broker has read what was sent before
+    connection.check(LATER + 16)
+    assert await gateway.until_end() == []
+
+
+async def test_what_the_broker_sends_is_no_sign_of_life(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, keep_alive=10)
+    connection = only(stage)
+    connection.check(LATER)
+    await publish(await stage.gateway(), b"{}")
+    await viewer.expect(Publish)
+    connection.check(LATER + 16)
+    assert await viewer.until_end() == []
+
+
+async def test_a_slow_admission_changes_nothing(stage: Stage) -> None:
+    stage.door.holds = True
+    gateway = await stage.stranger()
+    gateway.send(connect(G, keep_alive=10))
+    await stage.until(lambda: len(stage.door.waiting) == 1)
+    connection = only(stage)
+    for number in range(100):
+        connection.check(LATER + number)
+    stage.door.waiting[0].set()
+    assert await gateway.expect(Connack) == Connack()
+    connection.check(LATER + 1000)
+    connection.check(LATER + 1015)
+    assert connection.is_open
+    connection.check(LATER + 1016)
+    assert await gateway.until_end() == []
+
+
+async def test_a_slow_commit_before_the_connack_changes_nothing(stage: Stage) -> None:
+    stage.consumer.open.clear()
+    gateway = await stage.stranger()
+    gateway.send(connect(G, keep_alive=1, clean=False))
+    await stage.until(lambda: len(stage.broker.sessions) == 1)
+    connection = only(stage)
+    for number in range(100):
+        connection.check(LATER + number)
+    stage.consumer.open.set()
+    assert await gateway.expect(Connack) == Connack()
+    assert await gateway.until_pong() == []
+
+
+async def test_who_waits_for_a_puback_has_to_ping(stage: Stage) -> None:
+    gateway = await stage.gateway(keep_alive=10)
+    connection = only(stage)
+    stage.consumer.open.clear()
+    gateway.send(Publish(report(), b"{}", 1, packet_id=1))
+    assert await gateway.until_pong() == []
+    connection.check(LATER)
+    connection.check(LATER + 16)
+    assert await gateway.until_end() == []
+    stage.consumer.open.set()
+    await stage.until(lambda: len(stage.consumer.messages) == 1)
+
+
+async def test_without_a_keep_alive_a_silent_client_stays(stage: Stage) -> None:
+    gateway = await stage.gateway(keep_alive=0)
+    connection = only(stage)
+    for number in range(10):
+        connection.check(LATER * 1000**number)
+    assert await gateway.until_pong() == []
+
+
+async def test_a_ping_is_answered(stage: Stage) -> None:
+    gateway = await stage.gateway()
+    gateway.send(b"\xc0\x00")
+    await gateway.receive()
+    assert gateway.bytes == bytes.fromhex("20020000 d000")
+    gateway.send(b"\xc0\x00" * 50)
+    for _ in range(50):
+        await gateway.receive()
+    assert gateway.bytes == bytes.fromhex("20020000") + 51 * bytes.fromhex("d000")
+
+
+async def test_who_never_says_who_it_is_is_cut_off(stage: Stage) -> None:
+    stranger = await stage.stranger()
+    await stage.until(lambda: len(stage.broker.crowd) == 1)
+    connection, now = only(stage), asyncio.get_running_loop().time()
+    connection.check(now)
+    assert connection.is_open
+    connection.check(now + stage.limits.connect_seconds + 1)
+    assert await stranger.until_end() == []
+    assert len(stage.broker.crowd) == 0
+
+
+async def test_a_dribbled_connect_is_cut_off(stage: Stage) -> None:
+    stranger = await stage.stranger()
+    await stage.until(lambda: len(stage.broker.crowd) == 1)
+    connection, now = only(stage), asyncio.get_running_loop().time()
+    dribble = encode(connect("viewer", keep_alive=60))[:-1]
+    for number, byte in enumerate(dribble):
+        stranger.send(bytes([byte]))
+        await asyncio.sleep(0)
+        connection.check(now + (stage.limits.connect_seconds - 1) * number / len(dribble))
+        assert connection.is_open
+    connection.check(now + stage.limits.connect_seconds + 1)
+    assert await stranger.until_end() == []
+    assert stranger.bytes == b""
+
+
+@pytest.mark.parametrize("keep_alive", [0, 600])
+async def test_the_time_for_a_connect_does_not_limit_who_was_admitted(stage: Stage, keep_alive: int) -> None:
+    gateway = await stage.gateway(keep_alive=keep_alive)
+    connection = only(stage)
+    now = asyncio.get_running_loop().time()
+    connection.check(now + 1)
+    connection.check(now + stage.limits.connect_seconds + 100)
+    assert await gateway.until_pong() == []
+
+
+async def test_a_refused_client_that_stays_is_gone_for_the_broker(stage: Stage) -> None:
+    stranger = await stage.stranger()
+    stranger.hold()
+    stranger.send(Connect("x", user="viewer", password=b"wrong"))
+    await stage.until(lambda: len(stage.broker.crowd) == 0)
+
+
+@pytest.mark.parametrize("period", [0.1])
+async def test_the_broker_looks_at_its_own_clock_unasked(stage: Stage) -> None:
+    silent = await stage.gateway(keep_alive=1)
+    lasting = await stage.client("viewer")
+    assert await silent.until_end() == []
+    assert await lasting.until_pong() == []
+
+
+@pytest.mark.parametrize("period", [0.1])
+async def test_a_client_that_pings_is_not_cut_off_by_the_clock(stage: Stage) -> None:
+    silent = await stage.client("viewer", keep_alive=2)
+    pinging = await stage.gateway(keep_alive=2)
+    while stage.broker.crowd.of("user viewer"):
+        assert await pinging.until_pong() == []
+        await asyncio.sleep(0.05)
+    assert await silent.until_end() == []
+    assert await pinging.until_pong() == []

@@ -1,0 +1,379 @@
+"""Every limit holds, against one client and against many, and what was counted is counted back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.broker import load
+from meshfleet.settings import Limits
+from meshfleet.wire.mqtt.encoder import PINGREQ, encode
+from meshfleet.wire.mqtt.packets import (
+    REFUSED,
+    Accept,
+    Connack,
+    Disconnect,
+    Oversized,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+)
+from tests.broker.stage import REPORTS, G, Stage, connect, report, request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from meshfleet.db import Database
+    from tests.broker.raw import Raw
+
+    Limited = Callable[..., AbstractAsyncContextManager[Stage]]
+
+pytestmark = pytest.mark.anyio
+
+OTHER = "02005e000002"
+FULL = Connack(code=Accept.SERVER_UNAVAILABLE)
+
+
+@pytest.fixture
+def limited(sqlite_database: Database) -> Limited:
+    """A broker with some small limits. In the end nobody is left, and nothing is counted any more."""
+
+    @asynccontextmanager
+    async def run(**limits: int) -> AsyncIterator[Stage]:
+        async with Stage(sqlite_database, Limits(**limits)) as stage:
+            yield stage
+            await everybody_leaves(stage)
+            assert {session.number is None for session in stage.broker.sessions} <= {False}
+            for session in stage.broker.sessions:
+                stage.broker.sessions.end(session)
+            assert len(stage.broker.sessions) == stage.broker.stock.size == 0
+        sqlite_database.close()
+
+    return run
+
+
+async def everybody_leaves(stage: Stage) -> None:
+    for connection in stage.broker.crowd:
+        connection.close("the test ends")
+    await stage.until(lambda: len(stage.broker.crowd) == 0)
+    assert list(stage.broker.crowd.accounts()) == []
+
+
+async def refused(stage: Stage, user: str, **options: object) -> Connack:
+    """What somebody hears who is not let in."""
+    client = await stage.stranger()
+    client.send(connect(user, **options))
+    answer = await client.expect(Connack)
+    assert await client.until_end() == []
+    return answer
+
+
+async def is_cut_off(stage: Stage) -> bool:
+    """Whether there is no room even for somebody who says nothing."""
+    client = await stage.stranger()
+    client.send(connect("viewer-late"))
+    return await client.until_end() == [] and client.bytes == b""
+
+
+def publish(client: Raw, topic: str, *payloads: bytes, qos: int = 1) -> None:
+    """Publish at once, with the packet ids 1, 2, ..."""
+    ids = range(1, len(payloads) + 1) if qos else [0] * len(payloads)
+    client.send(*(Publish(topic, each, qos, packet_id=at) for at, each in zip(ids, payloads, strict=True)))
+
+
+async def payloads(client: Raw) -> list[bytes]:
+    """Of all messages that have come."""
+    return [packet.payload for packet in await client.until_pong() if isinstance(packet, Publish)]
+
+
+def number(count: int) -> list[bytes]:
+    return [b"%d" % at for at in range(count)]
+
+
+# Connections
+
+
+@pytest.mark.parametrize("limit", ["connections", "connections_per_address"])
+async def test_so_many_connections_and_no_more(limited: Limited, limit: str) -> None:
+    async with limited(**{limit: 3}) as stage:
+        first = await stage.stranger()
+        second, third = await stage.client("viewer-1"), await stage.client("viewer-2")
+        await stage.until(lambda: len(stage.broker.crowd) == 3)
+        for _ in range(5):
+            assert await is_cut_off(stage)
+        assert len(stage.broker.crowd) == 3
+        assert await second.until_pong() == await third.until_pong() == []
+        first.cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 2)
+        await stage.client("viewer-3")
+
+
+async def test_an_account_has_so_many_connections_and_no_more(limited: Limited) -> None:
+    async with limited(connections_per_account=2) as stage:
+        one = await stage.client("viewer", client_id="1")
+        two = await stage.client("viewer", client_id="2")
+        for clean in (True, False):
+            assert await refused(stage, "viewer", client_id="3", clean=clean) == FULL
+        assert len(stage.broker.sessions) == 2
+        await stage.client("viewer-2")
+        again = await stage.client("viewer", client_id="2")  # in the place of its older connection
+        assert await two.until_end() == []
+        one.send(Disconnect())
+        await one.until_end()
+        await stage.client("viewer", client_id="3")
+        assert await again.until_pong() == []
+
+
+async def test_a_client_that_is_refused_keeps_its_session(limited: Limited) -> None:
+    async with limited(connections_per_account=1) as stage:
+        (await stage.subscriber("viewer", REPORTS, client_id="old", clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        await stage.client("viewer", client_id="new")
+        for clean in (False, True):
+            assert await refused(stage, "viewer", client_id="old", clean=clean) == FULL
+        assert {session.client_id for session in stage.broker.sessions} == {"old", "new"}
+
+
+async def test_who_says_nothing_is_cut_off(limited: Limited) -> None:
+    async with limited(connect_seconds=5) as stage:
+        await stage.client("viewer")
+        silent, slow = await stage.stranger(), await stage.stranger()
+        slow.send(encode(connect("viewer-2"))[:-1])
+        await stage.until(lambda: len(stage.broker.crowd) == 3)
+        now = asyncio.get_running_loop().time()
+        for connection in stage.broker.crowd:
+            connection.check(now - 10)
+            connection.check(now)
+        assert len(stage.broker.crowd) == 3
+        for connection in stage.broker.crowd:
+            connection.check(now + 6)
+        assert await silent.until_end() == await slow.until_end() == []
+        assert len(stage.broker.crowd) == 1
+
+
+# Packets
+
+
+async def test_a_report_that_is_too_large_is_acknowledged_and_the_consumer_is_told(limited: Limited) -> None:
+    async with limited(packet_size=1024) as stage:
+        viewer = await stage.subscriber("viewer", REPORTS)
+        gateway = await stage.gateway()
+        for size in (2000, 100_000):
+            gateway.send(Publish(report(), bytes(size), 1, retain=True, packet_id=5))
+            gateway.send(Publish(report(), b"next", 1, packet_id=6))
+            assert [await gateway.expect(Puback), await gateway.expect(Puback)] == [Puback(5), Puback(6)]
+            assert await payloads(viewer) == [b"next"]
+            large, following = stage.consumer.messages[-2:]
+            assert isinstance(large, Oversized)
+            assert (large.topic, large.payload, large.size) == (report(), b"", size)
+            assert following.payload == b"next"
+        assert len(stage.broker.retained) == 0
+
+
+async def test_the_largest_packet_is_taken(limited: Limited) -> None:
+    async with limited(packet_size=1024) as stage:
+        gateway = await stage.gateway()
+        room = 1024 - 2 - len(report()) - 2
+        publish(gateway, report(), bytes(room), bytes(room + 1))
+        assert [await gateway.expect(Puback), await gateway.expect(Puback)] == [Puback(1), Puback(2)]
+        assert [type(message) for message in stage.consumer.messages] == [Publish, Oversized]
+
+
+@pytest.mark.parametrize(
+    ("user", "topic", "qos"),
+    [
+        (G, f"mt/gateway/{G}/response/x", 1),
+        (G, report(), 2),
+        ("operator", request(), 1),
+        (G, report(OTHER), 1),
+    ],
+)
+async def test_elsewhere_a_packet_that_is_too_large_ends_the_connection(
+    limited: Limited, user: str, topic: str, qos: int
+) -> None:
+    async with limited(packet_size=1024) as stage:
+        client = await stage.client(user)
+        client.send(Publish(topic, bytes(2000), qos, packet_id=1))
+        assert await client.until_end() == []
+        assert stage.consumer.messages == []
+
+
+async def test_no_other_packet_may_be_too_large(limited: Limited) -> None:
+    async with limited(packet_size=1024) as stage:
+        stranger, client = await stage.stranger(), await stage.client("viewer")
+        stranger.send(connect("viewer", client_id="x" * 2000))
+        client.send(Subscribe(1, tuple((f"{REPORTS[:-1]}{at}", 0) for at in range(100))))
+        assert await stranger.until_end() == await client.until_end() == []
+
+
+# Subscriptions
+
+
+async def test_a_client_has_so_many_subscriptions_and_no_more(limited: Limited) -> None:
+    async with limited(subscriptions=2) as stage:
+        client = await stage.subscriber("viewer", report(kind="a"), report(kind="b"), clean=False)
+        client.send(Subscribe(2, tuple((report(kind=kind), 0) for kind in "abcd")))
+        assert (await client.expect(Suback)).codes == (0, 0, REFUSED, REFUSED)
+        client.send(Disconnect())
+        await client.until_end()
+        client = await stage.client("viewer", clean=False)
+        client.send(Subscribe(3, ((report(kind="c"), 0),)))
+        assert (await client.expect(Suback)).codes == (REFUSED,)
+        await stage.subscriber("viewer", report(kind="c"), client_id="another")
+
+
+# Queues
+
+
+async def test_so_many_messages_are_in_flight_and_no_more(limited: Limited) -> None:
+    async with limited(in_flight=3) as stage:
+        viewer = await stage.subscriber("viewer", REPORTS)
+        publish(await stage.gateway(), report(), *number(8))
+        await stage.until(lambda: len(stage.consumer.messages) == 8)
+        first = [packet for packet in await viewer.until_pong() if isinstance(packet, Publish)]
+        assert [packet.payload for packet in first] == number(3)
+        viewer.send(Puback(first[1].packet_id), Puback(first[2].packet_id))
+        assert await payloads(viewer) == number(5)[3:]
+        viewer.send(Puback(first[1].packet_id))  # a second time: makes no room
+        assert await payloads(viewer) == []
+
+
+async def test_no_more_are_in_flight_on_another_connection(limited: Limited) -> None:
+    async with limited(in_flight=3) as stage:
+        (await stage.subscriber("viewer", REPORTS, clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        for payload in number(8):
+            await stage.broker.publish(report(), payload)
+        for _ in range(2):
+            viewer = await stage.client("viewer", clean=False)
+            assert await payloads(viewer) == number(3)
+
+
+async def test_no_more_are_in_flight_after_a_restart(limited: Limited) -> None:
+    async with limited(in_flight=3) as stage:
+        (await stage.subscriber("viewer", REPORTS, clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        for payload in number(8):
+            await stage.broker.publish(report(), payload)
+        await stage.restart()
+        viewer = await stage.client("viewer", clean=False)
+        assert await payloads(viewer) == number(3)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"queue_length": 4},
+        {"queue_bytes": 4 * (len(report()) + 1)},
+        {"queues_bytes": 4 * (len(report()) + 1)},
+    ],
+)
+async def test_for_an_absent_client_the_oldest_wait(limited: Limited, limits: dict[str, int]) -> None:
+    async with limited(**limits) as stage:
+        (await stage.subscriber("viewer", REPORTS, clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        gateway = await stage.gateway()
+        publish(gateway, report(), *number(9))
+        assert [(await gateway.expect(Puback)).packet_id for _ in range(9)] == list(range(1, 10))
+        assert (stage.broker.stock.size, stage.broker.stock.dropped) == (4 * (len(report()) + 1), 5)
+        assert len((await stage.database.read(load)).messages) == 4
+        viewer = await stage.client("viewer", clean=False)
+        assert await payloads(viewer) == number(4)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"queue_length": 4},
+        {"queue_bytes": 4 * (len(report()) + 1)},
+        {"queues_bytes": 4 * (len(report()) + 1)},
+    ],
+)
+async def test_a_client_that_acknowledges_nothing_is_cut_off(
+    limited: Limited, limits: dict[str, int]
+) -> None:
+    async with limited(**limits) as stage:
+        viewer = await stage.subscriber("viewer", REPORTS)
+        neighbour = await stage.subscriber("viewer-2", REPORTS, qos=0)
+        gateway = await stage.gateway()
+        publish(gateway, report(), *number(4))
+        assert await payloads(viewer) == number(4)
+        publish(gateway, report(), b"4")
+        assert await viewer.until_end() == []
+        assert await payloads(neighbour) == number(5)
+        await stage.until(lambda: len(stage.consumer.messages) == 5)
+        assert stage.broker.stock.size == 0
+
+
+async def test_what_all_queues_hold_is_limited_over_all_of_them(limited: Limited) -> None:
+    each = len(report()) + 1
+    async with limited(queues_bytes=5 * each) as stage:
+        for user in ("viewer-1", "viewer-2"):
+            (await stage.subscriber(user, REPORTS, clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        for payload in number(5):
+            await stage.broker.publish(report(), payload)
+        assert stage.broker.stock.size == 5 * each
+        assert sorted(len(session) for session in stage.broker.sessions) == [2, 3]
+        for user in ("viewer-1", "viewer-2"):
+            viewer = await stage.client(user, clean=False)
+            got = [packet for packet in await viewer.until_pong() if isinstance(packet, Publish)]
+            viewer.send(*(Puback(packet.packet_id) for packet in got))
+            await viewer.until_pong()
+        assert stage.broker.stock.size == 0
+
+
+# Pace
+
+
+async def test_a_fast_sender_is_slowed_and_loses_nothing(limited: Limited) -> None:
+    async with limited(publish_rate=50) as stage:
+        fast, neighbour = await stage.gateway(), await stage.gateway(OTHER)
+        publish(fast, report(), *number(120))
+        assert [(await fast.expect(Puback)).packet_id for _ in range(120)] == list(range(1, 121))
+        fast.send(PINGREQ)  # it is behind by 70, so this is not read before its next seconds
+        for _ in range(20):
+            assert await neighbour.until_pong() == []
+        assert fast.bytes.count(b"\xd0\x00") == 0
+        for _ in range(2):
+            for connection in stage.broker.crowd:
+                connection.check(0)
+        await fast.expect(Pingresp)
+        assert [message.payload for message in stage.consumer.messages] == number(120)
+
+
+# Sessions
+
+
+async def test_an_account_has_so_many_sessions_that_stay_and_no_more(limited: Limited) -> None:
+    async with limited(sessions_per_account=2) as stage:
+        for name in ("1", "2"):
+            await stage.client("viewer", client_id=name, clean=False)
+        assert await refused(stage, "viewer", client_id="3", clean=False) == FULL
+        await stage.client("viewer", client_id="3")
+        await stage.client("viewer", client_id="1", clean=False)
+        await stage.client("viewer-2", client_id="3", clean=False)
+        await stage.client("viewer", client_id="2", clean=True)
+        await stage.client("viewer", client_id="4", clean=False)
+
+
+async def test_the_session_of_who_is_away_too_long_is_forgotten(limited: Limited) -> None:
+    async with limited(session_age=100) as stage:
+        (await stage.subscriber("viewer", REPORTS, clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        await stage.broker.publish(report(), b"{}")
+        stage.clock.move(seconds=90)
+        stage.broker.sessions.tidy(stage.clock())
+        assert len(stage.broker.sessions) == 1
+        stage.clock.move(seconds=20)
+        stage.broker.sessions.tidy(stage.clock())
+        assert len(stage.broker.sessions) == stage.broker.stock.size == 0
+        await stage.broker.publish(report(), b"{}")
+        saved = await stage.database.read(load)
+        assert len(saved.sessions) == len(saved.subscriptions) == len(saved.messages) == 0

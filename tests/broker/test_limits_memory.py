@@ -1,0 +1,211 @@
+"""What clients can make the broker remember is limited, whatever they send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.broker import load
+from meshfleet.settings import Limits
+from meshfleet.wire.mqtt.encoder import PINGREQ, encode
+from meshfleet.wire.mqtt.packets import REFUSED, Puback, Publish, Suback, Subscribe
+from tests.broker.stage import REPORTS, G, Stage, report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from meshfleet.broker.journal import Round
+    from meshfleet.db import Database
+
+pytestmark = pytest.mark.anyio
+
+OTHER = "02005e000002"
+KIB = 1024
+
+
+@pytest.fixture
+async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
+    """A broker that gives every account two of twenty places for retained messages, and no hurry."""
+    limits = Limits(retained=20, queue_bytes=256 * KIB, publish_rate=10**9, queue_length=100)
+    async with Stage(sqlite_database, limits) as running:
+        yield running
+        for connection in running.broker.crowd:
+            connection.close("the test ends")
+        await running.until(lambda: len(running.broker.crowd) == 0)
+        assert [session for session in running.broker.sessions if session.number is None] == []
+        for session in running.broker.sessions:
+            running.broker.sessions.end(session)
+        assert running.broker.stock.size == 0
+    sqlite_database.close()
+
+
+def retained(topic: str, payload: bytes = b"{}") -> Publish:
+    return Publish(topic, payload, 0, retain=True)
+
+
+# Retained messages
+
+
+async def test_one_account_has_its_share_of_retained_messages_and_no_more(stage: Stage) -> None:
+    gateway, other = await stage.gateway(), await stage.gateway(OTHER)
+    gateway.send(*(retained(report(kind=f"x/{at}")) for at in range(5)))
+    await gateway.until_pong()
+    assert len(stage.broker.retained) == 2
+    gateway.send(retained(report(kind="x/0"), b"newer"))  # in the place of the older one
+    gateway.send(retained(report(kind="x/1"), b""), retained(report(kind="x/9")))
+    await gateway.until_pong()
+    viewer = await stage.client("viewer")
+    viewer.send(Subscribe(1, ((REPORTS, 0),)))
+    got = [packet for packet in await viewer.until_pong() if isinstance(packet, Publish)]
+    assert {(packet.topic, packet.payload) for packet in got} == {
+        (report(kind="x/0"), b"newer"),
+        (report(kind="x/9"), b"{}"),
+    }
+    other.send(retained(report(OTHER)))
+    await other.until_pong()
+    assert len(stage.broker.retained) == 3
+
+
+async def test_so_many_messages_are_retained_in_all_and_no_more(stage: Stage) -> None:
+    for mac in range(12):
+        gateway = await stage.gateway(f"{mac:012x}")
+        gateway.send(*(retained(report(f"{mac:012x}", kind=f"x/{at}")) for at in range(2)))
+        await gateway.until_pong()
+    assert len(stage.broker.retained) == 20
+    await stage.broker.publish(report(), b"{}")
+    assert len((await stage.database.read(load)).retained) == 20
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        retained(report(kind="x" * (1025 - len(report(kind=""))))),
+        retained(report(kind="ä" * 520)),
+        retained(report(), bytes(64 * KIB + 1)),
+    ],
+    ids=["long", "long in bytes", "large"],
+)
+async def test_what_is_too_long_is_delivered_and_not_retained(stage: Stage, message: Publish) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, qos=0)
+    gateway = await stage.gateway()
+    gateway.send(message)
+    assert (await viewer.expect(Publish)).topic == message.topic
+    await gateway.until_pong()
+    assert len(stage.broker.retained) == 0
+
+
+async def test_the_longest_topic_is_retained_and_written(stage: Stage) -> None:
+    longest = report(kind="x" * (1024 - len(report(kind=""))))
+    gateway = await stage.gateway()
+    gateway.send(Publish(longest, b"{}", 1, retain=True, packet_id=1))
+    await gateway.expect(Puback)
+    assert set((await stage.database.read(load)).retained) == {longest}
+
+
+async def test_a_topic_of_very_many_levels_is_not_retained(stage: Stage) -> None:
+    gateway = await stage.gateway()
+    gateway.send(retained(report(kind="/" * 900)))
+    await gateway.until_pong()
+    assert len(stage.broker.retained) == 0
+
+
+async def test_what_is_retained_cuts_nobody_off_who_subscribes(stage: Stage) -> None:
+    for mac in range(5):
+        gateway = await stage.gateway(f"{mac:012x}")
+        gateway.send(*(retained(report(f"{mac:012x}", kind=f"x/{at}"), bytes(60 * KIB)) for at in range(2)))
+        await gateway.until_pong()
+    assert len(stage.broker.retained) == 10
+    for qos in (0, 1):
+        viewer = await stage.client("viewer")
+        viewer.send(Subscribe(1, ((REPORTS, qos),)))
+        assert Suback(1, (qos,)) in await viewer.until_pong()
+
+
+# Who does not read
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_slow_reader_is_dropped_while_others_are_served(stage: Stage, qos: int) -> None:
+    slow = await stage.subscriber("viewer", REPORTS, qos=qos)
+    quick = await stage.subscriber("viewer-2", REPORTS, qos=0)
+    slow.hold()
+    gateway = await stage.gateway()
+    count = 0
+    # A kernel takes some megabytes for a reader that does not read.
+    while len(stage.broker.crowd.of("user viewer")) and count < 2000:
+        count += 1
+        gateway.send(Publish(report(), bytes(32 * KIB), 1, packet_id=count))
+        assert await gateway.expect(Puback) == Puback(count)
+        assert len((await quick.expect(Publish)).payload) == 32 * KIB
+    assert count < 2000
+    assert len(stage.consumer.messages) == count
+    assert stage.broker.stock.size == 0
+
+
+# What is remembered of topics
+
+
+async def test_the_ways_of_long_topics_are_not_remembered(stage: Stage) -> None:
+    gateway = await stage.gateway()
+    for at in range(100):
+        gateway.send(Publish(f"mt/gateway/{G}/x/{'y' * 60_000}/{at}", b"", 0))
+    await gateway.until_pong()
+    ways = stage.broker._post._ways  # noqa: SLF001 # nobody else counts them
+    assert sum(map(len, ways)) < 100 * KIB
+
+
+# While the database is away
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        encode(Publish(report(kind="x" * 60_000), b"", 1, packet_id=1)) + PINGREQ,
+        encode(Subscribe(1, ((f"mt/gateway/{G}/request/#", 0),))) * 50,
+    ],
+    ids=["long topics", "subscriptions"],
+)
+async def test_while_the_database_is_away_a_round_does_not_grow_for_ever(
+    stage: Stage, packet: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshfleet.broker.broker.FULL", 64 * KIB)
+    gateway = await stage.gateway(clean=False)
+    stage.consumer.open.clear()
+    journal = stage.broker._journal  # noqa: SLF001 # nobody else knows who waits
+    gateway.send(packet * 100)
+    await stage.until(lambda: bool(journal._held) or _is_large(journal.round))  # noqa: SLF001
+    has_waited = bool(journal._held)  # noqa: SLF001
+    stage.consumer.open.set()
+    await gateway.until_pong()
+    assert has_waited
+
+
+def _is_large(current: Round) -> bool:
+    """Whether a round holds more than publishers may put into it."""
+    return len(current.reports) > 50 or len(current.after) > 2500
+
+
+# Many filters at once
+
+
+async def test_the_same_filter_many_times_does_not_fill_the_memory(stage: Stage) -> None:
+    gateway = await stage.gateway()
+    gateway.send(retained(report(), bytes(60 * KIB)))
+    await gateway.until_pong()
+    viewer = await stage.client("viewer")
+    viewer.hold()
+    sent = stage.broker.stock.delivered
+    viewer.send(Subscribe(1, ((REPORTS, 0),) * 1000))  # each of them brings what is retained
+    await stage.until(lambda: stage.broker.stock.delivered > sent)
+    # A kernel takes some megabytes, of sixty.
+    assert (stage.broker.stock.delivered - sent) * 60 * KIB < 20_000 * KIB
+
+
+async def test_filters_that_are_too_long_or_too_deep_are_refused(stage: Stage) -> None:
+    client = await stage.client("viewer")
+    place = f"mt/gateway/{G}/device/"
+    wanted = [place + "x" * (1024 - len(place)), place + "x" * (1025 - len(place)), place + "ä" * 510]
+    wanted += [place + "/" * 27 + "#", place + "/" * 28 + "#", place + "+/" * 10_000 + "#"]
+    client.send(Subscribe(1, tuple((each, 0) for each in wanted)))
+    assert (await client.expect(Suback)).codes == (0, REFUSED, REFUSED, 0, REFUSED, REFUSED)

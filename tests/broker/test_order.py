@@ -1,0 +1,163 @@
+"""Messages keep their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.settings import Limits
+from meshfleet.wire.mqtt.packets import LARGEST_ID, Puback, Publish, Pubrec, Subscribe, Unsubscribe
+from tests.broker.mail import TOPIC, acknowledge, arrive, messages, numbered, publish, session_of
+from tests.broker.stage import REPORTS, report
+
+if TYPE_CHECKING:
+    from tests.broker.raw import Raw
+    from tests.broker.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_repetitions_keep_their_order(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    gateway = await stage.gateway()
+    await publish(gateway, *numbered(50))
+    first = await arrive(viewer, *numbered(50))
+    viewer.cut()
+    viewer = await stage.client("viewer", clean=False)
+    assert await arrive(viewer, *numbered(50)) == [repeated(each) for each in first]
+    await acknowledge(viewer, first[0], first[30], first[7], first[49])
+    left = [repeated(each) for n, each in enumerate(first) if n not in {0, 30, 7, 49}]
+    viewer.cut()
+    viewer = await stage.client("viewer", clean=False)
+    assert await messages(viewer, 46) == left
+    await stage.restart()
+    viewer = await stage.client("viewer", clean=False)
+    assert await messages(viewer, 46) == left
+    assert await viewer.until_pong() == []
+
+
+async def test_order_is_kept_where_packet_ids_begin_anew(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    gateway = await stage.gateway()
+    session_of(stage, "viewer")._last_id = LARGEST_ID - 5  # noqa: SLF001 # in place of 65,000 messages
+    await publish(gateway, *numbered(10))
+    first = await arrive(viewer, *numbered(10))
+    assert [each.packet_id for each in first] == [*range(LARGEST_ID - 4, LARGEST_ID + 1), *range(1, 6)]
+    await stage.restart()
+    viewer = await stage.client("viewer", clean=False)
+    assert await messages(viewer, 10) == [repeated(each) for each in first]
+    await publish(await stage.gateway(), b"next")
+    (following,) = await arrive(viewer, b"next")
+    assert (following.packet_id, following.dup) == (6, False)
+
+
+async def test_order_is_kept_over_several_starts(stage: Stage) -> None:
+    await (await stage.subscriber("viewer", REPORTS, clean=False)).close()
+    for n in range(4):
+        await publish(await stage.gateway(), *numbered(5, start=5 * n))
+        await stage.restart()
+    viewer = await stage.client("viewer", clean=False)
+    come = await arrive(viewer, *numbered(20))
+    await acknowledge(viewer, *come[::2])
+    await stage.restart()
+    await publish(await stage.gateway(), *numbered(5, start=20))
+    viewer = await stage.client("viewer", clean=False)
+    await arrive(viewer, *(numbered(20)[1::2] + numbered(5, start=20)))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_messages_of_one_publisher_arrive_in_their_order(
+    stage: Stage, qos: int, *, clean: bool
+) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=clean)
+    gateway = await stage.gateway()
+    come: list[bytes] = []
+    for start in range(0, 1000, 125):
+        for n, payload in enumerate(numbered(125, start), start + 1):
+            gateway.send(Publish(TOPIC, payload, qos, packet_id=n if qos else 0))
+        if start % 250:
+            await gateway.until_pong()
+        else:
+            come += await take(viewer, 60)
+    come += await take(viewer, 1000 - len(come))
+    assert come == numbered(1000)
+    await stage.until(lambda: len(stage.consumer.messages) == 1000)
+    assert [message.payload for message in stage.consumer.messages] == numbered(1000)
+    assert len(stage.consumer.batches) > 1
+    assert all(isinstance(packet, Puback | Pubrec) for packet in await gateway.until_pong())
+
+
+async def test_messages_of_many_publishers_keep_the_order_of_each(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    macs = [f"02005e0001{n:02x}" for n in range(10)]
+    gateways = [await stage.gateway(mac) for mac in macs]
+    for n, payload in enumerate(numbered(50), 1):
+        for mac, gateway in zip(macs, gateways, strict=True):
+            gateway.send(Publish(report(mac), payload, 1, packet_id=n))
+    by_topic: dict[str, list[bytes]] = {}
+    for _ in range(500):
+        message = await viewer.expect(Publish)
+        viewer.send(Puback(message.packet_id))
+        by_topic.setdefault(message.topic, []).append(message.payload)
+    assert by_topic == {report(mac): numbered(50) for mac in macs}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("limits", [Limits(in_flight=5)])
+async def test_what_waited_comes_before_what_is_new(stage: Stage, *, restarted: bool) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    gateway = await stage.gateway()
+    await publish(gateway, *numbered(8))
+    await arrive(viewer, *numbered(5))  # the other three wait for a place
+    viewer.cut()
+    await stage.until(lambda: session_of(stage, "viewer").line is None)
+    await publish(gateway, *numbered(8, start=8))
+    if restarted:
+        await stage.restart()
+        gateway = await stage.gateway()
+    viewer = await stage.client("viewer", clean=False)
+    await publish(gateway, *numbered(8, start=16))
+    assert await take(viewer, 24) == numbered(24)
+    assert await viewer.until_pong() == []
+
+
+@pytest.mark.parametrize("limits", [Limits(in_flight=1)])
+async def test_what_waits_keeps_its_place_while_the_window_opens_one_by_one(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS)
+    gateway = await stage.gateway()
+    for n, payload in enumerate(numbered(30)):
+        await publish(gateway, payload)
+        if n % 3 == 2:
+            assert await take(viewer, 1) == [b"%05d" % (n // 3)]
+    assert await take(viewer, 20) == numbered(20, start=10)
+
+
+@pytest.mark.parametrize("limits", [Limits(in_flight=3)])
+async def test_a_changed_subscription_does_not_change_the_order(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS)
+    gateway = await stage.gateway()
+    await publish(gateway, *numbered(6))
+    viewer.send(Unsubscribe(2, (REPORTS,)), Subscribe(3, ((TOPIC, 1),)))
+    first = await messages(viewer, 3)
+    assert len(await viewer.until_pong()) == 2
+    await publish(gateway, *numbered(6, start=6))
+    viewer.send(*(Puback(message.packet_id) for message in first))
+    assert [each.payload for each in first] + await take(viewer, 9) == numbered(12)
+
+
+async def take(viewer: Raw, count: int) -> list[bytes]:
+    """The next messages, each acknowledged as it comes."""
+    come = []
+    for _ in range(count):
+        message = await viewer.expect(Publish)
+        if message.qos:
+            viewer.send(Puback(message.packet_id))
+        come.append(message.payload)
+    return come
+
+
+def repeated(message: Publish) -> Publish:
+    """The same, marked as a repetition."""
+    return Publish(message.topic, message.payload, 1, message.retain, dup=True, packet_id=message.packet_id)

@@ -1,0 +1,174 @@
+"""The service's own voice and ear in the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.broker import Account, Kind
+from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec
+from meshfleet.wire.rest import Role
+from tests.broker.mail import TOPIC, acknowledge, arrive, numbered, publish, subscribe, written
+from tests.broker.stage import REPORTS, G, request, response
+
+if TYPE_CHECKING:
+    from tests.broker.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+REQUESTS = f"mt/gateway/{G}/request/#"
+
+
+async def test_the_service_publishes_to_all_who_subscribed(stage: Stage) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    await stage.broker.publish(request(), b"{}")
+    await stage.broker.publish(request(), b"{}", qos=0)
+    first, second = await arrive(gateway, b"{}", b"{}")
+    assert first == Publish(request(), b"{}", 1, packet_id=1)
+    assert second == Publish(request(), b"{}")
+
+
+async def test_what_the_service_published_is_written_down_when_it_returns(stage: Stage) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    await gateway.close()
+    for n in range(1, 6):
+        await stage.broker.publish(request(), b'{"value":"%02d"}' % n)
+        assert len((await written(stage)).messages) == n
+    await stage.restart()
+    gateway = await stage.client(G, clean=False)
+    come = await arrive(gateway, *(b'{"value":"%02d"}' % n for n in range(1, 6)))
+    await acknowledge(gateway, *come)
+    await stage.restart()
+    assert (await written(stage)).messages == []
+
+
+async def test_the_service_waits_for_the_commit_and_at_qos_0_for_nothing(stage: Stage) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    stage.consumer.open.clear()
+    publishing = asyncio.create_task(stage.broker.publish(request(), b"{}"))
+    await arrive(gateway, b"{}")
+    await stage.broker.publish(request(), b"", qos=0)
+    await arrive(gateway, b"")
+    assert not publishing.done()
+    stage.consumer.open.set()
+    await publishing
+    assert len((await written(stage)).messages) == 1
+
+
+async def test_the_service_may_stop_waiting(stage: Stage) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    stage.consumer.open.clear()
+    publishing = asyncio.create_task(stage.broker.publish(request(), b"{}"))
+    await arrive(gateway, b"{}")
+    publishing.cancel()
+    await asyncio.wait([publishing])
+    stage.consumer.open.set()
+    await stage.broker.publish(request(), b"")
+    await arrive(gateway, b"")
+
+
+async def test_many_of_the_service_keep_their_order(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", "mt/gateway/+/response/#")
+    await asyncio.gather(*(stage.broker.publish(response(), payload) for payload in numbered(80)))
+    await arrive(viewer, *numbered(80))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_what_the_service_retains_is_retained(stage: Stage, qos: int) -> None:
+    await stage.broker.publish(response(), b"kept", qos=qos, retain=True)
+    await stage.restart()
+    (message,) = await subscribe(await stage.client("viewer"), ("mt/gateway/+/response/#", 1))
+    assert message == Publish(response(), b"kept", qos, retain=True, packet_id=qos)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_report_of_the_service_reaches_the_consumer(stage: Stage, qos: int) -> None:
+    await stage.broker.publish(TOPIC, b"{}", qos=qos)
+    await stage.until(lambda: [message.payload for message in stage.consumer.messages] == [b"{}"])
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_report_of_the_service_is_not_lost_when_it_stops(stage: Stage, qos: int) -> None:
+    publishing = asyncio.create_task(stage.broker.publish(TOPIC, b"{}", qos=qos))
+    await asyncio.sleep(0)
+    await stage.restart()
+    await publishing
+    assert [message.payload for message in stage.consumer.messages] == [b"{}"]
+
+
+async def test_the_service_hears_what_it_listens_to_once_and_in_order(stage: Stage) -> None:
+    heard: list[Publish] = []
+    listener = stage.broker.listen("mt/gateway/+/response/#", heard.append)
+    gateway = await stage.gateway()
+    for qos in (0, 1, 2):
+        gateway.send(Publish(response(), b"%d" % qos, qos, packet_id=7 if qos else 0))
+    assert await gateway.expect(Puback) == Puback(7)
+    assert await gateway.expect(Pubrec) == Pubrec(7)
+    assert heard == [Publish(response(), b"0"), Publish(response(), b"1", 1), Publish(response(), b"2", 1)]
+    await publish(gateway, b"elsewhere")
+    stage.broker.stop_listening("mt/gateway/+/response/#", listener)
+    await publish(gateway, b"late", topic=response())
+    assert len(heard) == 3
+
+
+async def test_the_service_hears_requests_even_with_a_key_and_before_any_commit(stage: Stage) -> None:
+    heard: list[bytes] = []
+    stage.broker.listen("mt/gateway/+/request/#", lambda message: heard.append(message.payload))
+    operator = await stage.client("operator")
+    stage.consumer.open.clear()
+    secret = b'{"key":"00112233445566778899aabbccddeeff"}'
+    operator.send(Publish(request(), secret, 1, packet_id=1))
+    await operator.until_pong()
+    assert heard == [secret]
+    stage.consumer.open.set()
+
+
+async def test_the_service_hears_what_is_retained_where_it_listens(stage: Stage) -> None:
+    gateway = await stage.gateway()
+    await publish(gateway, b"kept", topic=response(), retain=True)
+    heard: list[Publish] = []
+    stage.broker.listen("#", heard.append)
+    assert heard == [Publish(response(), b"kept", 1, retain=True)]
+    await publish(gateway, b"new", topic=response(), retain=True)
+    assert heard[1:] == [Publish(response(), b"new", 1)]
+
+
+async def test_a_listener_may_listen_to_overlapping_filters_and_others_are_served_as_well(
+    stage: Stage,
+) -> None:
+    first: list[Publish] = []
+    second: list[Publish] = []
+    stage.broker.listen(REPORTS, first.append)
+    stage.broker.listen("mt/#", second.append)
+    viewer = await stage.subscriber("viewer", REPORTS)
+    await publish(await stage.gateway(), b"{}")
+    await arrive(viewer, b"{}")
+    assert len(first) == len(second) == len(stage.consumer.messages) == 1
+
+
+async def test_a_listener_may_publish(stage: Stage) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    answers: list[asyncio.Task[None]] = []
+
+    def answer(message: Publish) -> None:
+        answers.append(asyncio.create_task(stage.broker.publish(request(), message.payload)))
+
+    stage.broker.listen(REPORTS, answer)
+    gateway.send(*(Publish(TOPIC, payload, 0) for payload in numbered(5)))
+    await stage.until(lambda: len(answers) == 5)
+    await asyncio.gather(*answers)
+    await arrive(gateway, *numbered(5))
+
+
+async def test_a_session_that_is_ended_by_a_listener_gets_nothing_more(stage: Stage) -> None:
+    """While the message that the listener heard is on its way to it."""
+    account = Account(kind=Kind.PERSON, name="viewer", role=Role.VIEWER)
+    stage.broker.listen(REPORTS, lambda _: stage.broker.expel(account, forget=True))
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    gateway = await stage.gateway()
+    await publish(gateway, b"{}")
+    assert await viewer.until_end() == []
+    await publish(gateway, b"{}")
+    assert (await written(stage)).messages == []

@@ -1,0 +1,250 @@
+"""What outlives a connection: subscriptions, and messages that were not acknowledged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.settings import Limits
+from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish, Pubrec, Subscribe
+from tests.broker.mail import arrive, publish, written
+from tests.broker.stage import REPORTS, D, G, connect, report, request
+
+if TYPE_CHECKING:
+    from tests.broker.raw import Raw
+    from tests.broker.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+AGE = Limits().session_age
+
+
+async def leave(client: Raw) -> None:
+    """Take leave, and wait until the broker knows."""
+    client.send(Disconnect())
+    assert await client.until_end() == []
+
+
+async def come_back(stage: Stage, user: str = "viewer", *, present: bool = True, **options: object) -> Raw:
+    """Connect, and hear whether there was a session."""
+    client = await stage.stranger()
+    client.send(connect(user, **{"clean": False, **options}))
+    assert await client.expect(Connack) == Connack(session_present=present)
+    return client
+
+
+async def test_what_was_not_acknowledged_comes_again_with_its_packet_id(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await publish(await stage.gateway(), b"1", b"2", b"3")
+    first = [await viewer.expect(Publish) for _ in range(3)]
+    assert [message.dup for message in first] == [False] * 3
+    viewer.send(Puback(first[1].packet_id))
+    await viewer.until_pong()
+    viewer.cut()
+    for _ in range(2):
+        viewer = await come_back(stage)
+        again = [await viewer.expect(Publish) for _ in range(2)]
+        assert [message.payload for message in again] == [b"1", b"3"]
+        assert [message.packet_id for message in again] == [first[0].packet_id, first[2].packet_id]
+        assert [message.dup for message in again] == [True] * 2
+        assert await viewer.until_pong() == []
+        viewer.cut()
+
+
+async def test_an_id_of_a_message_that_waits_is_given_to_no_other(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    gateway = await stage.gateway()
+    await publish(gateway, b"1", b"2")
+    old = {(await viewer.expect(Publish)).packet_id for _ in range(2)}
+    await stage.restart()
+    await publish(await stage.gateway(), b"3", b"4")
+    viewer = await come_back(stage)
+    ids = [(await viewer.expect(Publish)).packet_id for _ in range(4)]
+    assert set(ids[:2]) == old
+    assert len(set(ids)) == 4
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_session_is_resumed_with_its_subscriptions_and_messages(
+    stage: Stage, *, restarts: bool
+) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await leave(viewer)
+    await publish(await stage.gateway(), b"while away")
+    if restarts:
+        await stage.restart()
+    viewer = await come_back(stage)
+    assert (await viewer.expect(Publish)).payload == b"while away"
+    await publish(await stage.gateway(), b"while here")
+    assert (await viewer.expect(Publish)).payload == b"while here"
+
+
+async def test_an_acknowledgement_outlives_a_restart(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await publish(await stage.gateway(), b"1", b"2")
+    one, two = [await viewer.expect(Publish) for _ in range(2)]
+    viewer.send(Puback(one.packet_id))
+    await viewer.until_pong()
+    await stage.restart()
+    viewer = await come_back(stage)
+    assert await viewer.until_pong() == [Publish(report(), b"2", 1, dup=True, packet_id=two.packet_id)]
+
+
+async def test_messages_for_an_absent_client_wait_for_it(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await leave(viewer)
+    gateway = await stage.gateway()
+    await publish(gateway, b"at 1")
+    gateway.send(Publish(report(), b"at 2", 2, packet_id=2), Publish(report(), b"at 0"))
+    assert await gateway.expect(Pubrec) == Pubrec(2)
+    viewer = await come_back(stage)
+    come = await viewer.until_pong()
+    assert [(each.payload, each.dup) for each in come if isinstance(each, Publish)] == [
+        (b"at 1", False),
+        (b"at 2", False),
+    ]
+    assert len(come) == 2
+
+
+async def test_a_clean_session_leaves_nothing_behind(stage: Stage) -> None:
+    gateway = await stage.gateway()
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await leave(viewer)
+    await publish(gateway, b"1")
+    clean = await come_back(stage, present=False, clean=True)
+    await arrive(clean)
+    await publish(gateway, b"2")
+    await arrive(clean)
+    clean.send(Subscribe(1, ((REPORTS, 1),)))
+    await clean.receive()
+    await leave(clean)
+    await publish(gateway, b"3")
+    viewer = await come_back(stage, present=False)
+    await publish(gateway, b"4")
+    await arrive(viewer)
+
+
+async def test_a_clean_session_leaves_nothing_in_the_database(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    gateway = await stage.gateway(clean=False)
+    await leave(viewer)
+    gateway.send(Publish(report(), b"{}", 2, packet_id=5))
+    await gateway.expect(Pubrec)
+    before = await written(stage)
+    assert len(before.sessions) == 2
+    assert before.subscriptions
+    assert before.messages
+    assert before.received
+    await come_back(stage, present=False, clean=True)
+    await come_back(stage, G, present=False, clean=True)
+    after = await written(stage)
+    assert after[:4] == ({}, [], [], [])
+
+
+async def test_two_client_ids_have_two_sessions(stage: Stage) -> None:
+    one = await stage.subscriber("viewer", report(), client_id="one", clean=False)
+    two = await stage.subscriber("viewer", report(kind="heartbeat"), client_id="two", clean=False)
+    assert await one.until_pong() == await two.until_pong() == []
+    await leave(one)
+    await leave(two)
+    await publish(await stage.gateway(), b"for one")
+    await arrive(await come_back(stage, client_id="two"))
+    await arrive(await come_back(stage, client_id="one"), b"for one")
+
+
+async def test_two_accounts_with_one_client_id_are_two_clients(stage: Stage) -> None:
+    one = await stage.subscriber("viewer-1", report(), client_id="same", clean=False)
+    two = await stage.client("viewer-2", client_id="same", clean=False)
+    assert await one.until_pong() == await two.until_pong() == []
+    await leave(one)
+    await leave(two)
+    await publish(await stage.gateway(), b"for one")
+    await come_back(stage, "viewer-3", client_id="same", present=False)
+    await arrive(await come_back(stage, "viewer-2", client_id="same"))
+    await arrive(await come_back(stage, "viewer-1", client_id="same"), b"for one")
+
+
+async def test_client_ids_are_compared_as_they_are_spelt(stage: Stage) -> None:
+    for client_id in ("a", "A", "a ", "\N{LATIN SMALL LETTER A WITH DIAERESIS}", "a\N{COMBINING DIAERESIS}"):
+        await leave(await come_back(stage, client_id=client_id, present=False))
+    await stage.restart()
+    assert len(stage.broker.sessions) == 5
+
+
+async def test_session_present_tells_whether_there_was_a_session(stage: Stage) -> None:
+    told = [(True, False), (True, False), (False, False), (False, True), (True, False), (False, False)]
+    for clean, present in told:
+        await leave(await come_back(stage, clean=clean, present=present))
+    await stage.restart()
+    await leave(await come_back(stage))
+
+
+async def test_the_session_of_a_connected_client_is_not_forgotten(stage: Stage) -> None:
+    connected = await stage.subscriber("viewer", REPORTS, client_id="here", clean=False)
+    await leave(await stage.client("viewer", client_id="away", clean=False))
+    stage.broker.sessions.tidy(stage.clock())
+    assert len(stage.broker.sessions) == 2
+    stage.clock.move(seconds=AGE + 60)
+    stage.broker.sessions.tidy(stage.clock())
+    assert [session.client_id for session in stage.broker.sessions] == ["here"]
+    await publish(await stage.gateway(), b"still served")
+    await arrive(connected, b"still served")
+    await come_back(stage, client_id="away", present=False)
+    await leave(connected)
+    stage.broker.sessions.tidy(stage.clock())
+    await come_back(stage, client_id="here")
+
+
+async def test_the_age_of_a_session_is_counted_over_restarts(stage: Stage) -> None:
+    await leave(await stage.client("viewer", client_id="away", clean=False))
+    staying = await stage.client("viewer", client_id="staying", clean=False)
+    assert await staying.until_pong() == []
+    stage.clock.move(seconds=AGE / 2)
+    await stage.restart()
+    stage.clock.move(seconds=AGE / 2 + 60)
+    stage.broker.sessions.tidy(stage.clock())
+    assert [session.client_id for session in stage.broker.sessions] == ["staying"]
+
+
+async def test_a_forgotten_session_is_gone_from_the_database(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await leave(viewer)
+    await publish(await stage.gateway(), b"1")
+    stage.clock.move(seconds=AGE + 60)
+    stage.broker.sessions.tidy(stage.clock())
+    await publish(await stage.gateway(), b"2")
+    await stage.restart()
+    saved = await written(stage)
+    assert saved[:3] == ({}, [], [])
+
+
+async def test_many_sessions_outlive_a_restart_each_with_its_own(stage: Stage) -> None:
+    macs = [f"02005e00{number:04x}" for number in range(40)]
+    for mac in macs:
+        gateway = await stage.client(mac, clean=False)
+        gateway.send(Subscribe(1, ((f"mt/gateway/{mac}/#", 1),)))
+        await gateway.receive()
+        await leave(gateway)
+        for number in range(3):
+            await stage.broker.publish(request(mac, D), b'{"n":%d}' % number)
+    await stage.restart()
+    assert len(stage.broker.sessions) == len(macs)
+    for mac in macs:
+        gateway = await come_back(stage, mac)
+        come = await gateway.until_pong()
+        assert [(each.topic, each.payload) for each in come if isinstance(each, Publish)] == [
+            (request(mac, D), b'{"n":%d}' % number) for number in range(3)
+        ]
+
+
+async def test_restarts_change_nothing_for_who_stays_away(stage: Stage) -> None:
+    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
+    await leave(viewer)
+    await publish(await stage.gateway(), b"1", b"2")
+    before = await written(stage)
+    for _ in range(3):
+        await stage.restart()
+    after = await written(stage)
+    assert (after.sessions, after.subscriptions) == (before.sessions, before.subscriptions)
+    await arrive(await come_back(stage), b"1", b"2")

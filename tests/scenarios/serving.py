@@ -1,0 +1,118 @@
+"""The service as a program, and what people do around it."""
+
+from __future__ import annotations
+
+import json
+from signal import SIGKILL, SIGTERM
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from meshfleet.wire.mqtt.packets import Connack, Suback, Subscribe
+from meshfleet.wire.rest import LOGIN, Role
+from tests.broker.raw import Raw
+from tests.cli.outside import PATIENCE, Program
+from tests.servers import Address, free_port
+from tests.service.mqtt.house import Credentials
+from tests.service.mqtt.site import connect
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+PASSWORD = "correct-horse-battery"  # noqa: S105 # of everybody
+
+
+class Service:
+    """`meshfleet serve` in a process of its own; always in the same folder and at the same ports."""
+
+    def __init__(self, folder: Path, *arguments: str, trusting: ssl.SSLContext | bool = True) -> None:
+        self.data = folder / "data"
+        given = ["--data", str(self.data), "--http", f"127.0.0.1:{free_port()}", *arguments]
+        self._command = ["serve", "--json", *given]
+        self._trusting = trusting
+        self._program: Program
+        self.url = ""
+        self.mqtt: dict[str, Address] = {}
+        """Where each scheme is spoken."""
+        self._clients: list[Raw] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._program.__exit__()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self._program = Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
+        told = json.loads(self._program.line())
+        self.url = told["url"]
+        places = map(urlsplit, told["mqtt"])
+        self.mqtt = {each.scheme: Address(str(each.hostname), int(each.port or 0)) for each in places}
+
+    def kill(self) -> None:
+        """Let it end without a moment to do anything."""
+        assert self._program.end(SIGKILL)[0] == -SIGKILL
+
+    def stop(self) -> tuple[int, str]:
+        """Ask it to end: its exit code, and what it had to say on standard error."""
+        code, _, errors = self._program.end(SIGTERM)
+        return code, errors
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        """Ask as admin."""
+        with httpx.Client(base_url=self.url, verify=self._trusting, timeout=PATIENCE) as client:
+            login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
+            assert login.status_code == 200, login.text
+            headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+            answer = client.request(method, path, json=body, headers=headers)
+        assert answer.is_success, answer.text
+        is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+        return answer.json() if is_json else answer.text
+
+    def claim(self, mac: str) -> Credentials:
+        """Claim a gateway."""
+        told = self.ask("POST", "/api/v1/gateways", {"mac": mac})
+        return Credentials(told["username"], told["password"])
+
+    def release(self, mac: str) -> None:
+        """Give a gateway up."""
+        self.ask("DELETE", f"/api/v1/gateways/{mac}")
+
+    def person(self, name: str, role: Role) -> Credentials:
+        """Let somebody in."""
+        self.ask("POST", "/api/v1/users", {"username": name, "password": PASSWORD, "role": role})
+        return Credentials(name, PASSWORD)
+
+    async def knock(self, who: Credentials, **options: object) -> tuple[Raw, Connack]:
+        """Somebody connects to the broker, and what it says to that. `options` are those of a CONNECT."""
+        client = await Raw.open(self.mqtt["mqtt"].port)
+        self._clients.append(client)
+        client.send(connect(who, **options))
+        return client, await client.expect(Connack)
+
+    async def guest(self, who: Credentials, **options: object) -> Raw:
+        """Somebody who is let in."""
+        client, answer = await self.knock(who, **options)
+        assert answer.code == 0, answer
+        return client
+
+    async def subscriber(self, who: Credentials, wanted: str, **options: object) -> Raw:
+        """Somebody who is let in, and has subscribed."""
+        client = await self.guest(who, **options)
+        client.send(Subscribe(1, ((wanted, 1),)))
+        assert await client.expect(Suback) == Suback(1, (1,))
+        return client
+
+    async def hang_up(self) -> None:
+        """End all these connections."""
+        while self._clients:
+            await self._clients.pop().close()
+
+
+def loopback(*entrances: str) -> list[str]:
+    """The arguments for these entrances, each at a port that stays the same."""
+    return [part for each in entrances for part in (each, f"127.0.0.1:{free_port()}")]

@@ -1,0 +1,199 @@
+"""Where MQTT clients come in, what gateways are told of it, and what ends their stay."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from meshfleet.wire.mqtt.packets import Connack, Puback, Publish, Will
+from meshfleet.wire.rest import LOGIN, Role
+from tests.cli.outside import PATIENCE, Program
+from tests.scenarios.serving import PASSWORD, Service, loopback
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("entrances")]
+
+D = "02005e0000aa"
+REPORTS = "mt/gateway/+/device/#"
+GATEWAYS = "/api/v1/gateways"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Listens at all addresses, at ports that it was not told."""
+    everywhere = ["--mqtt", "0.0.0.0:0", "--mqtt-ws", "127.0.0.1:0"]
+    with Service(tmp_path_factory.mktemp("service"), *everywhere) as running:
+        yield running
+
+
+@pytest.fixture
+async def service(shared: Service) -> AsyncIterator[Service]:
+    yield shared
+    await shared.hang_up()
+
+
+def report(gateway: str) -> str:
+    return f"mt/gateway/{gateway}/device/{D}/measurement/8100"
+
+
+# --- Where it is ---
+
+
+@pytest.mark.rule("broker-1", "rest-168")
+async def test_a_gateway_is_told_the_real_port_and_the_host_by_which_the_service_was_found(
+    service: Service,
+) -> None:
+    assert set(service.mqtt) == {"mqtt", "ws"}
+    port = service.mqtt["mqtt"].port
+    assert port != 0
+    told = service.ask("POST", GATEWAYS, {"mac": "02005e300001"})
+    assert told["broker"] == {"host": "127.0.0.1", "port": port, "tls": False}
+    path = f"{GATEWAYS}/02005e300001/credentials"
+    told = service.ask("POST", path, Host="fleet.example.org:8443")
+    assert told["broker"] == {"host": "fleet.example.org", "port": port, "tls": False}
+
+
+@pytest.mark.rule("broker-1", "rest-168")
+def test_a_service_can_leave_mqtt_off(tmp_path: Path) -> None:
+    with Service(tmp_path, "--mqtt", "off") as service:
+        assert service.mqtt == {}
+        login = {"username": "admin", "password": PASSWORD}
+        token = httpx.post(service.url + LOGIN, json=login, timeout=PATIENCE).json()["authToken"]
+        answer = httpx.post(
+            service.url + GATEWAYS,
+            json={"mac": "02005e300001"},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE,
+        )
+        assert (answer.status_code, answer.json()["code"]) == (409, "no-broker")
+        assert service.ask("GET", GATEWAYS)["items"] == []
+        assert service.stop() == (0, "")
+
+
+@pytest.mark.rule("rest-168")
+def test_a_gateway_is_told_the_public_address_of_the_broker(tmp_path: Path) -> None:
+    given = [*loopback("--mqtt"), "--public-mqtt", "mqtts://mqtt.example.org"]
+    with Service(tmp_path, *given) as service:
+        told = service.ask("POST", GATEWAYS, {"mac": "02005e300001"})
+        assert told["broker"] == {"host": "mqtt.example.org", "port": 8883, "tls": True}
+
+
+@pytest.mark.parametrize("entrance", ["--mqtt", "--mqtt-ws"])
+def test_a_port_that_is_taken_is_told_with_the_option_that_chooses_another(
+    tmp_path: Path, entrance: str
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        given = ["serve", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--mqtt", "off"]
+        with Program(*given, entrance, place) as program:
+            code, output, errors = program.end()
+    assert (code, output, len(errors.splitlines())) == (1, "", 1)
+    assert place in errors
+    assert f"{entrance} HOST:PORT" in errors
+
+
+# --- What is seen of it ---
+
+
+async def test_figures_tell_of_the_broker(service: Service) -> None:
+    gateway = service.claim("02005e300002")
+    before = _figures(service)
+    client = await service.guest(gateway, clean=False)
+    client.send(Publish(report(gateway.user), b"{}", 1, packet_id=1))
+    assert await client.expect(Puback) == Puback(1)
+    _, refused = await service.knock(gateway._replace(password="wrong"))  # noqa: S106 # of nobody
+    assert refused.code == 4
+    after = _figures(service)
+    grown = {name: after[name] - before[name] for name in after}
+    assert grown == {
+        "connections": 1,
+        "sessions": 1,
+        "retained": 0,
+        "owed_bytes": 0,
+        "received_total": 1,
+        "delivered_total": 0,
+        "dropped_total": 0,
+        "admitted_total": 1,
+        "refused_total": 1,
+    }
+
+
+def _figures(service: Service) -> dict[str, float]:
+    found = re.findall(r"^meshfleet_mqtt_(\w+) (\S+)$", service.ask("GET", "/metrics"), re.MULTILINE)
+    return {name: float(value) for name, value in found if not name.endswith("_created")}
+
+
+# --- What ends a stay ---
+
+
+@pytest.mark.rule("broker-4", "broker-19")
+async def test_a_gateway_that_is_released_is_cut_off_and_stays_out(service: Service) -> None:
+    mac = "02005e300003"
+    gateway = service.claim(mac)
+    viewer = service.person("eva", Role.VIEWER)
+    ear = await service.subscriber(viewer, f"mt/gateway/{mac}/device/#")
+    client = await service.guest(gateway, will=Will(report(mac), b"will", 1))
+    client.send(Publish(report(mac), b"before", 1, packet_id=1))
+    assert await client.expect(Puback) == Puback(1)
+    assert (await ear.expect(Publish)).payload == b"before"
+    service.release(mac)
+    assert await client.until_end() == []
+    _, answer = await service.knock(gateway)
+    assert answer.code == 4
+    assert await ear.until_pong() == [], "its will does not count"
+
+
+@pytest.mark.rule("broker-10", "auth-29")
+async def test_a_password_that_another_process_resets_counts_at_once(service: Service) -> None:
+    person = service.person("ada", Role.VIEWER)
+    client, other = await service.guest(person), await service.guest(service.claim("02005e300004"))
+    given = ["users", "reset-password", "--json", "--data", str(service.data), "ada"]
+    with Program(*given) as program:
+        reset = json.loads(program.line())
+        assert program.end()[0] == 0
+    assert await client.until_end() == []
+    assert await other.until_pong() == []
+    _, answer = await service.knock(person)
+    assert answer.code == 4
+    await service.guest(person._replace(password=reset["password"]))
+
+
+@pytest.mark.rule("broker-11", "broker-15")
+async def test_a_key_that_is_revoked_ends_its_connections(service: Service) -> None:
+    issued = service.ask("POST", "/api/v1/api-keys", {"name": "billing", "role": "viewer"})
+    program = service.person("any", Role.VIEWER)._replace(user="apikey", password=issued["key"])
+    client = await service.subscriber(program, REPORTS)
+    service.ask("DELETE", f"/api/v1/api-keys/{issued['id']}")
+    assert await client.until_end() == []
+    _, answer = await service.knock(program)
+    assert answer.code == 4
+
+
+async def test_a_service_that_stops_publishes_wills_and_keeps_what_is_owed(tmp_path: Path) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service:
+        gateway, viewer = service.claim("02005e300005"), service.person("eva", Role.VIEWER)
+        ear = await service.subscriber(viewer, REPORTS, clean=False)
+        client = await service.guest(gateway, will=Will(report(gateway.user), b"will", 1))
+        assert service.stop() == (0, "")
+        assert await client.until_end() == []
+        assert [each for each in await ear.until_end() if not isinstance(each, Publish)] == []
+        service.start()
+        ear, answer = await service.knock(viewer, clean=False)
+        assert answer == Connack(session_present=True)
+        assert (await ear.expect(Publish)).payload == b"will"
+        assert await ear.until_pong() == []
+        await service.hang_up()

@@ -1,0 +1,206 @@
+"""What tests of MQTT accounts need: somebody who has one, what may become of it, and a clock to move."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+from argon2 import PasswordHasher
+from sqlalchemy import text
+
+from meshfleet.service.accounts import keys, people
+from meshfleet.service.accounts.gatekeeper import Gatekeeper
+from meshfleet.service.accounts.login import Reception
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.accounts.passwords import Passwords
+from meshfleet.service.accounts.throttle import Throttle
+from meshfleet.service.accounts.tokens import Tokens
+from meshfleet.service.audit import log as audit
+from meshfleet.service.gateways import store as gateways
+from meshfleet.service.operations.figures import Figures
+from meshfleet.wire.ids import Mac
+from meshfleet.wire.rest import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.wire.rest import AuditRow
+
+WORD = "correct-horse-battery"
+WEAK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+"""Hashes in no time."""
+
+
+class Credentials(NamedTuple):
+    """With what somebody comes. The user name of a gateway is its client id too."""
+
+    user: str
+    password: str
+
+
+class Clock:
+    """The time of the wall in milliseconds, and as much more as a test wants."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead
+
+    def move(self, *, seconds: float) -> None:
+        """Let so much time pass."""
+        self._ahead += round(seconds * 1000)
+
+
+class House:
+    """A database with accounts, and the reception of the service."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.clock = Clock()
+        self.figures = Figures()
+        self._passwords = Passwords()
+        self._numbers = count(1)
+        tokens = Tokens(bytes(32))
+        self.reception = Reception(
+            database,
+            passwords=self._passwords,
+            throttle=Throttle(),
+            tokens=tokens,
+            gatekeeper=Gatekeeper(database, tokens, self.clock),
+            figures=self.figures,
+            now=self.clock,
+        )
+
+    def close(self) -> None:
+        """Let go of threads."""
+        self._passwords.close()
+
+    # Who has an account
+
+    def gateway(self) -> Credentials:
+        """A gateway that was just claimed."""
+        return self.claim(f"{0x02005E000000 + next(self._numbers):012x}")
+
+    def person(self, role: Role = Role.OPERATOR) -> Credentials:
+        """Somebody who was just let in."""
+        name = f"person-{next(self._numbers)}"
+        self.database.write_now(
+            people.create, name, hashed=WEAK.hash(WORD), role=role, by=COMMAND_LINE, now=self.clock()
+        )
+        return Credentials(name, WORD)
+
+    def program(self, role: Role = Role.OPERATOR, *, seconds: int | None = None) -> Credentials:
+        """A program that just got its key, which holds so long."""
+        issued = self.database.write_now(
+            keys.issue,
+            f"key {next(self._numbers)}",
+            role=role,
+            expires_at=None if seconds is None else self.clock() + seconds * 1000,
+            by=COMMAND_LINE,
+            now=self.clock(),
+        )
+        return Credentials("apikey", issued.key)
+
+    # What becomes of it
+
+    def claim(self, mac: str) -> Credentials:
+        """Claim a gateway."""
+        password = self.database.write_now(
+            gateways.claim, Mac(mac), name=None, by=COMMAND_LINE, now=self.clock()
+        )
+        return Credentials(mac, password)
+
+    def rotate(self, gateway: Credentials) -> Credentials:
+        """Give a gateway another password."""
+        mac, now = Mac(gateway.user), self.clock()
+        password = self.database.write_now(gateways.rotate, mac, by=COMMAND_LINE, now=now)
+        return gateway._replace(password=password)
+
+    def release(self, gateway: Credentials) -> None:
+        """Give a gateway up."""
+        self.database.write_now(gateways.release, Mac(gateway.user), by=COMMAND_LINE, now=self.clock())
+
+    def remove(self, person: Credentials) -> None:
+        """Let somebody in no longer."""
+        self.database.write_now(people.remove, person.user, by=COMMAND_LINE, now=self.clock())
+
+    def change_role(self, person: Credentials, role: Role = Role.VIEWER) -> None:
+        """Let somebody do more or less."""
+        self.database.write_now(
+            people.change, person.user, role=role, hashed=None, by=COMMAND_LINE, now=self.clock()
+        )
+
+    def change_password(self, person: Credentials) -> Credentials:
+        """Give somebody another password."""
+        new = person._replace(password=f"{person.password}-2")
+        self.database.write_now(
+            people.change_password,
+            person.user,
+            WEAK.hash(new.password),
+            by=COMMAND_LINE,
+            now=self.clock(),
+        )
+        return new
+
+    def revoke(self, program: Credentials) -> None:
+        """Take a key back."""
+        self.database.write_now(_revoke, program.password, now=self.clock())
+
+    def complaints(self) -> list[AuditRow]:
+        """What clients wanted and may not have, as the audit log has it, oldest first."""
+        rows = self.database.read_now(audit.page, audit.Choice(), before=None, limit=1000)
+        return [row for row in reversed(rows) if row.action.startswith("mqtt.")]
+
+
+def _revoke(connection: Connection, key: str, *, now: int) -> None:
+    holder = keys.find(connection, key, now=now)
+    assert holder is not None
+    (found,) = [each for each in keys.page(connection, after="", limit=100) if each.name == holder.actor.name]
+    keys.revoke(connection, found.id, by=COMMAND_LINE, now=now)
+
+
+@contextmanager
+def away(database: Database) -> Iterator[None]:
+    """Let a database fail whoever asks, for a while."""
+    with _sqlite_away(database) if database.is_sqlite else _postgresql_away(database):
+        yield
+
+
+_TABLES = ("audit", "gateway")
+
+
+@contextmanager
+def _sqlite_away(database: Database) -> Iterator[None]:
+    file = database.read_now(lambda connection: connection.engine.url.database)
+    assert file is not None
+
+    def rename(before: str, after: str) -> None:
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            for name in _TABLES:
+                other.execute(f"ALTER TABLE {before.format(name)} RENAME TO {after.format(name)}")
+
+    rename("{}", "{}_away")
+    yield
+    rename("{}_away", "{}")
+
+
+@contextmanager
+def _postgresql_away(database: Database) -> Iterator[None]:
+    name = database.read_now(
+        lambda connection: connection.execute(text("SELECT current_database()")).scalar()
+    )
+    url = database.read_now(lambda connection: connection.engine.url)
+    with psycopg.connect(host=url.host, port=url.port, user=url.username, autocommit=True) as server:
+        server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
+        ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = %s"
+        server.execute(ended.encode(), [name])
+        yield
+        server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())

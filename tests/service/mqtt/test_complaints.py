@@ -1,0 +1,154 @@
+"""What MQTT clients wanted and may not have: it is in the audit log, and does not flood it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.broker import Account, Kind
+from meshfleet.service.mqtt.complaints import Complaints, write
+from meshfleet.wire.mqtt.packets import Connack, Publish, Suback, Subscribe, Will
+from meshfleet.wire.rest import Role
+from tests.service.mqtt.house import away
+from tests.service.mqtt.site import Site, until
+
+if TYPE_CHECKING:
+    from tests.service.mqtt.house import House
+
+pytestmark = pytest.mark.anyio
+
+HERE = "192.0.2.1"
+GATEWAY = Account(kind=Kind.GATEWAY, name="02005e000001")
+PERSON = Account(kind=Kind.PERSON, name="ada", role=Role.VIEWER)
+PROGRAM = Account(kind=Kind.PROGRAM, name="billing", role=Role.OPERATOR)
+
+
+def written(house: House, complaints: Complaints) -> list[tuple[str, str, str, dict[str, object]]]:
+    """Write down what is new, and tell all that is in the audit log."""
+    house.database.write_now(write, complaints.take())
+    return [(row.actor, row.action, row.target, row.detail) for row in house.complaints()]
+
+
+def test_a_row_tells_who_from_where_wanted_what(house: House) -> None:
+    complaints = Complaints(house.clock)
+    for account, deed in ((GATEWAY, "publish"), (PERSON, "subscribe"), (PROGRAM, "will")):
+        complaints.file(account, HERE, deed, f"topic of {account.name}")
+    assert written(house, complaints) == [
+        ("gateway: 02005e000001", "mqtt.forbidden-publish", "topic of 02005e000001", {}),
+        ("ada", "mqtt.forbidden-subscribe", "topic of ada", {}),
+        ("api-key: billing", "mqtt.forbidden-will", "topic of billing", {}),
+    ]
+    assert {row.address for row in house.complaints()} == {HERE}
+
+
+def test_a_minute_of_the_same_is_one_row_and_the_next_row_tells_how_often(house: House) -> None:
+    complaints = Complaints(house.clock)
+    for number in range(500):
+        complaints.file(PERSON, HERE, "publish", f"topic {number}")
+    house.clock.move(seconds=59)
+    complaints.file(PERSON, HERE, "publish", "topic 500")
+    assert len(written(house, complaints)) == 1
+    house.clock.move(seconds=2)
+    complaints.file(PERSON, HERE, "publish", "topic 501")
+    house.clock.move(seconds=61)
+    complaints.file(PERSON, HERE, "publish", "topic 502")
+    assert [(topic, detail) for _, _, topic, detail in written(house, complaints)] == [
+        ("topic 0", {}),
+        ("topic 501", {"before": 500}),
+        ("topic 502", {}),
+    ]
+
+
+def test_each_account_and_each_deed_has_rows_of_its_own(house: House) -> None:
+    complaints = Complaints(house.clock)
+    namesake = Account(kind=Kind.PROGRAM, name=PERSON.name, role=Role.VIEWER)
+    for _ in range(3):
+        for account in (PERSON, PROGRAM, GATEWAY, namesake):
+            for deed in ("publish", "subscribe"):
+                complaints.file(account, HERE, deed, "topic")
+    assert len(written(house, complaints)) == 8
+
+
+def test_another_address_or_password_makes_no_other_deed(house: House) -> None:
+    """Else who reconnects again and again would fill the log."""
+    complaints = Complaints(house.clock)
+    for number in range(50):
+        again = Account(kind=Kind.PERSON, name=PERSON.name, role=Role.ADMIN, proof=b"%d" % number)
+        complaints.file(again, f"192.0.2.{number}", "publish", "topic")
+    assert len(written(house, complaints)) == 1
+
+
+def test_a_long_topic_is_cut(house: House) -> None:
+    complaints = Complaints(house.clock)
+    complaints.file(PERSON, HERE, "publish", "\N{THERMOMETER}" * 65_000)
+    ((_, _, topic, _),) = written(house, complaints)
+    assert topic == "\N{THERMOMETER}" * 200
+
+
+def test_a_clock_that_goes_back_silences_nobody(house: House) -> None:
+    complaints = Complaints(house.clock)
+    complaints.file(PERSON, HERE, "publish", "first")
+    house.clock.move(seconds=-3600)
+    complaints.file(PERSON, HERE, "publish", "second")
+    assert [topic for _, _, topic, _ in written(house, complaints)] == ["first", "second"]
+
+
+def test_more_accounts_than_are_remembered_are_all_written_down(house: House) -> None:
+    complaints = Complaints(house.clock)
+    taken = 0
+    for number in range(10_001):
+        complaints.file(Account(kind=Kind.PERSON, name=f"p{number}"), HERE, "publish", "topic")
+        taken += len(complaints.take())
+    assert taken == 10_001
+
+
+async def test_what_clients_try_on_a_broker_is_in_the_audit_log(house: House) -> None:
+    gateway, viewer = house.gateway(), house.person(Role.VIEWER)
+    async with Site(house) as site:
+        for number in range(3):
+            client = await site.guest(gateway)
+            client.send(Publish(f"mt/gateways/request/02005e0000aa/read/{number}", b""))
+            assert await client.until_end() == []
+            other = await site.guest(viewer)
+            other.send(Subscribe(1, (("#", 1), ("mt/gateway/+/request/#", 1))))
+            assert await other.expect(Suback) == Suback(1, (128, 128))
+            _, answer = await site.client(viewer, will=Will("mt/x", b""))
+            assert answer == Connack(code=answer.code)
+            assert answer.code == 5
+        await until(lambda: len(house.complaints()) == 3)
+    assert [(row.actor, row.action, row.target, row.address) for row in house.complaints()] == [
+        (
+            f"gateway: {gateway.user}",
+            "mqtt.forbidden-publish",
+            "mt/gateways/request/02005e0000aa/read/0",
+            "127.0.0.1",
+        ),
+        (viewer.user, "mqtt.forbidden-subscribe", "#", "127.0.0.1"),
+        (viewer.user, "mqtt.forbidden-will", "mt/x", "127.0.0.1"),
+    ]
+
+
+async def test_nothing_is_lost_while_the_database_is_away(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    people = [house.person(Role.VIEWER) for _ in range(3)]
+    async with Site(house) as site:
+        clients = [await site.guest(each) for each in people]
+        with away(house.database):
+            for client in clients:
+                caplog.clear()
+                client.send(Publish("mt/x", b""))
+                assert await client.until_end() == []
+                await until(lambda: "cannot see whether accounts have changed" in caplog.text)
+        await until(lambda: len(house.complaints()) == 3)
+    assert [row.actor for row in house.complaints()] == [each.user for each in people]
+
+
+async def test_a_service_that_stops_writes_down_what_it_knows(house: House) -> None:
+    viewer = house.person(Role.VIEWER)
+    async with Site(house) as site:
+        client = await site.guest(viewer)
+        client.send(Publish("mt/x", b""))
+        assert await client.until_end() == []
+    assert [row.actor for row in house.complaints()] == [viewer.user]

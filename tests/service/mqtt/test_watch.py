@@ -1,0 +1,247 @@
+"""Changes of accounts take effect on MQTT clients that are connected, and on sessions of the absent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from meshfleet.broker import load
+from meshfleet.service.audit import log as audit
+from meshfleet.service.gateways import store as gateways
+from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish, Will
+from meshfleet.wire.rest import Role
+from tests.service.mqtt.house import away
+from tests.service.mqtt.site import Site, connect, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.service.mqtt.house import Credentials, House
+
+pytestmark = pytest.mark.anyio
+
+D = "02005e0000aa"
+REPORTS = "mt/gateway/+/device/#"
+
+Make: TypeAlias = "Callable[[House], Credentials]"
+Change: TypeAlias = "Callable[[House, Credentials], Credentials | None]"
+
+
+@pytest.fixture
+async def site(house: House) -> AsyncIterator[Site]:
+    async with Site(house) as running:
+        yield running
+
+
+def gateway(house: House) -> Credentials:
+    return house.gateway()
+
+
+def person(house: House) -> Credentials:
+    return house.person()
+
+
+def program(house: House) -> Credentials:
+    return house.program(seconds=100)
+
+
+def expire(house: House, _: Credentials) -> None:
+    house.clock.move(seconds=100)
+
+
+def report(who: Credentials) -> str:
+    return f"mt/gateway/{who.user}/device/{D}/measurement/8100"
+
+
+GONE: dict[str, tuple[Make, Change]] = {
+    "released": (gateway, lambda house, who: house.release(who)),
+    "removed": (person, lambda house, who: house.remove(who)),
+    "revoked": (program, lambda house, who: house.revoke(who)),
+    "expired": (program, expire),
+}
+"""After these an account is no more."""
+
+CHANGED: dict[str, tuple[Make, Change]] = {
+    "rotated": (gateway, lambda house, who: house.rotate(who)),
+    "role changed": (person, lambda house, who: house.change_role(who)),
+    "password changed": (person, lambda house, who: house.change_password(who)),
+}
+"""After these it holds with other credentials or rights."""
+
+gone = pytest.mark.parametrize(("make", "change"), GONE.values(), ids=GONE)
+changed = pytest.mark.parametrize(("make", "change"), CHANGED.values(), ids=CHANGED)
+anything = pytest.mark.parametrize(
+    ("make", "change"), [*GONE.values(), *CHANGED.values()], ids=[*GONE, *CHANGED]
+)
+
+
+@anything
+@pytest.mark.rule("broker-19")
+async def test_who_lost_something_is_cut_off_and_nobody_else_is(
+    house: House, site: Site, make: Make, change: Change
+) -> None:
+    who = make(house)
+    others = [await site.guest(each) for each in (house.gateway(), house.person(), house.program())]
+    clients = [await site.guest(who, clean=clean) for clean in (True, False)]  # the second ends the first
+    if who.user.startswith("person"):
+        clients.append(await site.guest(who, client_id="another"))
+    change(house, who)
+    for client in clients:
+        assert await client.until_end() == []
+    for other in others:
+        assert await other.until_pong() == []
+    assert len(site.broker.crowd) == len(others)
+
+
+@gone
+@pytest.mark.rule("broker-19")
+async def test_the_word_of_who_is_cut_off_no_longer_counts(
+    house: House, site: Site, make: Make, change: Change
+) -> None:
+    """Its last will is no exception. What it said while it could, was said."""
+    who, trusted = make(house), house.gateway()
+    viewer = await site.subscriber(house.person(Role.VIEWER), REPORTS)
+    will = Will(report(who if make is gateway else trusted), b"will", 1)
+    client = await site.guest(who, will=will if make is gateway else None)
+    if make is gateway:
+        client.send(Publish(report(who), b"before", 1, packet_id=1))
+        assert await client.expect(Puback) == Puback(1)
+        assert (await viewer.expect(Publish)).payload == b"before"
+    change(house, who)
+    assert await client.until_end() == []
+    marker = await site.guest(trusted)
+    marker.send(Publish(report(trusted), b"marker", 1, packet_id=1))
+    await marker.expect(Puback)
+    assert (await viewer.expect(Publish)).payload == b"marker"
+    _, answer = await site.client(who)
+    assert answer == Connack(code=answer.code)
+    assert answer.code == 4
+
+
+@gone
+async def test_sessions_of_an_account_that_is_no_more_are_forgotten(
+    house: House, site: Site, make: Make, change: Change
+) -> None:
+    who, other = make(house), house.gateway()
+    for each in (who, other):
+        client = await site.guest(each, clean=False)
+        client.send(Disconnect())
+        assert await client.until_end() == []
+    change(house, who)
+    await until(lambda: len(site.broker.sessions) == 1)
+    await until(lambda: _written(house) == [f"gateway {other.user}"])
+    _, answer = await site.client(other, clean=False)
+    assert answer == Connack(session_present=True)
+
+
+async def test_who_gets_a_name_anew_gets_no_session_of_the_one_before(house: House, site: Site) -> None:
+    before = house.gateway()
+    client = await site.subscriber(before, f"mt/gateway/{before.user}/request/#", clean=False)
+    house.release(before)
+    assert await client.until_end() == []
+    await until(lambda: len(site.broker.sessions) == 0)
+    _, answer = await site.client(house.claim(before.user), clean=False)
+    assert answer == Connack(session_present=False)
+
+
+@changed
+async def test_who_comes_back_with_what_holds_now_finds_its_session(
+    house: House, site: Site, make: Make, change: Change
+) -> None:
+    who = make(house)
+    client = await site.guest(who, clean=False)
+    now = change(house, who) or who
+    assert await client.until_end() == []
+    back, answer = await site.client(now, clean=False)
+    assert answer == Connack(session_present=True)
+    another = house.gateway()
+    stays = await site.guest(another)
+    house.release(another)
+    assert await stays.until_end() == [], "a look has passed"
+    assert await back.until_pong() == []
+
+
+async def test_old_credentials_do_not_hide_behind_new_ones(house: House, site: Site) -> None:
+    """Whoever stole a password is connected with it; its owner changes it, and connects at once."""
+    for number in range(8):
+        before = house.person()
+        thieves = [await site.guest(before, client_id=f"thief {each}") for each in range(number)]
+        after = house.change_password(before)
+        owner = await site.guest(after, client_id="owner")
+        for thief in thieves:
+            assert await thief.until_end() == []
+        await owner.close()
+
+
+async def test_who_came_with_new_credentials_stays_when_the_old_ones_are_cut_off(
+    house: House, site: Site
+) -> None:
+    before = house.person()
+    thief = await site.guest(before, client_id="thief")
+    after = house.change_password(before)
+    owner = await site.guest(after, client_id="owner")
+    assert await thief.until_end() == []
+    assert await owner.until_pong() == []
+
+
+async def test_what_changed_while_the_service_was_down_counts_when_it_is_up(house: House) -> None:
+    people = [house.gateway(), house.person(), house.program()]
+    async with Site(house) as site:
+        for each in people:
+            await site.guest(each, clean=False)
+    assert len(_written(house)) == 3
+    house.release(people[0])
+    house.remove(people[1])
+    async with Site(house) as site:
+        await until(lambda: len(site.broker.sessions) == 1)
+        assert [each.account.split()[0] for each in site.broker.sessions] == ["api-key"]
+
+
+@pytest.mark.rule("broker-19")
+async def test_who_is_let_in_while_its_account_ends_is_cut_off_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database says yes, the gateway is released, and only then the client is in."""
+    who = house.gateway()
+    asked, goes_on, looks = asyncio.Event(), asyncio.Event(), 0
+    read = house.database.read
+
+    async def slow(work: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal looks
+        answer = await read(work, *args, **kwargs)
+        if work is gateways.passwords:
+            asked.set()
+            await goes_on.wait()
+        looks += work is audit.mark
+        return answer
+
+    monkeypatch.setattr(house.database, "read", slow)
+    async with Site(house) as site:
+        client = await site.stranger()
+        client.send(connect(who))
+        await asked.wait()
+        house.release(who)
+        seen = looks
+        await until(lambda: looks >= seen + 3)
+        goes_on.set()
+        assert await client.until_end() == [Connack()]
+
+
+@pytest.mark.rule("broker-19")
+async def test_changes_take_effect_although_the_database_was_away(
+    house: House, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    who, other = house.gateway(), house.gateway()
+    client, stays = await site.guest(who), await site.guest(other)
+    with away(house.database):
+        await until(lambda: "cannot see whether accounts have changed" in caplog.text)
+        assert await client.until_pong() == []
+    house.release(who)
+    assert await client.until_end() == []
+    assert await stays.until_pong() == []
+
+
+def _written(house: House) -> list[str]:
+    return [row.account for row in house.database.read_now(load).sessions.values()]
