@@ -160,11 +160,11 @@ async def test_who_is_let_in_after_its_account_was_shut_out_shows_in_the_count(s
     gateway = await stage.stranger()
     gateway.send(connect(G))
     await stage.until(lambda: len(stage.door.waiting) == 1)
-    before = stage.broker.admitted
+    before = stage.broker.lobby.admitted
     stage.broker.expel(GATEWAY, forget=True)
     stage.door.waiting[0].set()
     assert await gateway.expect(Connack) == Connack()
-    assert stage.broker.admitted == before + 1
+    assert stage.broker.lobby.admitted == before + 1
     assert stage.broker.accounts() == [GATEWAY]
     stage.broker.expel(stage.broker.accounts()[0], forget=True)
     assert await gateway.until_end() == []

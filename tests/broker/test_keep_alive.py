@@ -37,7 +37,7 @@ def period() -> float:
 
 @pytest.fixture(autouse=True)
 def sweeps(monkeypatch: pytest.MonkeyPatch, period: float) -> None:
-    monkeypatch.setattr("meshfleet.broker.broker._SWEEP", period)
+    monkeypatch.setattr("meshfleet.broker.lobby._SWEEP", period)
 
 
 def only(stage: Stage) -> Connection:

@@ -75,7 +75,7 @@ async def test_connects_that_come_at_once_leave_one_connection(stage: Stage, *, 
     clients = [await stage.stranger() for _ in range(20)]
     for client in clients:
         client.send(connect(G, clean=clean), Subscribe(1, ((f"mt/gateway/{G}/#", 1),)))
-    await stage.until(lambda: stage.broker.admitted == len(clients))
+    await stage.until(lambda: stage.broker.lobby.admitted == len(clients))
     (kept,) = stage.broker.sessions
     await stage.until(lambda: len(kept.subscriptions) == 1)
     await stage.broker.publish(request(), b"{}")

@@ -1,0 +1,1 @@
+"""Whole stories, with the service as the program that people run."""

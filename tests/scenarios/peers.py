@@ -10,9 +10,11 @@ from contextlib import ExitStack
 from queue import Queue
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from msgspec import UNSET
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.cli.outside import PATIENCE
 from tests.mqttjs.driver import MqttJs
 from tests.mqttjs.lines import Options
 from tests.parts import MOSQUITTO_PUB, MOSQUITTO_SUB, need
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from tests.servers import Address
     from tests.service.mqtt.house import Credentials
 
-PATIENCE = 30.0
-"""Seconds until something must have happened; reached only when it never does."""
+_LONGEST = "120"
+"""Seconds that mosquitto_sub listens; reached only when it never hears what it should."""
 
 
 class Place(NamedTuple):
@@ -129,7 +131,7 @@ class Mosquitto(Peer):
         self._stack.close()
 
     def listen(self, wanted: str) -> None:
-        given = ["-t", wanted, "-q", "1", "-i", self._who.user, "-F", "%t %q %r %x", "-d"]
+        given = ["-t", wanted, "-q", "1", "-i", self._who.user, "-F", "%t %q %r %x", "-d", "-W", _LONGEST]
         command = ["stdbuf", "-oL", str(need(MOSQUITTO_SUB)), *given, *self._given()]
         self._listening = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
         self._stack.callback(self._listening.kill)
@@ -166,14 +168,12 @@ class Js(Peer):
         scheme, (host, port), authority = self._place
         self._client = MqttJs()
         self._client.__enter__()
-        options = Options(client_id=self._who.user, username=self._who.user, password=self._who.password)
-        if scheme in {"mqtts", "wss"}:
-            options = Options(
-                client_id=options.client_id,
-                username=options.username,
-                password=options.password,
-                ca=authority.read_text(),
-            )
+        options = Options(
+            client_id=self._who.user,
+            username=self._who.user,
+            password=self._who.password,
+            ca=authority.read_text() if scheme in {"mqtts", "wss"} else UNSET,
+        )
         assert not self._client.connect(f"{scheme}://{host}:{port}/mqtt", options)
         return self
 

@@ -27,11 +27,6 @@ REPORTS = "mt/gateway/+/device/#"
 GATEWAYS = "/api/v1/gateways"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Listens at all addresses, at ports that it was not told."""
@@ -137,6 +132,29 @@ def _figures(service: Service) -> dict[str, float]:
     return {name: float(value) for name, value in found if not name.endswith("_created")}
 
 
+# --- What is said there ---
+
+
+@pytest.mark.rule("broker-2", "broker-3")
+async def test_a_report_that_makes_no_sense_is_acknowledged_like_any_other(service: Service) -> None:
+    """Else its gateway would send it for ever, and nothing behind it."""
+    gateway = service.claim("02005e300006")
+    client = await service.guest(gateway)
+    own = f"mt/gateway/{gateway.user}/device"
+    said = [
+        (report(gateway.user), b"{"),
+        (report(gateway.user), b"\xff\xfe"),
+        (report(gateway.user), b""),
+        (report(gateway.user), bytes(262_145)),  # more than is taken
+        (f"{own}/nobody/measurement/8100", b"{}"),
+        (f"{own}/{D}/of-a-later-version/8100", b"{}"),
+    ]
+    for packet_id, (topic, payload) in enumerate(said, 1):
+        client.send(Publish(topic, payload, 1, packet_id=packet_id))
+        assert await client.expect(Puback) == Puback(packet_id)
+    assert await client.until_pong() == []
+
+
 # --- What ends a stay ---
 
 
@@ -197,3 +215,30 @@ async def test_a_service_that_stops_publishes_wills_and_keeps_what_is_owed(tmp_p
         assert (await ear.expect(Publish)).payload == b"will"
         assert await ear.until_pong() == []
         await service.hang_up()
+
+
+async def test_no_log_holds_what_somebody_came_with_or_said(tmp_path: Path) -> None:
+    with Service(tmp_path, *loopback("--mqtt"), "--log-level", "debug") as service:
+        issued = service.ask("POST", "/api/v1/api-keys", {"name": "billing", "role": "operator"})
+        gateway, person = service.claim("02005e300007"), service.person("otto", Role.OPERATOR)
+        program = person._replace(user="apikey", password=issued["key"])
+        for each in (gateway, person, program):
+            await service.guest(each)
+            _, answer = await service.knock(each._replace(password=f"not-{each.password}"))
+            assert answer.code == 4
+        asking = await service.guest(person, will=Will(_request(gateway.user), b"hidden-will", 1))
+        asking.send(Publish(_request(gateway.user), b'{"key":"hidden-key"}', 1, packet_id=1))
+        assert await asking.expect(Puback) == Puback(1)
+        asking.send(Publish("mt/forbidden", b"hidden-payload"))
+        assert await asking.until_end() == []
+        await service.hang_up()
+        code, errors = service.stop()
+    assert code == 0
+    assert "is refused: wrong user name or password" in errors
+    assert "it published where it may not" in errors
+    for secret in (PASSWORD, gateway.password, issued["key"], "hidden-"):
+        assert secret not in errors
+
+
+def _request(gateway: str) -> str:
+    return f"mt/gateway/{gateway}/request/{D}/read/8000"

@@ -119,6 +119,22 @@ def test_an_emulated_gateway_is_claimed_reports_and_answers(service: Service) ->
             assert program.end(SIGTERM)[::2] == (0, "")
 
 
+@pytest.mark.rule("broker-1", "broker-4", "rest-168")
+def test_a_gateway_is_told_to_come_through_tls_and_does(encrypted: Service, folder: Path) -> None:
+    told = encrypted.ask("POST", "/api/v1/gateways", {"mac": "02005e200002"})
+    mac, (host, port) = told["mac"], encrypted.mqtt["mqtts"]
+    assert told["broker"] == {"host": host, "port": port, "tls": True}
+    url = f"mqtts://{mac}:{told['password']}@{host}:{port}"
+    place = Place("mqtts", encrypted.mqtt["mqtts"], folder / "authority.pem")
+    given = ["gateway", "--broker", url, "--mac", mac, "--speed", "600", "--json"]
+    with Paho(place, Credentials("admin", PASSWORD)) as looker:
+        looker.listen(f"mt/gateway/{mac}/device/{mac}/heartbeat")
+        with Program(*given, "--tls-ca", str(folder / "authority.pem")) as program:
+            assert json.loads(program.line())["event"] == "connected"
+            assert looker.hear().topic.endswith("heartbeat")
+            assert program.end(SIGTERM)[::2] == (0, "")
+
+
 @pytest.mark.rule("broker-4", "gateway-46")
 def test_a_simulated_fleet_claims_its_gateways_and_reports(service: Service) -> None:
     place = Place("mqtt", service.mqtt["mqtt"], service.data)

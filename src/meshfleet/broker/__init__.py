@@ -1,6 +1,8 @@
 """The embedded MQTT 3.1.1 broker, in the process of the service.
 
-broker          the whole: who connects, and what becomes of what they send
+broker          the whole, as the service sees it
+lobby           clients come and go: who is let in, and with which session
+desk            what becomes of what they send
 connection      one client's connection: packets, keep-alive, pace
 sessions        all sessions, and whose they are
 session         what one client subscribed to and is owed

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from meshfleet.broker.access import NOBODY
 from meshfleet.errors import UnsupportedProtocol, WireError
@@ -21,9 +21,7 @@ from meshfleet.wire.mqtt.packets import (
     Packet,
     Pingreq,
     Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
     Pubrel,
     Subscribe,
     Unsubscribe,
@@ -32,42 +30,11 @@ from meshfleet.wire.mqtt.packets import (
 from meshfleet.wire.mqtt.parser import Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Protocol
-
     from meshfleet.broker.access import Account
+    from meshfleet.broker.desk import Desk
+    from meshfleet.broker.lobby import Lobby
     from meshfleet.broker.session import Session
     from meshfleet.settings import Limits
-
-    class House(Protocol):
-        """What a connection leads to."""
-
-        buffer: memoryview
-        """For reading into."""
-
-        def arrived(self, connection: Connection) -> bool:
-            """Somebody connects; False: there is no room."""
-
-        def introduced(self, connection: Connection, connect: Connect) -> None:
-            """And says who it is."""
-
-        def published(self, connection: Connection, messages: Sequence[Publish], size: int) -> None:
-            """Publishes messages, in so many bytes."""
-
-        def published_large(self, connection: Connection, message: Oversized) -> None:
-            """Publishes one that is too large; its payload is gone."""
-
-        def released(self, connection: Connection, packet_id: int) -> None:
-            """Lets go of a message at QoS 2."""
-
-        def subscribed(self, connection: Connection, ask: Subscribe) -> None:
-            """Asks for topics."""
-
-        def unsubscribed(self, connection: Connection, ask: Unsubscribe) -> None:
-            """And no longer wants some."""
-
-        def left(self, connection: Connection) -> None:
-            """Is gone."""
 
 
 _log = logging.getLogger(__name__)
@@ -92,15 +59,17 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_buffer",
         "_closed",
         "_deadline",
+        "_desk",
         "_due",
         "_early",
         "_held",
-        "_house",
         "_is_slowed",
         "_left",
         "_limits",
+        "_lobby",
         "_loop",
         "_out",
         "_parser",
@@ -120,9 +89,11 @@ class Connection(asyncio.BufferedProtocol):
         "writable",
     )
 
-    def __init__(self, house: House, limits: Limits) -> None:
-        self._house = house
+    def __init__(self, lobby: Lobby, desk: Desk, limits: Limits, buffer: memoryview) -> None:
+        self._lobby = lobby
+        self._desk = desk
         self._limits = limits
+        self._buffer = buffer
         self._loop = asyncio.get_running_loop()
         self._parser = Parser(FROM_CLIENTS, limit=limits.packet_size, pass_over=True)
         self._left = limits.publish_rate
@@ -168,7 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         early, self._early = self._early or [], None
         self.release()
-        self._take(early, 0)
+        if self.session is not None:
+            self._take(self.session, early, 0)
 
     def refuse(self, code: Accept) -> None:
         """Do not let the client in."""
@@ -245,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.close()
                 self._loop.call_later(_LINGER, self._abort)
-        self._house.left(self)
+        self._lobby.leave(self)
 
     # What asyncio calls
 
@@ -257,18 +229,18 @@ class Connection(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._house.arrived(self):
+        if not self._lobby.enter(self):
             self._closed = True
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to read to: nobody else uses it before `buffer_updated` returns."""
         del sizehint
-        return self._house.buffer
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Something was read."""
-        self.data_received(bytes(self._house.buffer[:nbytes]))
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         """Pass on what came."""
@@ -278,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         if session is not None:
             if (message := parser.message(data)) is not None:
                 self.heard = True
-                self._house.published(self, (message,), len(data))
+                self._desk.publish(self, session, (message,), len(data))
                 self._left -= 1
                 if self._left < 0:
                     self._slow_down()
@@ -289,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         packets = parser.feed(data)
         if session is not None:
-            self._take(packets, len(data))
+            self._take(session, packets, len(data))
         elif packets:
             self._introduce(packets)
         if parser.fault is not None and not self._closed:
@@ -334,22 +306,44 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._early = rest
         self.hold()
-        self._house.introduced(self, first)
+        self._lobby.introduce(self, first)
 
-    def _take(self, packets: list[Packet], size: int) -> None:
+    def _take(self, session: Session, packets: list[Packet], size: int) -> None:
         if not packets or self._closed:
             return
         self.heard = True
         if set(map(type, packets)) == _ONLY_MESSAGES:
-            self._house.published(self, packets, size)  # type: ignore[arg-type] # just seen
+            self._desk.publish(self, session, packets, size)  # type: ignore[arg-type] # just seen
         else:
             for packet in packets:
-                if not self.is_open:
-                    return
-                _ACTIONS[type(packet)](self, packet)
+                if self.is_open:
+                    self._act(session, packet)
         self._left -= len(packets)
         if self._left < 0:
             self._slow_down()
+
+    def _act(self, session: Session, packet: Packet) -> None:
+        """Do what one packet asks for."""
+        match packet:
+            case Oversized():
+                self._desk.publish_large(self, packet)
+            case Publish():
+                self._desk.publish(self, session, (packet,), len(packet.payload))
+            case Puback():
+                session.acknowledged((packet.packet_id,))
+            case Pubrel():
+                self._desk.release(self, session, packet.packet_id)
+            case Subscribe():
+                self._desk.subscribe(self, session, packet)
+            case Unsubscribe():
+                self._desk.unsubscribe(self, session, packet)
+            case Pingreq():
+                self.send(PINGRESP)
+            case Disconnect():
+                self.will = None  # [MQTT-3.14.4-3]
+                self.close("it took its leave")
+            case _:  # a second CONNECT [MQTT-3.1.0-2], or an answer to QoS 2, at which we send nothing
+                self.close(f"{type(packet).__name__} has no place here")
 
     def _slow_down(self) -> None:
         """Read no more from who sends too fast, until its next second begins."""
@@ -372,48 +366,3 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self.writable and self._transport.get_write_buffer_size() > self._limits.queue_bytes:
             self.too_slow()
-
-    # What a client does once it is known
-
-    def _publish(self, message: Publish) -> None:
-        self._house.published(self, [message], len(message.payload))
-
-    def _publish_large(self, message: Oversized) -> None:
-        self._house.published_large(self, message)
-
-    def _acknowledge(self, packet: Puback) -> None:
-        cast("Session", self.session).acknowledged((packet.packet_id,))
-
-    def _release(self, packet: Pubrel) -> None:
-        self._house.released(self, packet.packet_id)
-
-    def _subscribe(self, ask: Subscribe) -> None:
-        self._house.subscribed(self, ask)
-
-    def _unsubscribe(self, ask: Unsubscribe) -> None:
-        self._house.unsubscribed(self, ask)
-
-    def _ping(self, _: Pingreq) -> None:
-        self.send(PINGRESP)
-
-    def _leave(self, _: Disconnect) -> None:
-        self.will = None  # [MQTT-3.14.4-3]
-        self.close("it took its leave")
-
-    def _break(self, packet: Packet) -> None:
-        self.close(f"{type(packet).__name__} has no place here")
-
-
-_ACTIONS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
-    Publish: Connection._publish,  # noqa: SLF001 # the table is part of the class
-    Oversized: Connection._publish_large,  # noqa: SLF001
-    Puback: Connection._acknowledge,  # noqa: SLF001
-    Pubrel: Connection._release,  # noqa: SLF001
-    Subscribe: Connection._subscribe,  # noqa: SLF001
-    Unsubscribe: Connection._unsubscribe,  # noqa: SLF001
-    Pingreq: Connection._ping,  # noqa: SLF001
-    Disconnect: Connection._leave,  # noqa: SLF001
-    Connect: Connection._break,  # noqa: SLF001 # the second one [MQTT-3.1.0-2]
-    Pubrec: Connection._break,  # noqa: SLF001 # answers to QoS 2, which we never send
-    Pubcomp: Connection._break,  # noqa: SLF001
-}

@@ -58,7 +58,6 @@ class Session:
         "_stock",
         "account",
         "client_id",
-        "dropped",
         "left_at",
         "line",
         "number",
@@ -81,8 +80,6 @@ class Session:
         """Packet ids of messages at QoS 2 that came and were not released."""
         self.size = 0
         """Bytes that are owed."""
-        self.dropped = 0
-        """Messages that found the queue full since the client was here."""
         self._stock = stock
         self._ledger = ledger
         self._flight: dict[int, Letter] = {}
@@ -156,7 +153,6 @@ class Session:
         """Send again what was not acknowledged, on another connection, and then the rest."""
         self.line = line
         self.left_at = None
-        self.dropped = 0
         self.forget(lambda letter: letter.volatile or letter.is_over(now))
         for packet_id, letter in self._flight.items():
             line.send(again(letter.numbered(packet_id)))  # [MQTT-3.3.1-1]
@@ -213,7 +209,6 @@ class Session:
 
     def _drop(self) -> None:
         """Drop what is newest: the client cannot be told, and nobody else may wait for it."""
-        self.dropped += 1
         self._stock.dropped += 1
         if self.line is not None:
             self.line.too_slow()

@@ -1,0 +1,1 @@
+"""The accounts of the service at the door of its broker."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +23,7 @@ from meshfleet.service.gateways import store as gateways
 from meshfleet.service.operations.figures import Figures
 from meshfleet.wire.ids import Mac
 from meshfleet.wire.rest import Role
+from tests.broker.stage import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,20 +43,6 @@ class Credentials(NamedTuple):
 
     user: str
     password: str
-
-
-class Clock:
-    """The time of the wall in milliseconds, and as much more as a test wants."""
-
-    def __init__(self) -> None:
-        self._ahead = 0
-
-    def __call__(self) -> int:
-        return time.time_ns() // 1_000_000 + self._ahead
-
-    def move(self, *, seconds: float) -> None:
-        """Let so much time pass."""
-        self._ahead += round(seconds * 1000)
 
 
 class House:

@@ -48,8 +48,7 @@ class Site:
 
     async def client(self, who: Credentials, **options: object) -> tuple[Raw, Connack]:
         """Somebody who connects, and what the broker says to it. `options` are those of a CONNECT."""
-        client = await Raw.open(self._listener.getsockname()[1])
-        self._clients.append(client)
+        client = await self.stranger()
         client.send(connect(who, **options))
         return client, await client.expect(Connack)
 

@@ -10,7 +10,7 @@ import pytest
 from meshfleet.broker import load
 from meshfleet.service.audit import log as audit
 from meshfleet.service.gateways import store as gateways
-from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish, Will
+from meshfleet.wire.mqtt.packets import Accept, Connack, Disconnect, Puback, Publish, Will
 from meshfleet.wire.rest import Role
 from tests.service.mqtt.house import away
 from tests.service.mqtt.site import Site, connect, until
@@ -95,29 +95,24 @@ async def test_who_lost_something_is_cut_off_and_nobody_else_is(
     assert len(site.broker.crowd) == len(others)
 
 
-@gone
 @pytest.mark.rule("broker-19")
-async def test_the_word_of_who_is_cut_off_no_longer_counts(
-    house: House, site: Site, make: Make, change: Change
-) -> None:
-    """Its last will is no exception. What it said while it could, was said."""
-    who, trusted = make(house), house.gateway()
+@pytest.mark.parametrize("kind", ["released", "rotated"])
+async def test_the_word_of_who_is_cut_off_no_longer_counts(house: House, site: Site, kind: str) -> None:
+    """Its will is no exception. What it said while it could, was said."""
+    who, trusted = house.gateway(), house.gateway()
     viewer = await site.subscriber(house.person(Role.VIEWER), REPORTS)
-    will = Will(report(who if make is gateway else trusted), b"will", 1)
-    client = await site.guest(who, will=will if make is gateway else None)
-    if make is gateway:
-        client.send(Publish(report(who), b"before", 1, packet_id=1))
-        assert await client.expect(Puback) == Puback(1)
-        assert (await viewer.expect(Publish)).payload == b"before"
-    change(house, who)
+    client = await site.guest(who, will=Will(report(who), b"will", 1))
+    client.send(Publish(report(who), b"before", 1, packet_id=1))
+    assert await client.expect(Puback) == Puback(1)
+    assert (await viewer.expect(Publish)).payload == b"before"
+    {**GONE, **CHANGED}[kind][1](house, who)
     assert await client.until_end() == []
     marker = await site.guest(trusted)
     marker.send(Publish(report(trusted), b"marker", 1, packet_id=1))
-    await marker.expect(Puback)
+    assert await marker.expect(Puback) == Puback(1)
     assert (await viewer.expect(Publish)).payload == b"marker"
     _, answer = await site.client(who)
-    assert answer == Connack(code=answer.code)
-    assert answer.code == 4
+    assert answer.code == Accept.BAD_CREDENTIALS
 
 
 @gone
@@ -165,7 +160,7 @@ async def test_who_comes_back_with_what_holds_now_finds_its_session(
 
 async def test_old_credentials_do_not_hide_behind_new_ones(house: House, site: Site) -> None:
     """Whoever stole a password is connected with it; its owner changes it, and connects at once."""
-    for number in range(8):
+    for number in range(1, 6):
         before = house.person()
         thieves = [await site.guest(before, client_id=f"thief {each}") for each in range(number)]
         after = house.change_password(before)

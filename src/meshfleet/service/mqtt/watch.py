@@ -54,7 +54,7 @@ class Watch:
     async def _look(self) -> None:
         if new := self._complaints.take():
             await self._database.write(complaining.write, new)
-        accounts, admitted = self._broker.accounts(), self._broker.admitted
+        accounts, admitted = self._broker.accounts(), self._broker.lobby.admitted
         mark = await self._database.read(audit.mark)
         # Keys also expire, which is no change; and who came in meanwhile may have been overtaken by one.
         expires = any(account.kind is Kind.PROGRAM for account in accounts)

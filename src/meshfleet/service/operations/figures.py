@@ -78,7 +78,7 @@ class _BrokerFigures(Collector):
             ("received", "Messages that MQTT clients published.", stock.received),
             ("delivered", "Messages that were sent to MQTT clients.", stock.delivered),
             ("dropped", "Messages that MQTT clients did not get: absent, or too slow.", stock.dropped),
-            ("admitted", "MQTT clients that were let in.", broker.admitted),
-            ("refused", "MQTT clients that were not let in.", broker.refused),
+            ("admitted", "MQTT clients that were let in.", broker.lobby.admitted),
+            ("refused", "MQTT clients that were not let in.", broker.lobby.refused),
         ):
             yield CounterMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)

@@ -1,0 +1,147 @@
+"""What becomes of what clients send: their messages, their subscriptions, and their answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.broker.journal import FULL
+from meshfleet.wire.mqtt.encoder import encode
+from meshfleet.wire.mqtt.packets import REFUSED, Pubcomp, Pubrec, Suback, Unsuback
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.broker.connection import Connection
+    from meshfleet.broker.door import Door
+    from meshfleet.broker.journal import Journal
+    from meshfleet.broker.post import Post
+    from meshfleet.broker.session import Session
+    from meshfleet.broker.stock import Stock
+    from meshfleet.settings import Limits
+    from meshfleet.wire.mqtt.packets import Oversized, Publish, Subscribe, Unsubscribe
+
+_LONGEST_FILTER: Final = 1024
+"""Bytes; longer ones do not fit into an index of every database."""
+_DEEPEST_FILTER: Final = 32
+"""Levels."""
+
+
+class Desk:
+    """Serves clients that were let in."""
+
+    def __init__(self, *, post: Post, journal: Journal, door: Door, stock: Stock, limits: Limits) -> None:
+        self._post = post
+        self._journal = journal
+        self._door = door
+        self._stock = stock
+        self._limits = limits
+
+    def publish(
+        self, connection: Connection, session: Session, messages: Sequence[Publish], size: int
+    ) -> None:
+        """Take messages that came in so many bytes.
+
+        A hot path: most of them are reports, and go straight into the round.
+        """
+        if connection.version != self._post.version:
+            connection.version = self._post.version
+            connection.quiet = self._post.quiet(connection.access.fronts)
+        current, quiet = self._journal.round, connection.quiet
+        consume, packet_ids = current.reports.append, current.acks.setdefault(connection, [])
+        for message in messages:
+            topic = message.topic
+            if quiet and topic.startswith(quiet) and message.qos == 1 and not message.retain:
+                consume(message)
+                packet_ids.append(message.packet_id)
+            elif connection.access.may_publish(topic):
+                self._pass_on(connection, session, message, packet_ids)
+            else:
+                self._forbid(connection, topic)
+                break
+        current.size += size
+        self._stock.received += len(messages)
+        if not current.is_urgent:
+            self._journal.hurry()
+        if current.size > FULL and connection.is_open:  # let it wait for the next round
+            connection.hold()
+            self._journal.hold(connection)
+
+    def _pass_on(
+        self, connection: Connection, session: Session, message: Publish, packet_ids: list[int]
+    ) -> None:
+        if message.qos > 1:
+            if message.packet_id not in session.received:  # [MQTT-4.3.3-2]
+                session.received.add(message.packet_id)
+                self._journal.save_received(session, message.packet_id, is_open=True)
+                self._post.pass_on(message, session.account)
+            self._journal.then(partial(connection.send, encode(Pubrec(message.packet_id))))
+            return
+        self._post.pass_on(message, session.account)
+        if message.qos:
+            packet_ids.append(message.packet_id)
+
+    def publish_large(self, connection: Connection, message: Oversized) -> None:
+        """Take note of a message that is larger than we take.
+
+        A report is acknowledged all the same, or its gateway would send it for ever; the consumer is told.
+        """
+        if not connection.access.may_publish(message.topic):
+            self._forbid(connection, message.topic)
+        elif not self._post.way(message.topic).is_consumed or message.qos > 1:
+            connection.close(f"it published {message.size} bytes at once")
+        else:
+            self._journal.round.reports.append(message)
+            if message.qos:
+                self._journal.round.acks.setdefault(connection, []).append(message.packet_id)
+            self._journal.hurry()
+
+    def release(self, connection: Connection, session: Session, packet_id: int) -> None:
+        """Let go of a message at QoS 2: its id may come again [MQTT-4.3.3-2]."""
+        if packet_id in session.received:
+            session.received.discard(packet_id)
+            self._journal.save_received(session, packet_id, is_open=False)
+        self._answer(connection, session, encode(Pubcomp(packet_id)))
+
+    def subscribe(self, connection: Connection, session: Session, ask: Subscribe) -> None:
+        """Grant what a client asks for, filter by filter."""
+        codes = [self._grant(connection, session, *each) for each in ask.filters]
+        self._answer(connection, session, encode(Suback(ask.packet_id, tuple(codes))))
+
+    def _grant(self, connection: Connection, session: Session, wanted: str, qos: int) -> int:
+        mine = session.subscriptions
+        if wanted not in mine and len(mine) >= self._limits.subscriptions:
+            return REFUSED
+        if not connection.access.may_read(wanted):
+            self._take_note(connection, "subscribe", wanted)
+            return REFUSED
+        if len(wanted.encode()) > _LONGEST_FILTER or wanted.count("/") >= _DEEPEST_FILTER:
+            return REFUSED
+        mine[wanted] = granted = min(qos, 1)
+        self._journal.save_subscription(session, wanted, granted)
+        self._post.subscribe(session, wanted, granted)
+        return granted
+
+    def unsubscribe(self, connection: Connection, session: Session, ask: Unsubscribe) -> None:
+        """Forget what a client no longer wants."""
+        for wanted in ask.filters:
+            if session.subscriptions.pop(wanted, None) is not None:
+                self._post.unsubscribe(session, wanted)
+                self._journal.save_subscription(session, wanted, None)
+        self._answer(connection, session, encode(Unsuback(ask.packet_id)))
+
+    def _answer(self, connection: Connection, session: Session, data: bytes) -> None:
+        """Answer at once, or when it is written down what the answer promises."""
+        if session.number is None:
+            connection.send(data)
+        else:
+            self._journal.then(partial(connection.send, data))
+
+    def _forbid(self, connection: Connection, topic: str) -> None:
+        """A forbidden publish ends the connection: MQTT 3.1.1 has no other way to say no (broker-16)."""
+        self._take_note(connection, "publish", topic)
+        connection.close("it published where it may not")
+
+    def _take_note(self, connection: Connection, deed: str, topic: str) -> None:
+        if connection.account is not None:
+            self._door.forbidden(connection.account, connection.address, deed, topic)

@@ -1,0 +1,166 @@
+"""Clients come and go: who is let in, with which session, and what is done when they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.broker.access import Access, Kind
+from meshfleet.broker.door import NotAdmitted
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.wire.mqtt.packets import Accept, Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.broker.access import Account
+    from meshfleet.broker.connection import Connection
+    from meshfleet.broker.crowd import Crowd
+    from meshfleet.broker.door import Door
+    from meshfleet.broker.journal import Journal
+    from meshfleet.broker.post import Post
+    from meshfleet.broker.sessions import Sessions
+    from meshfleet.wire.mqtt.packets import Connect
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_CLIENT_ID: Final = 256
+"""Characters."""
+
+_SWEEP: Final = 1.0
+"""Seconds between two looks at all connections."""
+_TIDY: Final = 10
+"""Sweeps between two looks at all sessions."""
+
+
+class Lobby:
+    """Lets clients in, as long as it runs."""
+
+    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+        self,
+        *,
+        door: Door,
+        crowd: Crowd,
+        sessions: Sessions,
+        post: Post,
+        journal: Journal,
+        now: Callable[[], int],
+        prefix: str,
+    ) -> None:
+        self._door = door
+        self._crowd = crowd
+        self._sessions = sessions
+        self._post = post
+        self._journal = journal
+        self._now = now
+        self._prefix = prefix
+        self._tasks: asyncio.TaskGroup | None = None
+        self._turns = 0
+        self.admitted = 0
+        """Clients that were let in so far."""
+        self.refused = 0
+        """Clients that were not."""
+
+    async def run(self) -> None:
+        """Let clients in until cancelled, and look after those who say nothing."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                await self._sweep()
+        finally:
+            self._tasks = None
+
+    def enter(self, connection: Connection) -> bool:
+        """Somebody connects; False: there is no room."""
+        return self._tasks is not None and self._crowd.enter(connection)
+
+    def introduce(self, connection: Connection, connect: Connect) -> None:
+        """And says who it is."""
+        self._turns += 1
+        connection.turn = self._turns
+        if self._tasks is not None:
+            self._tasks.create_task(self._admit(connection, connect), name="broker.admit")
+
+    async def _admit(self, connection: Connection, connect: Connect) -> None:
+        try:
+            _check_client_id(connect)
+            account = await self._door.admit(connect, connection.address)
+            if connection.is_open:
+                self._let_in(connection, connect, account)
+        except NotAdmitted as exc:
+            _log.info("%s is refused: %s", connection, exc)
+            self._refuse(connection, exc.accept)
+        except DatabaseUnavailable as exc:
+            _log.warning("%s is refused: %s", connection, exc)
+            self._refuse(connection, Accept.SERVER_UNAVAILABLE)
+
+    def _refuse(self, connection: Connection, code: Accept) -> None:
+        self.refused += 1
+        connection.refuse(code)
+
+    def _let_in(self, connection: Connection, connect: Connect, account: Account) -> None:
+        client_id = _client_id(connect, account)
+        access = Access(account, self._prefix)
+        if connect.will is not None and not access.may_publish(connect.will.topic):
+            self._door.forbidden(account, connection.address, "will", connect.will.topic)
+            raise NotAdmitted(Accept.NOT_AUTHORIZED, "its will is forbidden")
+        connection.account, connection.access = account, access
+        before = self._sessions.line(str(account), client_id)
+        if before is not None and before.turn > connection.turn:
+            connection.close("its client has connected anew")
+            return
+        if not self._crowd.name(connection, instead_of=before):
+            raise NotAdmitted(Accept.SERVER_UNAVAILABLE, "its account has too many connections")
+        opened = self._sessions.open(str(account), client_id, access, clean=connect.clean)
+        self.admitted += 1
+        connection.will = connect.will
+        connection.keep_alive = float(connect.keep_alive)
+        connection.session = opened.session
+        opened.session.resume(connection, self._now())
+        self._journal.save_session(opened.session)
+        welcome = partial(connection.welcome, session_present=opened.is_present)
+        if opened.must_wait:
+            self._journal.then(welcome)
+        else:
+            welcome()
+
+    def leave(self, connection: Connection) -> None:
+        """Somebody is gone."""
+        self._crowd.leave(connection)
+        session, will = connection.session, connection.will
+        if session is None:
+            return
+        if session.line is connection:
+            self._sessions.leave(session, self._now())
+        if will is not None:  # [MQTT-3.1.2-8]
+            message = Publish(will.topic, will.payload, will.qos, will.retain)
+            self._post.pass_on(message, str(connection.account))
+            self._journal.hurry()
+
+    async def _sweep(self) -> None:
+        loop, count = asyncio.get_running_loop(), 0
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now, count = loop.time(), count + 1
+            for connection in self._crowd:
+                connection.check(now)
+            if count % _TIDY == 0:
+                self._sessions.tidy(self._now())
+
+
+def _check_client_id(connect: Connect) -> None:
+    """Whether anybody may come with this client id."""
+    if not connect.client_id and not connect.clean:
+        raise NotAdmitted(Accept.IDENTIFIER_REJECTED, "it has no client id")  # [MQTT-3.1.3-8]
+    if len(connect.client_id) > _LONGEST_CLIENT_ID:
+        raise NotAdmitted(Accept.IDENTIFIER_REJECTED, "its client id is too long")
+
+
+def _client_id(connect: Connect, account: Account) -> str:
+    """The client id, if the account may have it."""
+    client_id = connect.client_id
+    if account.kind is Kind.GATEWAY and client_id not in {account.name, account.name.upper()}:
+        raise NotAdmitted(Accept.IDENTIFIER_REJECTED, "the client id of a gateway is its MAC")  # broker-5
+    return client_id or f"unnamed-{secrets.token_hex(8)}"  # [MQTT-3.1.3-6]
