@@ -105,18 +105,14 @@ def _front(rule: _Levels) -> str | None:
 
 
 def _covers(rule: _Levels, wanted: Sequence[str]) -> bool:
-    """Whether a rule holds for all that a filter matches."""
-    for place, level in enumerate(rule):
-        if level == "#":
-            return True
-        if place >= len(wanted) or wanted[place] == "#":
-            return False
-        if not _covers_level(level, wanted[place]):
-            return False
-    return len(rule) == len(wanted)
+    """Whether a rule, which ends in `#`, holds for all that a filter matches."""
+    *place, _ = rule
+    return len(wanted) >= len(place) and all(map(_covers_level, place, wanted))
 
 
 def _covers_level(level: str, wanted: str) -> bool:
+    if wanted == "#":
+        return False
     if level == _ANY_MAC:
         return wanted == "+" or _MAC.fullmatch(wanted) is not None
     return level in {"+", wanted}

@@ -66,9 +66,11 @@ class Connection(asyncio.BufferedProtocol):
         "_due",
         "_early",
         "_held",
+        "_is_doomed",
         "_is_slowed",
         "_left",
         "_limits",
+        "_linger",
         "_lobby",
         "_loop",
         "_out",
@@ -103,10 +105,11 @@ class Connection(asyncio.BufferedProtocol):
         self._due = 0
         self._early: list[Packet] | None = None
         """What came behind a CONNECT that is not answered yet."""
-        self._closed = self._welcomed = False
+        self._closed = self._is_doomed = self._welcomed = False
         self._held = 0
         self._deadline = self._loop.time() + limits.connect_seconds
         self._slow_since: float | None = None
+        self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.address = ""
         self.account: Account | None = None
@@ -129,8 +132,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
-        return not self._closed
+        """Whether it has not ended, and is not about to."""
+        return not self._closed and not self._is_doomed
 
     def welcome(self, *, session_present: bool) -> None:
         """Let the client in. Nothing leaves before this [MQTT-3.2.0-1]; what it said early comes now."""
@@ -150,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop, together with all others of the turn."""
-        if self._closed:
+        if self._closed or self._is_doomed:
             return
         if not self._out and self._welcomed:
             self._loop.call_soon(self._flush)
@@ -202,7 +205,9 @@ class Connection(asyncio.BufferedProtocol):
 
         Not now: its will may reach others that are too slow, theirs again others, and so on.
         """
-        self._loop.call_soon(partial(self.close, "it reads too slowly", at_once=True))
+        if not self._is_doomed:
+            self._is_doomed = True
+            self._loop.call_soon(partial(self.close, "it reads too slowly", at_once=True))
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
         """End the connection. What was to be sent before still leaves, unless it must end at once."""
@@ -216,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._abort()
             else:
                 self._transport.close()
-                self._loop.call_later(_LINGER, self._abort)
+                self._linger = self._loop.call_later(_LINGER, self._abort)
         self._lobby.leave(self)
 
     # What asyncio calls
@@ -258,6 +263,8 @@ class Connection(asyncio.BufferedProtocol):
             if landed := parser.pubacks(data):
                 self.heard = True
                 self._left -= len(landed) - session.acknowledged(landed)
+                if self._left < 0:
+                    self._slow_down()
                 return
         packets = parser.feed(data)
         if session is not None:
@@ -286,6 +293,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client went, or the network did."""
         del exc
+        if self._linger is not None:
+            self._linger.cancel()
         self._transport = None  # asyncio fails to abort what was closed with bytes to send, and is closed
         self.close("the client is gone")
 
@@ -328,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
             case Oversized():
                 self._desk.publish_large(self, packet)
             case Publish():
-                self._desk.publish(self, session, (packet,), len(packet.payload))
+                self._desk.publish(self, session, (packet,), len(packet.topic) + len(packet.payload))
             case Puback():
                 session.acknowledged((packet.packet_id,))
             case Pubrel():

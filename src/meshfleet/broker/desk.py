@@ -26,6 +26,9 @@ _LONGEST_FILTER: Final = 1024
 _DEEPEST_FILTER: Final = 32
 """Levels."""
 
+_ANSWER: Final = 512
+"""Bytes that an answer takes while it waits for its round, about."""
+
 
 class Desk:
     """Serves clients that were let in."""
@@ -59,11 +62,16 @@ class Desk:
             else:
                 self._forbid(connection, topic)
                 break
-        current.size += size
         self._stock.received += len(messages)
         if not current.is_urgent:
             self._journal.hurry()
-        if current.size > FULL and connection.is_open:  # let it wait for the next round
+        self._fill(connection, size)
+
+    def _fill(self, connection: Connection, size: int) -> None:
+        """Count what somebody puts into the round; who finds it full waits for the next one."""
+        current = self._journal.round
+        current.size += size
+        if current.size > FULL and connection.is_open:
             connection.hold()
             self._journal.hold(connection)
 
@@ -95,6 +103,7 @@ class Desk:
             if message.qos:
                 self._journal.round.acks.setdefault(connection, []).append(message.packet_id)
             self._journal.hurry()
+            self._fill(connection, len(message.topic))
 
     def release(self, connection: Connection, session: Session, packet_id: int) -> None:
         """Let go of a message at QoS 2: its id may come again [MQTT-4.3.3-2]."""
@@ -105,7 +114,11 @@ class Desk:
 
     def subscribe(self, connection: Connection, session: Session, ask: Subscribe) -> None:
         """Grant what a client asks for, filter by filter."""
-        codes = [self._grant(connection, session, *each) for each in ask.filters]
+        codes = []
+        for wanted, qos in ask.filters:
+            codes.append(self._grant(connection, session, wanted, qos))
+            if not connection.is_open:  # it cannot keep up with what is retained
+                return
         self._answer(connection, session, encode(Suback(ask.packet_id, tuple(codes))))
 
     def _grant(self, connection: Connection, session: Session, wanted: str, qos: int) -> int:
@@ -136,6 +149,7 @@ class Desk:
             connection.send(data)
         else:
             self._journal.then(partial(connection.send, data))
+            self._fill(connection, _ANSWER)
 
     def _forbid(self, connection: Connection, topic: str) -> None:
         """A forbidden publish ends the connection: MQTT 3.1.1 has no other way to say no (broker-16)."""

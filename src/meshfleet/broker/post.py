@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 1 << 17
 """Topics whose way is remembered. Gateways repeat their few topics for ever."""
+_LONGEST_TOPIC: Final = 256
+"""Characters of such a topic."""
+_SHARED: Final = 4096
+"""Different ways that are remembered."""
 
 
 class Way(NamedTuple):
@@ -62,6 +66,8 @@ class Post:
         self._consumed = [wanted.split("/") for wanted in consumed]
         self._is_consumed = re.compile("|".join(map(_pattern, consumed)), re.DOTALL)
         self._ways: dict[str, Way] = {}
+        self._shared: dict[Way, Way] = {}
+        """Most topics share their way with many others."""
         self.version = 0
         """Another as soon as somebody subscribes, or no longer does."""
 
@@ -99,9 +105,8 @@ class Post:
         known = self._ways.get(topic)
         if known is None:
             known = self._find(topic)
-            if len(self._ways) >= _REMEMBERED:
-                self._ways.clear()
-            self._ways[topic] = known
+            if len(topic) <= _LONGEST_TOPIC:
+                known = self._remember(topic, known)
         return known
 
     def pass_on(self, message: Publish, account: str) -> None:
@@ -118,7 +123,17 @@ class Post:
 
     def _change(self) -> None:
         self.version += 1
+        self._forget()
+
+    def _remember(self, topic: str, way: Way) -> Way:
+        if len(self._ways) >= _REMEMBERED or len(self._shared) >= _SHARED:
+            self._forget()
+        self._ways[topic] = shared = self._shared.setdefault(way, way)
+        return shared
+
+    def _forget(self) -> None:
         self._ways.clear()
+        self._shared.clear()
 
     def _find(self, topic: str) -> Way:
         is_consumed = self._is_consumed.fullmatch(topic) is not None

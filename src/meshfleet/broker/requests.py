@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from meshfleet.errors import WireError
 from meshfleet.wire.payload import read_object
@@ -28,9 +29,16 @@ class RequestRules:
 def carries_key(payload: bytes) -> bool:
     """Whether a request holds a key, which is never written down. What nobody can read may hold one."""
     try:
-        return not _KEYS.isdisjoint(read_object(payload or b"{}"))
+        return _holds_key(read_object(payload or b"{}"))
     except WireError:
         return True
+
+
+def _holds_key(part: Any) -> bool:
+    """Whether there is a key at any depth, of which a payload has few."""
+    if isinstance(part, dict):
+        return not _KEYS.isdisjoint(part) or any(map(_holds_key, part.values()))
+    return isinstance(part, list) and any(map(_holds_key, part))
 
 
 _KEYS = frozenset({"key", "publicKey"})

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 _LONGEST_TOPIC: Final = 1024
 """Bytes; longer ones do not fit into an index of every database."""
 
+_DEEPEST_TOPIC: Final = 64
+"""Levels: each takes some hundred bytes of memory."""
+
 _LARGEST: Final = 0x1_0000
 """Bytes of a payload that is retained: no payload of the protocol is longer."""
+
+_LARGEST_TOGETHER: Final = 64 * 1024 * 1024
+"""Bytes of all payloads together."""
 
 _SHARE: Final = 10
 """One account may use no more than such a part of all places."""
@@ -36,6 +42,7 @@ class Retained:
         self._kept: dict[str, _Kept] = {}
         self._names: Names[Letter] = Names()
         self._counts = Counter[str]()
+        self._sizes = Counter[str]()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -60,6 +67,7 @@ class Retained:
             return False
         self._names.remove(topic)
         self._counts[kept.row.account] -= 1
+        self._sizes[kept.row.account] -= len(kept.row.payload)
         return True
 
     def matching(self, wanted: str) -> Iterator[Letter]:
@@ -67,9 +75,14 @@ class Retained:
         return self._names.matching(wanted)
 
     def _has_place(self, message: Publish, account: str) -> bool:
-        if len(message.topic.encode()) > _LONGEST_TOPIC or len(message.payload) > _LARGEST:
+        topic, size = message.topic, len(message.payload)
+        if len(topic.encode()) > _LONGEST_TOPIC or topic.count("/") >= _DEEPEST_TOPIC or size > _LARGEST:
             return False
-        if message.topic in self._kept:
+        if self._sizes.total() + size > _LARGEST_TOGETHER:
+            return False
+        if self._sizes[account] + size > _LARGEST_TOGETHER // _SHARE:
+            return False
+        if topic in self._kept:
             return True
         return len(self._kept) < self._limit and self._counts[account] < max(1, self._limit // _SHARE)
 
@@ -79,3 +92,4 @@ class Retained:
         self._kept[topic] = _Kept(letter, row)
         self._names.put(topic, letter)
         self._counts[row.account] += 1
+        self._sizes[row.account] += len(row.payload)

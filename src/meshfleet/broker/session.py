@@ -50,6 +50,7 @@ class Session:
 
     __slots__ = (
         "_brought",
+        "_doubtful",
         "_flight",
         "_last_id",
         "_ledger",
@@ -82,6 +83,8 @@ class Session:
         """Bytes that are owed."""
         self._stock = stock
         self._ledger = ledger
+        self._doubtful: set[int] = set()
+        """Of what waits, what may have been sent before the service started."""
         self._flight: dict[int, Letter] = {}
         self._queue: deque[tuple[int, Letter]] = deque()
         self._queued: set[int] = set()
@@ -103,7 +106,7 @@ class Session:
                 self._stock.delivered += 1
                 line.send(letter.plain())
         elif self._is_full(letter):
-            self._drop()
+            self._drop(letter)
         else:
             self._owe(letter)
 
@@ -127,7 +130,11 @@ class Session:
     def _send(self, line: Line, packet_id: int, letter: Letter) -> None:
         self._flight[packet_id] = letter
         self._stock.delivered += 1
-        line.send(letter.numbered(packet_id))
+        data = letter.numbered(packet_id)
+        if packet_id in self._doubtful:
+            self._doubtful.discard(packet_id)
+            data = again(data)  # [MQTT-3.3.1-1]
+        line.send(data)
 
     def acknowledged(self, packet_ids: Sequence[int]) -> int:
         """The client has taken charge of messages; tells how many of them it had been sent at all."""
@@ -171,12 +178,15 @@ class Session:
             self._settle(packet_id, letter)
         for packet_id, letter in [pair for pair in self._queue if unwanted(pair[1])]:
             self._queued.discard(packet_id)
+            self._doubtful.discard(packet_id)
             self._settle(packet_id, letter)
         self._queue = deque(pair for pair in self._queue if pair[0] in self._queued)
 
     def restore(self, packet_id: int, letter: Letter) -> None:
         """What was owed before the service started; it may have been sent already."""
-        self._flight[packet_id] = letter
+        self._queue.append((packet_id, letter))
+        self._queued.add(packet_id)
+        self._doubtful.add(packet_id)
         self._brought += letter.retain
         self.size += letter.size
         self._stock.size += letter.size
@@ -189,6 +199,7 @@ class Session:
         self._flight.clear()
         self._queue.clear()
         self._queued.clear()
+        self._doubtful.clear()
 
     def _settle(self, packet_id: int, letter: Letter) -> None:
         self._brought -= letter.retain
@@ -207,10 +218,10 @@ class Session:
             or stock.size + letter.size > stock.queues_bytes
         )
 
-    def _drop(self) -> None:
+    def _drop(self, letter: Letter) -> None:
         """Drop what is newest: the client cannot be told, and nobody else may wait for it."""
         self._stock.dropped += 1
-        if self.line is not None:
+        if self.line is not None and not letter.retain:  # what others retained cuts nobody off
             self.line.too_slow()
 
     def _next_id(self) -> int:

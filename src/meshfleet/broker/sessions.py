@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.broker.door import NotAdmitted
 from meshfleet.broker.session import Session
+from meshfleet.errors import shown
 from meshfleet.wire.mqtt.packets import Accept
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Sessions:
         self._stock = stock
         self._limits = limits
         self._all: dict[tuple[str, str], Session] = {}
+        self._kept = Counter[str]()
+        """Sessions that outlive their connections, by account."""
         self._last_number = 0
 
     def __len__(self) -> int:
@@ -104,6 +108,8 @@ class Sessions:
         for wanted in session.subscriptions:
             self._post.unsubscribe(session, wanted)
         self._journal.end_session(session)
+        if session.number is not None:
+            self._kept[session.account] -= 1
         session.number = None  # whoever ended it may be about to deliver something to it
         key = (session.account, session.client_id)
         if self._all.get(key) is session:
@@ -115,7 +121,7 @@ class Sessions:
             if session.left_at is None:
                 continue
             if now - session.left_at > self._limits.session_age * 1000:
-                _log.info("session %s of %s is forgotten", session.client_id, session.account)
+                _log.info("session %s of %s is forgotten", shown(session.client_id), session.account)
                 self.end(session)
             elif len(session):
                 session.forget(lambda letter: letter.is_over(now))
@@ -123,6 +129,8 @@ class Sessions:
     def _make(self, account: str, client_id: str, number: int | None = None) -> Session:
         session = Session(account, client_id, stock=self._stock, ledger=self._journal, number=number)
         self._all[account, client_id] = session
+        if number is not None:
+            self._kept[account] += 1
         return session
 
     def _restrict(self, session: Session, access: Access) -> None:
@@ -134,8 +142,7 @@ class Sessions:
         session.forget(lambda letter: not access.may_read(letter.topic))
 
     def _check_room(self, account: str) -> None:
-        mine = [each for each in self if each.account == account and each.number is not None]
-        if len(mine) >= self._limits.sessions_per_account:
+        if self._kept[account] >= self._limits.sessions_per_account:
             raise NotAdmitted(
                 Accept.SERVER_UNAVAILABLE, "its account has as many sessions that are not clean as it may"
             )
