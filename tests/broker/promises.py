@@ -127,8 +127,6 @@ class Promises:
         self._seems_there = False
         self._last = 0
         await self._look()
-        self._unwritten |= self._limbo.difference(self._owed)  # heard, since it did not come
-        self._limbo.clear()
         self._perhaps_sent.clear()
 
     async def restart(self) -> None:
@@ -192,6 +190,13 @@ class Promises:
         here = [int(message.payload) for message in self._here]
         assert here == self._owed[: len(here)]
         assert len(here) >= min(self._window, len(self._owed))
+        self._decide(all_came=len(here) < self._window)
+
+    def _decide(self, *, all_came: bool) -> None:
+        """What might have come again, and would have by now, was heard."""
+        heard = {number for number in self._limbo if all_came or number <= self._last}
+        self._unwritten |= heard
+        self._limbo -= heard
 
     def _receive(self, packet: Packet | None) -> None:
         assert isinstance(packet, Publish), packet
@@ -204,6 +209,7 @@ class Promises:
         assert number > self._last
         self._last = number
         if number in self._limbo:
+            self._limbo.discard(number)
             self._owed = sorted({*self._owed, number})
         assert number in self._owed
         if number in self._ids or number in self._marked:
