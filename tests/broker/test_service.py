@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from meshfleet.broker import Account, Kind
-from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec
+from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec, Suback, Subscribe
 from meshfleet.wire.rest import Role
 from tests.broker.mail import TOPIC, acknowledge, arrive, numbered, publish, subscribe, written
 from tests.broker.stage import REPORTS, G, request, response
@@ -172,3 +173,20 @@ async def test_a_session_that_is_ended_by_a_listener_gets_nothing_more(stage: St
     assert await viewer.until_end() == []
     await publish(gateway, b"{}")
     assert (await written(stage)).messages == []
+
+
+@pytest.mark.rule("topic-20", "broker-6")
+async def test_a_diagnostics_command_reaches_its_gateway_and_the_answer_the_service(stage: Stage) -> None:
+    answers: list[Publish] = []
+    stage.broker.listen("meshtech/diagnostics/+/response/#", answers.append)
+    gateway = await stage.gateway()
+    diagnostics = await stage.client(G, client_id=G.upper())
+    diagnostics.send(Subscribe(1, ((f"meshtech/diagnostics/{G}/command/#", 1),)))
+    await diagnostics.expect(Suback)
+    await stage.broker.publish(f"meshtech/diagnostics/{G}/command/net/state", b'{"id":"1"}')
+    assert (await diagnostics.expect(Publish)).payload == b'{"id":"1"}'
+    answer = Publish(f"meshtech/diagnostics/{G}/response/net/state", b'{"id":"1","success":true}', 1)
+    diagnostics.send(replace(answer, packet_id=9))
+    assert await diagnostics.expect(Puback) == Puback(9)
+    assert answers == [answer]
+    assert await gateway.until_pong() == []  # both are there, and it is another connection
