@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -19,6 +20,8 @@ from tests.scenarios.serving import PASSWORD, Service, loopback
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from tests.service.mqtt.house import Credentials
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("entrances")]
 
@@ -99,6 +102,27 @@ def test_a_port_that_is_taken_is_told_with_the_option_that_chooses_another(
     assert (code, output, len(errors.splitlines())) == (1, "", 1)
     assert place in errors
     assert f"{entrance} HOST:PORT" in errors
+
+
+async def test_who_is_there_before_the_service_is_ready_waits_and_is_let_in(tmp_path: Path) -> None:
+    """After a restart all gateways stand at the entrance."""
+    with Service(tmp_path, *loopback("--mqtt")) as service:
+        gateways = [service.claim(f"02005e31000{number}") for number in range(5)]
+        assert service.stop() == (0, "")
+        starting = asyncio.create_task(asyncio.to_thread(service.start))
+        answers = await asyncio.gather(*(_knock_until_open(service, each) for each in gateways))
+        assert answers == [Connack()] * 5
+        await starting
+        await service.hang_up()
+
+
+async def _knock_until_open(service: Service, who: Credentials) -> Connack:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return (await service.knock(who))[1]
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.005)
 
 
 # --- What is seen of it ---

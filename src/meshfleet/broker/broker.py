@@ -130,11 +130,15 @@ class Broker:
         return [*present, *map(Account.parse, absent)]
 
     def expel(self, account: Account, *, forget: bool = False) -> None:
-        """End all connections of an account, whose word no longer counts; its sessions too if asked."""
+        """End all connections of an account, whose word no longer counts; its sessions too if asked.
+
+        Who came with other credentials or rights than these, because the account has changed since, stays.
+        """
         for connection in self.crowd.of(str(account)):
-            connection.will = None
-            connection.close("its account has changed")
+            if not account.proof or connection.account == account:
+                connection.will = None
+                connection.close("its account has changed")
         if forget:
             for session in self.sessions:
-                if session.account == str(account):
+                if session.account == str(account) and session.line is None:
                     self.sessions.end(session)

@@ -58,6 +58,8 @@ class Lobby:
         self._now = now
         self._prefix = prefix
         self._tasks: asyncio.TaskGroup | None = None
+        self.is_open = asyncio.Event()
+        """Set once clients are let in; who comes before is sent away without a word."""
         self._turns = 0
         self.admitted = 0
         """Clients that were let in so far."""
@@ -68,6 +70,7 @@ class Lobby:
         """Let clients in until cancelled, and look after those who say nothing."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
+                self.is_open.set()
                 await self._sweep()
         finally:
             self._tasks = None

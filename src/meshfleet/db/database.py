@@ -130,9 +130,9 @@ class Database:
             yield True
             return
         with self._engines.writers.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()
-            held = connection.execution_options(isolation_level="AUTOCOMMIT")
-            yield bool(held.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
+            yield bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
 
     def close(self) -> None:
         """Let running work end, then close all connections."""

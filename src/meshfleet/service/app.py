@@ -86,10 +86,13 @@ async def serve(
                 await asyncio.to_thread(prepare, database)
             tell = partial(started, Started(_url(settings, listener), tuple(map(str, entrances)), password))
             api = await asyncio.to_thread(Api, database, settings)
-            async with asyncio.TaskGroup() as tasks:
+            with contextlib.ExitStack() as stack:
                 if entrances:
-                    tasks.create_task(_serve_mqtt(database, settings, api, entrances), name="mqtt")
-                await answer_requests(api, settings, listener, started=tell)
+                    await asyncio.to_thread(stack.enter_context, _only_broker(database))
+                async with asyncio.TaskGroup() as tasks:
+                    if entrances:
+                        tasks.create_task(_serve_mqtt(database, settings, api, entrances), name="mqtt")
+                    tasks.create_task(answer_requests(api, settings, listener, started=tell), name="http")
         finally:
             await asyncio.to_thread(database.close)
 
@@ -97,23 +100,29 @@ async def serve(
 async def _serve_mqtt(
     database: Database, settings: Settings, api: Api, entrances: Sequence[Entrance]
 ) -> None:
-    """Run the embedded broker until cancelled. What it keeps is in the database, and there only once."""
+    """Run the embedded broker until cancelled."""
+    endpoint = await asyncio.to_thread(
+        Endpoint,
+        database,
+        settings,
+        consumer=Recorder(database),
+        reception=api.reception,
+        figures=api.figures,
+        now=clock.now,
+    )
+    await endpoint.run(entrances)
+
+
+@contextlib.contextmanager
+def _only_broker(database: Database) -> Iterator[None]:
+    """Be the only one with a broker on this database: what it remembers is there only once."""
     with database.only_one(_BROKER) as alone:
         if not alone:
             raise UnusableDatabase(
                 "another Meshfleet runs its embedded broker on this database; "
                 "give this one a database of its own, or --mqtt off"
             )
-        endpoint = await asyncio.to_thread(
-            Endpoint,
-            database,
-            settings,
-            consumer=Recorder(database),
-            reception=api.reception,
-            figures=api.figures,
-            now=clock.now,
-        )
-        await endpoint.run(entrances)
+        yield
 
 
 class _Server(uvicorn.Server):

@@ -51,7 +51,7 @@ class Complaints:
     def file(self, account: Account, address: str, deed: str, topic: str) -> None:
         """Somebody wanted more than the rules allow."""
         now, key = self._now(), _Deed(str(account), deed)
-        if 0 <= now - self._last.get(key, now - _QUIET) < _QUIET:
+        if 0 <= now - self._last.get(key, now - _QUIET) < _QUIET or len(self._new) >= _REMEMBERED:
             self._unsaid[key] = self._unsaid.get(key, 0) + 1
             return
         if len(self._last) >= _REMEMBERED:
@@ -67,6 +67,10 @@ class Complaints:
         """Those that are not written down yet."""
         new, self._new = self._new, []
         return new
+
+    def put_back(self, complaints: Sequence[_Complaint]) -> None:
+        """These could not be written down."""
+        self._new = [*complaints, *self._new]
 
 
 def write(connection: Connection, complaints: Sequence[_Complaint]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from meshfleet.broker import Kind, NotAdmitted
 from meshfleet.errors import FleetError, MalformedMac, TooManyAttempts, WrongCredentials
@@ -49,6 +51,7 @@ class Doorkeeper:
         self._now = now
         # Apart from that of people: a gateway with an old password must not slow down who logs in beside it.
         self._throttle = Throttle()
+        self._turns: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def admit(self, connect: Connect, address: str) -> Account:
         """Whose client this is; or raise `NotAdmitted`."""
@@ -91,6 +94,14 @@ class Doorkeeper:
     async def _try(self, name: str, address: str, look: Callable[[], Awaitable[Account | None]]) -> Account:
         """Let nobody guess: who fails again and again waits longer and longer."""
         place = neighbourhood(address)
+        # One after the other: many that know the password get in, many that do not have few tries.
+        turn = self._turns.setdefault((name, place), asyncio.Lock())
+        async with turn:
+            return await self._try_in_turn(name, place, look)
+
+    async def _try_in_turn(
+        self, name: str, place: str | None, look: Callable[[], Awaitable[Account | None]]
+    ) -> Account:
         wait = self._throttle.attempt(name, place, self._now() / 1000).wait
         if wait:
             self._figures.count_login("throttled")

@@ -67,7 +67,9 @@ class Endpoint:
 
     async def run(self, entrances: Sequence[Entrance]) -> None:
         """Serve MQTT clients until cancelled."""
-        async with asyncio.TaskGroup() as tasks, open_to_clients(self.broker, entrances, self._settings):
+        async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.broker.run(), name="broker")
             tasks.create_task(self._watch.run(), name="broker.watch")
-            await asyncio.Event().wait()
+            await self.broker.lobby.is_open.wait()  # some may have been at the entrance since it was made
+            async with open_to_clients(self.broker, entrances, self._settings):
+                await asyncio.Event().wait()

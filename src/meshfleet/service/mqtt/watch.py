@@ -7,6 +7,7 @@ whether there is anything to look at.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -40,33 +41,53 @@ class Watch:
         self._complaints = complaints
         self._now = now
         self._mark: audit.Mark | None = None
-        self._admitted = -1
+        self._sure: set[Account] = set()
+        """Those that stood at the mark."""
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
+        is_blind = False
+        try:
+            while True:
+                try:
+                    await self._look()
+                    await self._write_complaints()  # only then: who writes may have to wait
+                    is_blind = False
+                except DatabaseUnavailable as exc:
+                    if not is_blind:  # say it once, not at every look
+                        _log.warning("cannot see whether accounts have changed: %s", exc)
+                    is_blind = True
+                await asyncio.sleep(_PERIOD)
+        finally:
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._write_complaints()
+
+    async def _write_complaints(self) -> None:
+        if new := self._complaints.take():
             try:
-                await self._look()
-            except DatabaseUnavailable as exc:
-                _log.warning("cannot see whether accounts have changed: %s", exc)
-            await asyncio.sleep(_PERIOD)
+                await self._database.write(complaining.write, new)
+            except DatabaseUnavailable:
+                self._complaints.put_back(new)
+                raise
 
     async def _look(self) -> None:
-        if new := self._complaints.take():
-            await self._database.write(complaining.write, new)
-        accounts, admitted = self._broker.accounts(), self._broker.lobby.admitted
+        accounts = self._broker.accounts()
         mark = await self._database.read(audit.mark)
-        # Keys also expire, which is no change; and who came in meanwhile may have been overtaken by one.
-        expires = any(account.kind is Kind.PROGRAM for account in accounts)
-        if mark != self._mark or admitted != self._admitted or expires:
-            self._apply(accounts, await self._database.read(standing, accounts, now=self._now()))
-            self._mark, self._admitted = mark, admitted
+        # Who stood at this mark still does; only keys also expire, which is no change.
+        sure = self._sure if mark == self._mark else set()
+        doubtful = {each for each in accounts if each.kind is Kind.PROGRAM or each not in sure}
+        fallen = await self._see_off(doubtful) if doubtful else set()
+        self._mark, self._sure = mark, {each for each in accounts if each not in fallen}
 
-    def _apply(self, accounts: list[Account], now: dict[str, Account]) -> None:
+    async def _see_off(self, doubtful: set[Account]) -> set[Account]:
         """End what no longer holds. Who has other rights or credentials now has to come back with them."""
-        for account in accounts:
-            after = now.get(str(account))
-            if after is None:
-                self._broker.expel(account, forget=True)
-            elif account.proof and after != account:
-                self._broker.expel(account)
+        now = await self._database.read(standing, doubtful, now=self._now())
+        fallen = {each for each in doubtful if not _stands(each, now.get(str(each)))}
+        for account in fallen:
+            self._broker.expel(account, forget=str(account) not in now)
+        return fallen
+
+
+def _stands(account: Account, now: Account | None) -> bool:
+    """Whether an account is as it was; of who is absent nothing but the name counts."""
+    return now is not None and (not account.proof or account == now)
