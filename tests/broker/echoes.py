@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.frames import Frame, Opcode
-from websockets.typing import Origin, Subprotocol
+from websockets.typing import Subprotocol
 
 from meshfleet.broker.websocket import WebSocket
 from tests.link.scripted import PATIENCE, until
@@ -119,14 +119,12 @@ def visit(
     path: str = "/mqtt",
     *,
     offers: Sequence[str] = ("mqtt",),
-    origin: str | None = None,
     **options: Any,
 ) -> connect:
     """Come in with the client of the library."""
     return connect(
         f"{'wss' if 'ssl' in options else 'ws'}://127.0.0.1:{here.port}{path}",
         subprotocols=[Subprotocol(name) for name in offers] or None,
-        origin=None if origin is None else Origin(origin),
         proxy=None,
         **options,
     )

@@ -56,6 +56,13 @@ class Raw:
                 assert self._parser.fault is None, self._parser.fault
         return self._come.pop(0)
 
+    async def receive_bytes(self) -> bytes:
+        """What comes next, whatever it is; nothing: the broker has closed the connection."""
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(ConnectionError):
+                return await self._reader.read(0x1_0000)
+        return b""
+
     async def expect(self, kind: type[Kind]) -> Kind:
         """The next packet, which must be of this kind."""
         packet = await self.receive()

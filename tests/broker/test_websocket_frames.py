@@ -61,27 +61,6 @@ async def test_any_other_path_is_not_found(path: str) -> None:
         assert here.echo.told == []
 
 
-@pytest.mark.parametrize(
-    ("origins", "origin", "welcome"),
-    [
-        (None, "https://elsewhere.example", True),
-        (["https://home.example"], "https://home.example", True),
-        (["https://home.example"], None, True),
-        (["https://home.example"], "https://elsewhere.example", False),
-    ],
-)
-async def test_browsers_come_from_the_origins_that_are_allowed(
-    origins: list[str] | None, origin: str | None, *, welcome: bool
-) -> None:
-    async with door(origins=origins) as here:
-        if welcome:
-            async with visit(here, origin=origin) as client:
-                assert await echoed(client, b"hello") == b"hello"
-        else:
-            with pytest.raises(InvalidStatus, match="403"):
-                await visit(here, origin=origin)
-
-
 async def test_a_request_may_come_byte_by_byte() -> None:
     async with door() as here, raw(here) as client:
         for byte in REQUEST:

@@ -20,6 +20,8 @@ class Crowd:
         self._all: set[Connection] = set()
         self._by_address = Counter[str]()
         self._by_account: dict[str, set[Connection]] = {}
+        self._expected = Counter[str]()
+        """Connections that are not known yet, by address: they have more to do before MQTT begins."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -27,8 +29,31 @@ class Crowd:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._all))
 
+    def expect(self, address: str) -> bool:
+        """Somebody is at an entrance; False: there is no room."""
+        limits, here = self._limits, self._by_address[address] + self._expected[address]
+        if here >= limits.connections_per_address:
+            return False
+        if len(self._all) + self.expected >= limits.connections:
+            return False
+        self._expected[address] += 1
+        return True
+
+    @property
+    def expected(self) -> int:
+        """How many are at the entrances."""
+        return self._expected.total()
+
+    def miss(self, address: str) -> None:
+        """Somebody who was expected will never come in."""
+        self._expected[address] -= 1
+        if not self._expected[address]:
+            del self._expected[address]
+
     def enter(self, connection: Connection) -> bool:
-        """Somebody connects; False: there is no room."""
+        """Somebody connects, who is expected no longer; False: there is no room."""
+        if self._expected[connection.address]:
+            self.miss(connection.address)
         limits = self._limits
         if len(self._all) >= limits.connections:
             return False

@@ -14,12 +14,11 @@ from websockets.exceptions import NegotiationError
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
-from websockets.typing import Origin
 
 from meshfleet.link.frames import LIBRARY_LOG, SUBPROTOCOL, Framed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from websockets.protocol import Event
     from websockets.typing import Subprotocol
@@ -40,7 +39,7 @@ class WebSocket(Framed, asyncio.BufferedProtocol):
     """The frames between a client and the connection that serves it.
 
     A frame has `largest` bytes at most. `buffer` is for reading into; connections may share it.
-    Browsers come from `origins`, or from everywhere if there are none.
+    `missed` is called when it ends before it was upgraded.
     """
 
     _frames: ServerProtocol
@@ -52,11 +51,9 @@ class WebSocket(Framed, asyncio.BufferedProtocol):
         buffer: memoryview,
         largest: int,
         patience: float,
-        origins: Sequence[str] | None = None,
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
         frames = ServerProtocol(
-            # Programs other than browsers have no origin.
-            origins=None if origins is None else [None, *map(Origin, origins)],
             select_subprotocol=_choose,
             max_size=(None, largest),  # a message is passed on frame by frame, so its own size is no matter
             logger=LIBRARY_LOG,
@@ -64,8 +61,10 @@ class WebSocket(Framed, asyncio.BufferedProtocol):
         super().__init__(inside, frames)
         self._buffer = buffer[:_READ]
         self._patience = patience
+        self._missed = missed
         self._timer: asyncio.TimerHandle | None = None
         self._room = _LONGEST_REQUEST
+        self._is_upgraded = False
 
     # To the network
 
@@ -99,6 +98,8 @@ class WebSocket(Framed, asyncio.BufferedProtocol):
         """Pass it on."""
         super().connection_lost(exc)
         self._stop_timer()
+        if not self._is_upgraded:
+            self._missed()
         self._end(exc)
 
     # To the connection
@@ -116,6 +117,7 @@ class WebSocket(Framed, asyncio.BufferedProtocol):
             self._frames.send_response(response)
             if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                 self._stop_timer()
+                self._is_upgraded = True
                 self._begin()
 
     def _answer(self, request: Request) -> Response:

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class Site:
     """A broker that runs on the accounts of a house."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, settings: Settings | None = None, *, scheme: str = "mqtt") -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._scheme = scheme
         self._endpoint = Endpoint(
             house.database,
-            Settings(),
+            settings or Settings(),
             consumer=Recorder(house.database),
             reception=house.reception,
             figures=house.figures,
@@ -35,7 +36,7 @@ class Site:
         self._clients: list[Raw] = []
 
     async def __aenter__(self) -> Self:
-        self._running = asyncio.create_task(self._endpoint.run([Entrance(self._listener, "mqtt")]))
+        self._running = asyncio.create_task(self._endpoint.run([Entrance(self._listener, self._scheme)]))
         await asyncio.sleep(0)
         return self
 
@@ -44,6 +45,7 @@ class Site:
             await client.close()
         self._running.cancel()
         await asyncio.wait([self._running])
+        self._listener.close()
         assert self._running.cancelled(), self._running.exception()
 
     async def client(self, who: Credentials, **options: object) -> tuple[Raw, Connack]:

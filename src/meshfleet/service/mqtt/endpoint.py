@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from meshfleet.broker import Broker, load
+from meshfleet.service.mqtt.accepting import accept_clients
 from meshfleet.service.mqtt.complaints import Complaints
 from meshfleet.service.mqtt.doorkeeper import Doorkeeper
-from meshfleet.service.mqtt.listeners import open_to_clients
 from meshfleet.service.mqtt.watch import Watch
 from meshfleet.wire.topics import Topics
 
@@ -71,5 +71,4 @@ class Endpoint:
             tasks.create_task(self.broker.run(), name="broker")
             tasks.create_task(self._watch.run(), name="broker.watch")
             await self.broker.lobby.is_open.wait()  # some may have been at the entrance since it was made
-            async with open_to_clients(self.broker, entrances, self._settings):
-                await asyncio.Event().wait()
+            await accept_clients(self.broker, entrances, self._settings)

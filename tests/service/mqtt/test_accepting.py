@@ -1,0 +1,123 @@
+"""Who is at an entrance takes room, whether or not it ever says a word of MQTT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from meshfleet.settings import Limits, Settings
+from tests.service.mqtt.house import House
+from tests.service.mqtt.site import Site, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from meshfleet.db import Database
+    from tests.broker.raw import Raw
+
+pytestmark = pytest.mark.anyio
+
+SCHEMES = ["mqtt", "mqtts", "ws", "wss"]
+
+UPGRADE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+    ]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+@pytest.fixture
+def house(sqlite_database: Database) -> Iterator[House]:
+    made = House(sqlite_database)
+    yield made
+    made.close()
+    sqlite_database.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    mine = trustme.CA().issue_cert("localhost")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    mine.cert_chain_pems[0].write_to_path(certificate)
+    mine.private_key_pem.write_to_path(key)
+    limits = Limits(connections=20, connections_per_address=3)
+    return Settings(tls_cert=certificate, tls_key=key, limits=limits)
+
+
+async def is_sent_away(site: Site) -> bool:
+    """Whether somebody who comes now is sent away at once."""
+    return (await (await site.stranger()).receive_bytes()) == b""
+
+
+async def crowd(site: Site) -> list[Raw]:
+    """As many strangers as may come from one address."""
+    clients = [await site.stranger() for _ in range(3)]
+    await until(lambda: len(site.broker.crowd) + site.broker.crowd.expected == 3)
+    return clients
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_strangers_who_say_nothing_take_room_at_every_entrance(
+    house: House, settings: Settings, scheme: str
+) -> None:
+    async with Site(house, settings, scheme=scheme) as site:
+        await crowd(site)
+        assert await is_sent_away(site)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_strangers_who_leave_make_room(house: House, settings: Settings, scheme: str) -> None:
+    async with Site(house, settings, scheme=scheme) as site:
+        for client in await crowd(site):
+            await client.close()
+        await until(lambda: len(site.broker.crowd) + site.broker.crowd.expected == 0)
+        await crowd(site)
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "wss"])
+async def test_who_speaks_no_tls_makes_room(house: House, settings: Settings, scheme: str) -> None:
+    async with Site(house, settings, scheme=scheme) as site:
+        for client in await crowd(site):
+            client.send(b"\x10\x00" * 20)
+            await client.receive_bytes()
+        await until(lambda: site.broker.crowd.expected == 0)
+
+
+async def test_a_websocket_is_counted_once_when_it_has_become_one(house: House, settings: Settings) -> None:
+    async with Site(house, settings, scheme="ws") as site:
+        clients = await crowd(site)
+        assert site.broker.crowd.expected == 3
+        clients[0].send(UPGRADE)
+        await until(lambda: len(site.broker.crowd) == 1)
+        assert site.broker.crowd.expected == 2
+        assert await is_sent_away(site)
+        clients[0].cut()
+        await until(lambda: len(site.broker.crowd) == 0)
+        await site.stranger()
+        await until(lambda: site.broker.crowd.expected == 3)
+
+
+async def test_all_addresses_together_have_no_more_room_than_there_is(
+    house: House, settings: Settings
+) -> None:
+    async with Site(house, settings) as site:
+        taken = [site.broker.crowd.expect(f"192.0.2.{number}") for number in range(25)]
+        assert taken == [True] * 20 + [False] * 5
+        assert await is_sent_away(site)
+        site.broker.crowd.miss("192.0.2.0")
+        await site.stranger()
+        await until(lambda: len(site.broker.crowd) == 1)
