@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from meshfleet.broker import Account, Broker, Kind, NotAdmitted, load
+from meshfleet.broker import Account, Broker, Kind, NotAdmitted, load, own
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Publish, Suback, Subscribe
 from meshfleet.wire.rest import Role
@@ -155,6 +155,7 @@ class Stage:
             consumer=self.consumer,
             consumed=[f"{self.prefix}/{REPORTS}" if self.prefix else REPORTS],
             limits=self.limits,
+            owner=await self.database.write(own),
             saved=await self.database.read(load),
             now=self.clock,
             prefix=self.prefix,

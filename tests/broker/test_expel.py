@@ -191,3 +191,17 @@ async def test_an_older_proof_of_an_account_is_not_hidden_by_a_newer_one(stage: 
         stage.door.proof = bytes([number])
         await stage.client("viewer", client_id=f"{number}")
     assert sorted(account.proof for account in stage.broker.accounts()) == [bytes([n]) for n in range(8)]
+
+
+async def test_what_a_forgotten_account_retained_is_gone(stage: Stage) -> None:
+    gateway, other = await stage.gateway(), await stage.gateway("02005e000002")
+    gateway.send(Publish(report(), b"mine", 1, retain=True, packet_id=1))
+    other.send(Publish(report("02005e000002"), b"other", 1, retain=True, packet_id=1))
+    assert await gateway.expect(Puback) == await other.expect(Puback) == Puback(1)
+    stage.broker.expel(Account(kind=Kind.GATEWAY, name=G), forget=True)
+    assert await gateway.until_end() == []
+    await stage.restart()
+    assert len(stage.broker.retained) == 1
+    viewer = await stage.client("viewer")
+    viewer.send(Subscribe(1, ((REPORTS, 1),)))
+    assert (await viewer.expect(Publish)).payload == b"other"

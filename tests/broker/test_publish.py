@@ -266,3 +266,26 @@ async def test_who_begins_or_ends_to_listen_between_two_reports_changes_where_th
         b"heard too",
         b"alone again",
     ]
+
+
+@pytest.mark.parametrize("character", ["\x01", "\x1f", "\x7f", "\x9f", "\ufdd0", "\uffff"])
+@pytest.mark.parametrize("retain", [True, False])
+async def test_a_topic_that_makes_clients_hang_up_reaches_the_consumer_alone(
+    stage: Stage, character: str, *, retain: bool
+) -> None:
+    topic = report(kind=f"event/{character}")
+    viewer = await stage.subscriber("viewer", REPORTS)
+    gateway = await stage.gateway()
+    gateway.send(Publish(topic, b"{}", 1, retain, packet_id=7))
+    assert await gateway.expect(Puback) == Puback(7)
+    assert [message.topic for message in stage.consumer.messages] == [topic]
+    assert await viewer.until_pong() == []
+    assert len(stage.broker.retained) == 0
+
+
+async def test_a_topic_may_have_any_other_character(stage: Stage) -> None:
+    topic = report(kind="event/tür 東京 ☕ \u200d\xa0")
+    viewer = await stage.subscriber("viewer", REPORTS)
+    gateway = await stage.gateway()
+    gateway.send(Publish(topic, b"{}", 1, packet_id=7))
+    assert (await viewer.expect(Publish)).topic == topic

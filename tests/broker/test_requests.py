@@ -81,7 +81,7 @@ async def publish(stage: Stage, topic: str, payload: bytes, *, retain: bool = Fa
     operator.send(Publish(topic, payload, 1, retain=retain, packet_id=1))
     assert await operator.expect(Puback) == Puback(1)
     await operator.close()
-    await stage.until(lambda: "operator" not in "".join(stage.broker.crowd.accounts()))
+    await stage.until(lambda: "operator" not in "".join(map(str, stage.broker.accounts())))
 
 
 async def written(stage: Stage, folder: Path) -> bytes:

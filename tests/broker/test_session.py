@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-AGE = Limits().session_age
+AGE = 300
+"""Seconds; short, as only small steps of a clock count."""
 
 
 async def leave(client: Raw) -> None:
@@ -180,6 +181,7 @@ async def test_session_present_tells_whether_there_was_a_session(stage: Stage) -
     await leave(await come_back(stage))
 
 
+@pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
 async def test_the_session_of_a_connected_client_is_not_forgotten(stage: Stage) -> None:
     connected = await stage.subscriber("viewer", REPORTS, client_id="here", clean=False)
     await leave(await stage.client("viewer", client_id="away", clean=False))
@@ -196,6 +198,7 @@ async def test_the_session_of_a_connected_client_is_not_forgotten(stage: Stage) 
     await come_back(stage, client_id="here")
 
 
+@pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
 async def test_the_age_of_a_session_is_counted_over_restarts(stage: Stage) -> None:
     await leave(await stage.client("viewer", client_id="away", clean=False))
     staying = await stage.client("viewer", client_id="staying", clean=False)
@@ -207,6 +210,19 @@ async def test_the_age_of_a_session_is_counted_over_restarts(stage: Stage) -> No
     assert [session.client_id for session in stage.broker.sessions] == ["staying"]
 
 
+@pytest.mark.parametrize("days", [1000, -1000])
+async def test_a_clock_that_is_set_makes_nobody_absent(stage: Stage, days: int) -> None:
+    await leave(await stage.subscriber("viewer", REPORTS, clean=False))
+    stage.clock.move(seconds=days * 86_400)
+    for _ in range(2):
+        stage.broker.sessions.tidy(stage.clock())
+        assert len(stage.broker.sessions) == 1
+    stage.clock.move(seconds=AGE)
+    stage.broker.sessions.tidy(stage.clock())
+    await come_back(stage)
+
+
+@pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
 async def test_a_forgotten_session_is_gone_from_the_database(stage: Stage) -> None:
     viewer = await stage.subscriber("viewer", REPORTS, clean=False)
     await leave(viewer)

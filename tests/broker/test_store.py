@@ -12,8 +12,9 @@ from sqlalchemy.exc import IntegrityError
 
 from meshfleet.broker import load
 from meshfleet.broker.changes import Changes, MessageRow, RetainedRow, SessionRow
-from meshfleet.broker.store import write
+from meshfleet.broker.store import check_owner, own, write
 from meshfleet.db.tables import broker_retained, broker_session
+from meshfleet.errors import UnusableDatabase
 from meshfleet.wire.mqtt.packets import LARGEST_ID
 
 if TYPE_CHECKING:
@@ -315,3 +316,12 @@ def test_a_payload_does_not_get_into_an_error(database: Database) -> None:
         put(database, changes)
     assert "a-secret" not in str(caught.value)
     assert b"a-secret".hex() not in str(caught.value)
+
+
+def test_who_took_the_tables_over_writes_and_who_had_them_no_longer_can(database: Database) -> None:
+    first = database.write_now(own)
+    database.write_now(check_owner, first)
+    second = database.write_now(own)
+    database.write_now(check_owner, second)
+    with pytest.raises(UnusableDatabase, match="another Meshfleet has taken over"):
+        database.write_now(check_owner, first)

@@ -27,6 +27,18 @@ from meshfleet.broker.access import Access, Account, Kind
 from meshfleet.broker.broker import Broker
 from meshfleet.broker.door import Door, NotAdmitted
 from meshfleet.broker.journal import Batch, Consumer
-from meshfleet.broker.store import Saved, load
+from meshfleet.broker.store import Saved, load, own
 
-__all__ = ["Access", "Account", "Batch", "Broker", "Consumer", "Door", "Kind", "NotAdmitted", "Saved", "load"]
+__all__ = [
+    "Access",
+    "Account",
+    "Batch",
+    "Broker",
+    "Consumer",
+    "Door",
+    "Kind",
+    "NotAdmitted",
+    "Saved",
+    "load",
+    "own",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.broker.access import Account
@@ -17,9 +16,7 @@ from meshfleet.broker.requests import RequestRules
 from meshfleet.broker.retained import Retained
 from meshfleet.broker.sessions import Sessions
 from meshfleet.broker.stock import Stock
-from meshfleet.wire.mqtt.packets import (
-    Publish,
-)
+from meshfleet.wire.mqtt.packets import Publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,14 +26,11 @@ if TYPE_CHECKING:
     from meshfleet.broker.store import Saved
     from meshfleet.settings import Limits
 
-_log = logging.getLogger(__name__)
-
 _SERVICE: Final = "service"
 """Who publishes without a connection."""
 
 _READ: Final = 64 * 1024
 """Bytes that are read at once."""
-
 
 _GRACE: Final = 10.0
 """Seconds that the last round has when the broker stops."""
@@ -53,6 +47,7 @@ class Broker:
         consumed: Sequence[str],
         limits: Limits,
         saved: Saved,
+        owner: bytes,
         now: Callable[[], int],
         prefix: str = "",
         max_age: float = 60.0,
@@ -60,9 +55,9 @@ class Broker:
         self._limits = limits
         self.stock = Stock(limits)
         self.crowd = Crowd(limits)
-        self.retained = Retained(limits.retained)
+        self.retained = Retained(limits.retained, limits.queue_bytes // 2)
         self.retained.restore(saved.retained)
-        self._journal = Journal(consumer, place=saved.place)
+        self._journal = Journal(consumer, place=saved.place, owner=owner)
         self._post = Post(
             self._journal,
             self.retained,
@@ -70,7 +65,7 @@ class Broker:
             requests=RequestRules(prefix, max_age),
             now=now,
         )
-        self.sessions = Sessions(self._journal, self._post, self.stock, limits)
+        self.sessions = Sessions(self._journal, self._post, self.stock, limits, now())
         self.sessions.restore(saved, now())
         self.lobby = Lobby(
             door=door,
@@ -101,6 +96,11 @@ class Broker:
             await asyncio.wait([writing], timeout=_GRACE)
             writing.cancel()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is acknowledged at the moment; None: all is well."""
+        return self._journal.trouble
+
     def connection(self) -> Connection:
         """The other end for a client that connects."""
         return Connection(self.lobby, self._desk, self._limits, self.buffer)
@@ -130,7 +130,7 @@ class Broker:
         return [*present, *map(Account.parse, absent)]
 
     def expel(self, account: Account, *, forget: bool = False) -> None:
-        """End all connections of an account, whose word no longer counts; its sessions too if asked.
+        """End all connections of an account, whose word no longer counts; if asked, forget all of it.
 
         Who came with other credentials or rights than these, because the account has changed since, stays.
         """
@@ -142,3 +142,4 @@ class Broker:
             for session in self.sessions:
                 if session.account == str(account) and session.line is None:
                     self.sessions.end(session)
+            self._post.forget(str(account))

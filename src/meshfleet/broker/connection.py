@@ -136,14 +136,11 @@ class Connection(asyncio.BufferedProtocol):
         return not self._closed and not self._is_doomed
 
     def welcome(self, *, session_present: bool) -> None:
-        """Let the client in. Nothing leaves before this [MQTT-3.2.0-1]; what it said early comes now."""
+        """Let the client in. Nothing leaves before this [MQTT-3.2.0-1]; what it said early is next."""
         self._out.insert(0, encode(Connack(session_present)))
         self._welcomed = self.heard = True
         self._flush()
-        early, self._early = self._early or [], None
-        self.release()
-        if self.session is not None:
-            self._take(self.session, early, 0)
+        self._loop.call_soon(self._attend)
 
     def refuse(self, code: Accept) -> None:
         """Do not let the client in."""
@@ -184,6 +181,15 @@ class Connection(asyncio.BufferedProtocol):
             self._held -= 1
             if not self._held and not self._closed and self._transport is not None:
                 self._transport.resume_reading()
+
+    def charge(self, packets: int) -> None:
+        """It asked for as much work as so many packets."""
+        self._left -= packets
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether it asked for more than it may in two seconds."""
+        return self._left < -self._limits.publish_rate
 
     def check(self, now: float) -> None:
         """Let a second pass: end what has been silent, or stuck, for too long."""
@@ -234,6 +240,7 @@ class Connection(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for those without a keep-alive
         if not self._lobby.enter(self):
             self._closed = True
             self._transport.abort()
@@ -251,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         """Pass on what came."""
         if self._closed:
             return
-        parser, session = self._parser, self.session
+        parser, session = self._parser, self.session if self._early is None else None
         if session is not None:
             if (message := parser.message(data)) is not None:
                 self.heard = True
@@ -316,6 +323,12 @@ class Connection(asyncio.BufferedProtocol):
         self._early = rest
         self.hold()
         self._lobby.introduce(self, first)
+
+    def _attend(self) -> None:
+        early, self._early = self._early or [], None
+        self.release()
+        if self.session is not None:
+            self._take(self.session, early, 0)
 
     def _take(self, session: Session, packets: list[Packet], size: int) -> None:
         if not packets or self._closed:

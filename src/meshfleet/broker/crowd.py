@@ -75,10 +75,6 @@ class Crowd:
         """The connections of one account."""
         return list(self._by_account.get(account, ()))
 
-    def accounts(self) -> Iterator[str]:
-        """All that are connected."""
-        return iter(list(self._by_account))
-
     def leave(self, connection: Connection) -> None:
         """Somebody is gone."""
         self._all.discard(connection)

@@ -116,7 +116,10 @@ class Desk:
         """Grant what a client asks for, filter by filter."""
         codes = []
         for wanted, qos in ask.filters:
-            codes.append(self._grant(connection, session, wanted, qos))
+            # Each may bring all that is retained. Who has asked for far too much gets no more for now.
+            codes.append(
+                REFUSED if connection.is_overdrawn else self._grant(connection, session, wanted, qos)
+            )
             if not connection.is_open:  # it cannot keep up with what is retained
                 return
         self._answer(connection, session, encode(Suback(ask.packet_id, tuple(codes))))
@@ -126,17 +129,19 @@ class Desk:
         if wanted not in mine and len(mine) >= self._limits.subscriptions:
             return REFUSED
         if not connection.access.may_read(wanted):
+            connection.charge(1)
             self._take_note(connection, "subscribe", wanted)
             return REFUSED
         if len(wanted.encode()) > _LONGEST_FILTER or wanted.count("/") >= _DEEPEST_FILTER:
             return REFUSED
         mine[wanted] = granted = min(qos, 1)
         self._journal.save_subscription(session, wanted, granted)
-        self._post.subscribe(session, wanted, granted)
+        connection.charge(1 + self._post.subscribe(session, wanted, granted))
         return granted
 
     def unsubscribe(self, connection: Connection, session: Session, ask: Unsubscribe) -> None:
         """Forget what a client no longer wants."""
+        connection.charge(len(ask.filters))
         for wanted in ask.filters:
             if session.subscriptions.pop(wanted, None) is not None:
                 self._post.unsubscribe(session, wanted)

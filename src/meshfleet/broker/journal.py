@@ -57,11 +57,12 @@ _LONGEST_PAUSE: Final = 5.0
 class Batch:
     """Reports to be committed together. `record` goes into the same transaction."""
 
-    __slots__ = ("_changes", "messages")
+    __slots__ = ("_changes", "_owner", "messages")
 
-    def __init__(self, messages: Sequence[Publish], changes: Changes) -> None:
+    def __init__(self, messages: Sequence[Publish], changes: Changes, owner: bytes) -> None:
         self.messages = messages
         self._changes = changes
+        self._owner = owner
 
     @property
     def has_news(self) -> bool:
@@ -71,6 +72,7 @@ class Batch:
     def record(self, transaction: Transaction) -> None:
         """Write what the broker has to remember because of these messages, and other things that are due."""
         if self._changes:
+            store.check_owner(transaction, self._owner)
             store.write(transaction, self._changes)
 
 
@@ -98,23 +100,24 @@ class Round:
         """Bytes of what publishers sent."""
         self.is_urgent = False
 
-    def settle(self) -> None:
-        """It is committed: answer all who waited."""
+    def answer(self) -> None:
+        """It is committed: all who waited get their answers."""
         for publisher, packet_ids in self.acks.items():
             publisher.acknowledge(packet_ids)
-        for answer in self.after:
-            answer()
+        for say in self.after:
+            say()
 
 
 class Journal:
     """Collects a round while the one before is being committed."""
 
-    def __init__(self, consumer: Consumer, *, place: int = 0) -> None:
+    def __init__(self, consumer: Consumer, *, place: int, owner: bytes) -> None:
         self.round = Round()
-        self.committed = 0
-        """Rounds so far."""
+        self.trouble: str | None = None
+        """Why nothing can be committed at the moment."""
         self._consumer = consumer
         self._place = place
+        self._owner = owner
         self._bell = Bell()
         self._held: list[Publisher] = []
         self._is_stopping = False
@@ -194,9 +197,8 @@ class Journal:
         for publisher in held:
             publisher.release()
         if done.reports or done.changes:
-            await self._hand_over(Batch(done.reports, done.changes))
-        self.committed += 1
-        done.settle()
+            await self._hand_over(Batch(done.reports, done.changes, self._owner))
+        done.answer()
 
     async def _wait(self) -> None:
         """Until somebody waits for the round, or it has waited long enough."""
@@ -213,8 +215,12 @@ class Journal:
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._consumer.take(batch)
+                await self._consumer.take(batch)
             except DatabaseUnavailable as exc:
-                _log.error("cannot commit, publishers wait: %s", exc)  # the reason is said
+                self.trouble = str(exc)
+                _log.error("cannot commit, publishers wait: %s", exc)
+            else:
+                self.trouble = None
+                return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

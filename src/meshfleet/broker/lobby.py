@@ -98,6 +98,9 @@ class Lobby:
         except DatabaseUnavailable as exc:
             _log.warning("%s is refused: %s", connection, exc)
             self._refuse(connection, Accept.SERVER_UNAVAILABLE)
+        except Exception:  # noqa: BLE001 # a mistake of ours must not shut out all others
+            _log.exception("%s cannot be let in", connection)
+            self._refuse(connection, Accept.SERVER_UNAVAILABLE)
 
     def _refuse(self, connection: Connection, code: Accept) -> None:
         self.refused += 1
@@ -148,7 +151,7 @@ class Lobby:
             await asyncio.sleep(_SWEEP)
             now, count = loop.time(), count + 1
             for connection in self._crowd:
-                connection.check(now)
+                loop.call_soon(connection.check, now)  # by itself: what goes wrong with one is its own affair
             if count % _TIDY == 0:
                 self._sessions.tidy(self._now())
 

@@ -25,10 +25,18 @@ _SHARED: Final = 4096
 """Different ways that are remembered."""
 
 
+UNFIT: Final = re.compile("[\\x01-\\x1f\\x7f-\\x9f\\ufdd0-\\ufdef\\ufffe\\uffff]")
+"""Characters that no topic should have [MQTT-1.5.3]. Many clients hang up when they get one, so nobody does.
+
+A report with one still reaches the consumer, and is acknowledged: its gateway would send it for ever.
+"""
+
+
 class Way(NamedTuple):
     """Where messages on a topic go."""
 
     is_consumed: bool
+    may_be_retained: bool
     is_request: bool
     subscribers: tuple[tuple[Subscriber, int], ...]
 
@@ -71,11 +79,16 @@ class Post:
         self.version = 0
         """Another as soon as somebody subscribes, or no longer does."""
 
-    def subscribe(self, subscriber: Subscriber, wanted: str, qos: int) -> None:
-        """Let somebody have what a filter matches, beginning with what is retained there [MQTT-3.3.1-6]."""
+    def subscribe(self, subscriber: Subscriber, wanted: str, qos: int) -> int:
+        """Let somebody have what a filter matches, beginning with what is retained there [MQTT-3.3.1-6].
+
+        Tells how much that was.
+        """
         self.restore(subscriber, wanted, qos)
-        for letter in list(self._retained.matching(wanted)):
+        letters = list(self._retained.matching(wanted))
+        for letter in letters:
             subscriber.deliver(letter, qos)
+        return len(letters)
 
     def restore(self, subscriber: Subscriber, wanted: str, qos: int) -> None:
         """The same for who had it before: what is retained is no news."""
@@ -86,6 +99,12 @@ class Post:
         """Take that back."""
         self._filters.remove(wanted, subscriber)
         self._change()
+
+    def forget(self, account: str) -> None:
+        """Keep nothing any more that an account has retained."""
+        for topic in self._retained.topics_of(account):
+            self._retained.remove(topic)
+            self._journal.save_retained(topic, None)
 
     def quiet(self, fronts: Iterable[str]) -> str | None:
         """How topics below one of these beginnings begin that only the consumer wants; None: there are none.
@@ -114,7 +133,7 @@ class Post:
         way = self.way(message.topic)
         if way.is_consumed:
             self._journal.round.reports.append(message)
-        if message.retain and not way.is_request:  # a request must not fire again whenever a gateway comes
+        if message.retain and way.may_be_retained:
             self._retain(message, account)
         if way.subscribers:
             letter = self._letter(message, is_request=way.is_request)
@@ -137,8 +156,12 @@ class Post:
 
     def _find(self, topic: str) -> Way:
         is_consumed = self._is_consumed.fullmatch(topic) is not None
+        if UNFIT.search(topic):
+            return Way(is_consumed, may_be_retained=False, is_request=False, subscribers=())
         is_request = not is_consumed and self._requests.is_request(topic)
-        return Way(is_consumed, is_request, tuple(self._filters.find(topic).items()))
+        found = tuple(self._filters.find(topic).items())
+        # A request must not fire again whenever its gateway comes.
+        return Way(is_consumed, may_be_retained=not is_request, is_request=is_request, subscribers=found)
 
     def _letter(self, message: Publish, *, is_request: bool) -> Letter:
         if not is_request:

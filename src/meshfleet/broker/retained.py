@@ -22,9 +22,6 @@ _DEEPEST_TOPIC: Final = 64
 _LARGEST: Final = 0x1_0000
 """Bytes of a payload that is retained: no payload of the protocol is longer."""
 
-_LARGEST_TOGETHER: Final = 64 * 1024 * 1024
-"""Bytes of all payloads together."""
-
 _SHARE: Final = 10
 """One account may use no more than such a part of all places."""
 
@@ -35,10 +32,15 @@ class _Kept(NamedTuple):
 
 
 class Retained:
-    """Keeps messages by topic, as many as the limit."""
+    """Keeps messages by topic, as many as the limit, with so many bytes in all.
 
-    def __init__(self, limit: int) -> None:
+    Somebody who subscribes to everything must be able to take them all at once.
+    """
+
+    def __init__(self, limit: int, largest: int) -> None:
         self._limit = limit
+        self._largest = largest
+        self._size = 0
         self._kept: dict[str, _Kept] = {}
         self._names: Names[Letter] = Names()
         self._counts = Counter[str]()
@@ -66,9 +68,12 @@ class Retained:
         if kept is None:
             return False
         self._names.remove(topic)
-        self._counts[kept.row.account] -= 1
-        self._sizes[kept.row.account] -= len(kept.row.payload)
+        self._weigh(kept.row, -1)
         return True
+
+    def topics_of(self, account: str) -> list[str]:
+        """Where an account has retained something."""
+        return [topic for topic, kept in self._kept.items() if kept.row.account == account]
 
     def matching(self, wanted: str) -> Iterator[Letter]:
         """What somebody gets who subscribes."""
@@ -78,9 +83,7 @@ class Retained:
         topic, size = message.topic, len(message.payload)
         if len(topic.encode()) > _LONGEST_TOPIC or topic.count("/") >= _DEEPEST_TOPIC or size > _LARGEST:
             return False
-        if self._sizes.total() + size > _LARGEST_TOGETHER:
-            return False
-        if self._sizes[account] + size > _LARGEST_TOGETHER // _SHARE:
+        if self._size + size > self._largest or self._sizes[account] + size > self._largest // _SHARE:
             return False
         if topic in self._kept:
             return True
@@ -91,5 +94,13 @@ class Retained:
         letter = Letter(Publish(topic, row.payload, row.qos), retain=True)
         self._kept[topic] = _Kept(letter, row)
         self._names.put(topic, letter)
-        self._counts[row.account] += 1
-        self._sizes[row.account] += len(row.payload)
+        self._weigh(row, 1)
+
+    def _weigh(self, row: RetainedRow, sign: int) -> None:
+        """One message more, or one fewer."""
+        size = sign * len(row.payload)
+        self._size += size
+        self._counts[row.account] += sign
+        self._sizes[row.account] += size
+        if not self._counts[row.account]:
+            del self._counts[row.account], self._sizes[row.account]

@@ -56,6 +56,7 @@ class Session:
         "_ledger",
         "_queue",
         "_queued",
+        "_share",
         "_stock",
         "account",
         "client_id",
@@ -82,6 +83,7 @@ class Session:
         self.size = 0
         """Bytes that are owed."""
         self._stock = stock
+        self._share = stock.share(account)
         self._ledger = ledger
         self._doubtful: set[int] = set()
         """Of what waits, what may have been sent before the service started."""
@@ -97,7 +99,10 @@ class Session:
         return len(self._flight) + len(self._queue)
 
     def deliver(self, letter: Letter, qos: int) -> None:
-        """Send a letter, or keep it until there is a connection and room on it."""
+        """Send a letter, or keep it until there is a connection and room on it.
+
+        Where there is no room for it, it is dropped, as the newest: nobody else may wait for this client.
+        """
         line = self.line
         if line is None and (self.number is None or letter.volatile):
             self._stock.dropped += 1
@@ -106,19 +111,26 @@ class Session:
                 self._stock.delivered += 1
                 line.send(letter.plain())
         elif self._is_full(letter):
-            self._drop(letter)
-        else:
+            self._stock.dropped += 1
+            if line is not None and not letter.retain:  # what others retained cuts nobody off
+                line.too_slow()
+        elif self._can_leave(letter) or self._stock_has_room(letter):
             self._owe(letter)
+        else:
+            self._stock.dropped += 1
+
+    def _can_leave(self, letter: Letter) -> bool:
+        line = self.line
+        return line is not None and (letter.volatile or (not self._queue and self._has_room(line)))
 
     def _owe(self, letter: Letter) -> None:
         packet_id = self._next_id()
         self._brought += letter.retain
-        self.size += letter.size
-        self._stock.size += letter.size
+        self._weigh(letter.size)
         if self.number is not None and not letter.volatile:
             self._ledger.owe(self.number, packet_id, letter)
         line = self.line
-        if line is not None and (letter.volatile or (not self._queue and self._has_room(line))):
+        if line is not None and self._can_leave(letter):
             self._send(line, packet_id, letter)
         else:
             self._queue.append((packet_id, letter))
@@ -188,14 +200,13 @@ class Session:
         self._queued.add(packet_id)
         self._doubtful.add(packet_id)
         self._brought += letter.retain
-        self.size += letter.size
-        self._stock.size += letter.size
+        self._weigh(letter.size)
         self._last_id = packet_id
 
     def end(self) -> None:
         """Owe nothing any more."""
-        self._stock.size -= self.size
-        self.size = self._brought = 0
+        self._weigh(-self.size)
+        self._brought = 0
         self._flight.clear()
         self._queue.clear()
         self._queued.clear()
@@ -203,26 +214,33 @@ class Session:
 
     def _settle(self, packet_id: int, letter: Letter) -> None:
         self._brought -= letter.retain
-        self.size -= letter.size
-        self._stock.size -= letter.size
+        self._weigh(-letter.size)
         if self.number is not None and not letter.volatile:
             self._ledger.settle(self.number, packet_id)
 
+    def _weigh(self, size: int) -> None:
+        """So many bytes more, or fewer, are owed."""
+        self.size += size
+        self._share.size += size
+        self._stock.size += size
+
     def _is_full(self, letter: Letter) -> bool:
+        """Whether there is too much for this client."""
         stock = self._stock
         return (
             # What a subscription brings may be more than a queue holds, and its client is not slow.
             (not letter.retain and len(self) - self._brought >= stock.queue_length)
             or len(self) >= LARGEST_ID
             or self.size + letter.size > stock.queue_bytes
-            or stock.size + letter.size > stock.queues_bytes
         )
 
-    def _drop(self, letter: Letter) -> None:
-        """Drop what is newest: the client cannot be told, and nobody else may wait for it."""
-        self._stock.dropped += 1
-        if self.line is not None and not letter.retain:  # what others retained cuts nobody off
-            self.line.too_slow()
+    def _stock_has_room(self, letter: Letter) -> bool:
+        """Whether there is not too much for its account, and for all together."""
+        stock = self._stock
+        return (
+            self._share.size + letter.size <= stock.share_bytes
+            and stock.size + letter.size <= stock.queues_bytes
+        )
 
     def _next_id(self) -> int:
         packet_id = self._last_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.broker.door import NotAdmitted
 from meshfleet.broker.session import Session
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_PAUSE: Final = 10 * 60 * 1000
+"""Milliseconds. Longer than any process stands still without its clock."""
+
 
 class Opened(NamedTuple):
     """The session of a client that has just connected."""
@@ -38,7 +41,7 @@ class Opened(NamedTuple):
 class Sessions:
     """Sessions by account and client id."""
 
-    def __init__(self, journal: Journal, post: Post, stock: Stock, limits: Limits) -> None:
+    def __init__(self, journal: Journal, post: Post, stock: Stock, limits: Limits, now: int) -> None:
         self._journal = journal
         self._post = post
         self._stock = stock
@@ -47,6 +50,7 @@ class Sessions:
         self._kept = Counter[str]()
         """Sessions that outlive their connections, by account."""
         self._last_number = 0
+        self._tidied = now
 
     def __len__(self) -> int:
         return len(self._all)
@@ -116,10 +120,18 @@ class Sessions:
             del self._all[key]
 
     def tidy(self, now: int) -> None:
-        """Forget sessions of clients that have been away for too long, and requests that waited too long."""
+        """Forget sessions of clients that have been away for too long, and requests that waited too long.
+
+        Called again and again. If much more time has passed since the last call than a pause can take, the
+        clock was set: that makes nobody absent.
+        """
+        jump = now - self._tidied
+        self._tidied = now
         for session in self:
             if session.left_at is None:
                 continue
+            if abs(jump) > _LONGEST_PAUSE:
+                session.left_at += jump
             if now - session.left_at > self._limits.session_age * 1000:
                 _log.info("session %s of %s is forgotten", shown(session.client_id), session.account)
                 self.end(session)

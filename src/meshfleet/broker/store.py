@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import delete, insert, select
 
 from meshfleet.broker.changes import MessageRow, RetainedRow, SessionRow
 from meshfleet.broker.letters import Letter
 from meshfleet.db import bulk
 from meshfleet.db.tables import (
     broker_message,
+    broker_owner,
     broker_received,
     broker_retained,
     broker_session,
     broker_subscription,
 )
+from meshfleet.errors import UnusableDatabase
 from meshfleet.wire.mqtt.packets import Publish
 
 if TYPE_CHECKING:
@@ -38,6 +41,20 @@ class Saved(NamedTuple):
     retained: dict[str, RetainedRow]
     place: int
     """The last that was given to a message."""
+
+
+def own(connection: Connection) -> bytes:
+    """Make the tables ours. Who had them before can write no more: two would mix up their sessions."""
+    token = secrets.token_bytes(16)
+    connection.execute(delete(broker_owner))
+    connection.execute(insert(broker_owner).values(token=token))
+    return token
+
+
+def check_owner(connection: Connection, token: bytes) -> None:
+    """See that the tables are still ours, and stay so until the end of the transaction."""
+    if connection.execute(select(broker_owner.c.token).with_for_update(read=True)).scalar() != token:
+        raise UnusableDatabase("another Meshfleet has taken over the broker on this database")
 
 
 def load(connection: Connection) -> Saved:

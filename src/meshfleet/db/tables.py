@@ -170,6 +170,9 @@ gateway = Table(
 )
 """Claimed gateways. Each is a device too, and connected when that is."""
 
+broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, primary_key=True))
+"""The one process whose broker writes to the following tables."""
+
 broker_session = Table(
     "broker_session",
     metadata,

@@ -31,6 +31,7 @@ from meshfleet.service.http.queries import QueryNames
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.operations.figures import Figures
+from meshfleet.service.operations.readiness import Readiness
 from meshfleet.service.secrets import obtain
 from meshfleet.settings import Settings
 
@@ -59,6 +60,7 @@ _INJECTED: Final = (
     "now",
     "pages",
     "passwords",
+    "readiness",
     "reception",
 )
 """Arguments of routes that do not come from the request."""
@@ -72,6 +74,7 @@ class Api:
 
     def __init__(self, database: Database, settings: Settings, *, now: clock.Now = clock.now) -> None:
         self.figures = figures = Figures()
+        self.readiness = Readiness()
         tokens = Tokens(database.write_now(obtain, "tokens"))
         gatekeeper = Gatekeeper(database, tokens, now)
         self._passwords = Passwords()
@@ -93,6 +96,7 @@ class Api:
             "now": now,
             "pages": Pages(database.write_now(obtain, "pages")),
             "passwords": self._passwords,
+            "readiness": self.readiness,
             "reception": reception,
         }
         self.app = Door(_litestar(shared, gatekeeper), figures)

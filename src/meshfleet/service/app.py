@@ -110,6 +110,7 @@ async def _serve_mqtt(
         figures=api.figures,
         now=clock.now,
     )
+    api.readiness.watch(endpoint.broker)
     await endpoint.run(entrances)
 
 

@@ -23,13 +23,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     in_flight: int = 100
     """Messages sent to one client that it has not acknowledged."""
     queue_length: int = 1000
-    """Messages that wait for one client."""
+    """Messages that one client is owed: sent and not acknowledged, or waiting."""
     queue_bytes: int = 4_194_304
     """Bytes that wait for one client."""
     queues_bytes: int = 268_435_456
     """Bytes that wait for all clients together."""
     publish_rate: int = 2000
-    """Messages per second from one client."""
+    """Packets per second from one client; who sends more is read more slowly."""
     sessions_per_account: int = 20
     """Sessions that outlast their connections, of one account."""
     session_age: int = 604_800

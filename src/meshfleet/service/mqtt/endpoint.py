@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from meshfleet.broker import Broker, load
+from meshfleet.broker import Broker, load, own
 from meshfleet.service.mqtt.accepting import accept_clients
 from meshfleet.service.mqtt.complaints import Complaints
 from meshfleet.service.mqtt.doorkeeper import Doorkeeper
@@ -57,6 +57,7 @@ class Endpoint:
             consumer=consumer,
             consumed=[Topics(settings.topic_prefix).reports()],
             limits=settings.limits,
+            owner=database.write_now(own),
             saved=database.read_now(load),
             now=now,
             prefix=settings.topic_prefix,

@@ -8,6 +8,7 @@ from meshfleet.db.schema import is_current
 from meshfleet.errors import Unavailable
 from meshfleet.service.devices import summary
 from meshfleet.service.operations.figures import MEDIA_TYPE, Figures
+from meshfleet.service.operations.readiness import Readiness
 from meshfleet.wire.rest import Health
 
 
@@ -18,8 +19,9 @@ async def tell_health() -> Health:
 
 
 @get("/readyz")
-async def tell_readiness(database: Given[Database]) -> Health:
-    """Tell that the database answers and has the schema that we need."""
+async def tell_readiness(database: Given[Database], readiness: Given[Readiness]) -> Health:
+    """Tell that the database answers and has the schema that we need, and that the broker can commit."""
+    readiness.check()
     if not await database.read(is_current):
         raise Unavailable("the database has another schema than this program needs")
     return Health(status="ok")

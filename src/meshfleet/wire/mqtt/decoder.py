@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import MalformedPacket, UnsupportedProtocol, shown
 from meshfleet.wire.mqtt.names import check_filter, read_text, read_topic
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LEVEL: Final = 4
+_MOST_FILTERS: Final = 1000
+"""In one packet. Nobody needs more, and each has to be looked at while others wait."""
 _HIGHEST_QOS: Final = 2
 
 
@@ -143,6 +145,7 @@ def _subscribe(body: _Body) -> Subscribe:
         if qos > _HIGHEST_QOS:
             raise MalformedPacket("SUBSCRIBE qos", f"{qos} is none")  # [MQTT-3.8.3-4]
         filters.append((wanted, qos))
+        _check_number(filters, "SUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
     return Subscribe(packet_id, tuple(filters))
@@ -160,10 +163,16 @@ def _suback(body: _Body) -> Suback:
     return Suback(packet_id, tuple(codes))
 
 
+def _check_number(filters: list[Any], field: str) -> None:
+    if len(filters) > _MOST_FILTERS:
+        raise MalformedPacket(field, f"are more than {_MOST_FILTERS}")
+
+
 def _unsubscribe(body: _Body) -> Unsubscribe:
     packet_id, filters = body.id(), []
     while body:
         filters.append(body.filter())
+        _check_number(filters, "UNSUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
     return Unsubscribe(packet_id, tuple(filters))

@@ -14,6 +14,11 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     """Make the tables."""
     op.create_table(
+        "broker_owner",
+        sa.Column("token", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("token", name=op.f("pk_broker_owner")),
+    )
+    op.create_table(
         "broker_session",
         sa.Column("number", _KEY, autoincrement=False, nullable=False),
         sa.Column("account", sa.Text(), nullable=False),

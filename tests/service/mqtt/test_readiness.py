@@ -1,0 +1,35 @@
+"""The service is ready only while its broker can commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.errors import DatabaseUnavailable, Unavailable
+from meshfleet.service.operations.readiness import Readiness
+from meshfleet.wire.mqtt.packets import Accept, Connack
+from tests.broker.stage import Stage, connect
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.rule("rest-160")
+async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) -> None:
+    readiness = Readiness()
+    readiness.check()
+    async with Stage(sqlite_database) as stage:
+        readiness.watch(stage.broker)
+        readiness.check()
+        stage.consumer.failures.append(DatabaseUnavailable("the disk is full"))
+        viewer = await stage.stranger()
+        viewer.send(connect("viewer", clean=False))
+        await stage.until(lambda: stage.broker.trouble is not None)
+        with pytest.raises(Unavailable, match="the broker cannot commit: the disk is full"):
+            readiness.check()
+        assert (await viewer.expect(Connack)).code == Accept.ACCEPTED
+        readiness.check()
+    sqlite_database.close()
