@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +19,6 @@ from meshfleet.wire.mqtt.packets import Connack, Disconnect, Oversized, Packet
 from meshfleet.wire.mqtt.parser import Parser
 from tests.link.proxy import EAGER, PATIENCE, fetch, fresh
 from tests.link.scripted import until
-from tests.servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -88,14 +86,6 @@ async def test_a_message_too_large_is_passed_over_in_a_websocket_too() -> None:
     ):
         got = await fetch(link, 2)
     assert got == [Oversized("big", b"", 1, packet_id=1, size=350_000), Publish("small", b"x")]
-
-
-async def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "meshfleet.link.websocket", raising=False)
-    monkeypatch.setitem(sys.modules, "websockets.client", None)
-    nowhere = Address(host="127.0.0.1", port=free_port(), path="/mqtt")
-    with pytest.raises(BrokerUnreachable, match=r"meshfleet\[websocket\]"):
-        await Link(nowhere, fresh("web")).__aenter__()
 
 
 @pytest.mark.parametrize("protocol", [None, "chat"])
