@@ -27,7 +27,7 @@ class Kind(StrEnum):
     PROGRAM = "api-key"
 
 
-class Account(Struct, frozen=True, kw_only=True):
+class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Whose connection it is."""
 
     kind: Kind

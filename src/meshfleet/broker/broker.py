@@ -126,7 +126,7 @@ class Broker:
     def accounts(self) -> list[Account]:
         """Whose connections and sessions there are. Of who is absent nothing is known but the name."""
         present = {each.account for each in self.crowd if each.account is not None}  # with each of its proofs
-        absent = {session.account for session in self.sessions}.difference(map(str, present))
+        absent = {session.account for session in self.sessions} - self.crowd.names
         return [*present, *map(Account.parse, absent)]
 
     def expel(self, account: Account, *, forget: bool = False) -> None:

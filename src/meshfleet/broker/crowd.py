@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, KeysView
 
     from meshfleet.broker.connection import Connection
     from meshfleet.settings import Limits
@@ -70,6 +70,11 @@ class Crowd:
             return False
         known.add(connection)
         return True
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The accounts that are connected."""
+        return self._by_account.keys()
 
     def of(self, account: str) -> list[Connection]:
         """The connections of one account."""

@@ -41,6 +41,7 @@ class Watch:
         self._complaints = complaints
         self._now = now
         self._mark: audit.Mark | None = None
+        self._admitted = -1
         self._sure: set[Account] = set()
         """Those that stood at the mark."""
 
@@ -71,13 +72,15 @@ class Watch:
                 raise
 
     async def _look(self) -> None:
-        accounts = self._broker.accounts()
+        admitted, accounts = self._broker.lobby.admitted, set(self._sure)
         mark = await self._database.read(audit.mark)
+        if mark != self._mark or admitted != self._admitted:
+            accounts = set(self._broker.accounts())
         # Who stood at this mark still does; only keys also expire, which is no change.
-        sure = self._sure if mark == self._mark else set()
-        doubtful = {each for each in accounts if each.kind is Kind.PROGRAM or each not in sure}
+        doubtful = accounts if mark != self._mark else accounts - self._sure
+        doubtful |= {each for each in accounts if each.kind is Kind.PROGRAM}
         fallen = await self._see_off(doubtful) if doubtful else set()
-        self._mark, self._sure = mark, {each for each in accounts if each not in fallen}
+        self._mark, self._admitted, self._sure = mark, admitted, accounts - fallen
 
     async def _see_off(self, doubtful: set[Account]) -> set[Account]:
         """End what no longer holds. Who has other rights or credentials now has to come back with them."""
