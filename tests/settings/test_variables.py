@@ -18,6 +18,8 @@ from meshfleet.settings import load
         ("MESHFLEET_MQTTTLS", "MESHFLEET_MQTT_TLS"),
         ("MESHFLEET_TOPICPREFIX", "MESHFLEET_TOPIC_PREFIX"),
         ("MESHFLEET_REQUEST_MAX_AGE", "MESHFLEET_REQUESTS_MAX_AGE"),
+        ("MESHFLEET_BROKERS", "MESHFLEET_BROKER"),
+        ("MESHFLEET_GATEWAY_AUTOCLAIM", "MESHFLEET_GATEWAYS_AUTOCLAIM"),
         ("MESHFLEET_LIMIT_PACKET_SIZE", "MESHFLEET_LIMITS_PACKET_SIZE"),
         ("MESHFLEET_LIMITS_QUEUE_BYTE", "MESHFLEET_LIMITS_QUEUE_BYTES"),
     ],
@@ -30,7 +32,7 @@ def test_a_misspelt_variable_is_told(name: str, meant: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_BROKER", "MESHFLEET_PASSWORD", "MESHFLEET_FLAVOUR", "DATABASE"],
+    ["MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_PASSWORD", "MESHFLEET_FLAVOUR", "DATABASE"],
 )
 def test_variables_of_others_are_left_alone(name: str) -> None:
     assert load({}, {name: "anything"}) == load({}, {})

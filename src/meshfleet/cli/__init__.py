@@ -10,6 +10,7 @@ import click
 from meshfleet.errors import FleetError
 
 _COMMANDS: Final = {
+    "broker-config": "Configure another broker for the service.",
     "explain": "Explain messages of gateways and clients.",
     "gateway": "Run an emulated gateway.",
     "identifiers": "List the identifiers, or tell all about some.",
@@ -18,7 +19,7 @@ _COMMANDS: Final = {
     "simulate": "Run thousands of emulated gateways.",
     "users": "Help people who cannot sign in.",
 }
-"""Each is a module here, and a command of that name in it."""
+"""Each is a module here, and a command of that name in it; for Python the hyphen is an underscore."""
 
 
 class _Commands(click.Group):
@@ -32,7 +33,8 @@ class _Commands(click.Group):
         """Load one of them."""
         if name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"meshfleet.cli.{name}"), name)
+        module = name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"meshfleet.cli.{module}"), module)
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -44,6 +44,17 @@ def insert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwi
     return added
 
 
+def add(connection: Connection, table: Table, *values: Any) -> int:
+    """Add one row, with a value for each column but the first, which numbers it; gives the number."""
+    number, *columns = (column.name for column in table.columns)
+    places = ", ".join("?" * len(values))
+    statement = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608 # our own names
+    if connection.dialect.name == "sqlite":
+        return connection.exec_driver_sql(statement, values).lastrowid
+    statement = f"{statement.replace('?', '%s')} RETURNING {number}"
+    return int(connection.exec_driver_sql(statement, values).scalar_one())
+
+
 def execute(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
     """Run a statement, with `?` for its values, once for each of the rows."""
     if rows:

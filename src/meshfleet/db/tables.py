@@ -136,10 +136,22 @@ device_state = Table(
     Column("parent", BigInteger),
     Column("rssi", SmallInteger),
     Column("battery", SmallInteger),
+    # When each of these was true: what comes late moves nothing back.
+    Column("status_at", BigInteger),
+    Column("radio_at", BigInteger),
+    Column("battery_at", BigInteger),
+    Column("gateway_at", BigInteger),
+    Column("model_at", BigInteger),
+    Column("variant_at", BigInteger),
+    Column("firmware_at", BigInteger),
+    Column("hardware_at", BigInteger),
     # Room in every page, so that a change stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
-"""What changes with every report: no index but the key."""
+"""What changes with every report: no index but the key.
+
+`gateway_at` tells when it was last heard through the gateway that it belongs to.
+"""
 
 label = Table(
     "label",
@@ -167,8 +179,12 @@ gateway = Table(
     Column("claimed_at", BigInteger, nullable=False),
     Column("api_version", Text),
     Column("mode", Text),
+    Column("broker_hash", Text),
 )
-"""Claimed gateways. Each is a device too, and connected when that is."""
+"""Claimed gateways. Each is a device too, and connected when that is.
+
+`broker_hash` is the password as another broker checks it; who registered by itself has none of both.
+"""
 
 broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, primary_key=True))
 """The one process whose broker writes to the following tables."""
@@ -222,3 +238,34 @@ broker_retained = Table(
     Column("qos", SmallInteger, nullable=False),
     Column("account", Text, nullable=False),
 )
+
+reading_journal = Table(
+    "reading_journal",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("readings", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Heartbeats and readings of the radio, until they are in states and roll-ups."""
+
+foreign_name = Table(
+    "foreign_name",
+    metadata,
+    Column("number", _Key, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+)
+"""Names of identifiers that the catalogue does not know, by the number that stands for each in samples."""
+
+reject = Table(
+    "reject",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("time", BigInteger, nullable=False),
+    Column("gateway", BigInteger),
+    Column("topic", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Index(None, "gateway", "id"),
+    sqlite_autoincrement=True,
+)
+"""The newest reports that could not be taken."""

@@ -21,6 +21,8 @@
     │   ├── UndecodableValue      raw bytes that do not fit the identifier's layout
     │   ├── UnencodableValue      a JSON value that does not fit the identifier's layout
     │   ├── MalformedImage        firmware that is broken
+    │   ├── UnclaimedGateway      a gateway speaks that nobody claimed
+    │   ├── UnstorableReport      the database does not take it
     │   └── MalformedAddress      a broker's or service's URL that cannot be used
     ├── LinkError                 the connection to a broker
     │   ├── BrokerUnreachable     nobody answers there
@@ -138,9 +140,11 @@ from meshfleet.errors.wire import (
     Mistake,
     PacketTooLarge,
     PayloadTooLarge,
+    UnclaimedGateway,
     UndecodableValue,
     UnencodableValue,
     UnknownIdentifier,
+    UnstorableReport,
     UnsupportedProtocol,
     WireError,
 )
@@ -193,11 +197,13 @@ __all__ = [
     "TooManyAttempts",
     "TooSlow",
     "Unavailable",
+    "UnclaimedGateway",
     "UndecodableValue",
     "Undelivered",
     "UnencodableValue",
     "UnknownIdentifier",
     "UnreadableMemory",
+    "UnstorableReport",
     "UnsupportedMediaType",
     "UnsupportedProtocol",
     "UntrustedBroker",

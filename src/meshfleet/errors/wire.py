@@ -138,6 +138,18 @@ class MalformedImage(WireError):
     code = "malformed-image"
 
 
+class UnclaimedGateway(WireError):
+    """A gateway speaks that nobody claimed."""
+
+    code = "unclaimed-gateway"
+
+
+class UnstorableReport(WireError):
+    """A report that the database does not take, although it is well-formed."""
+
+    code = "unstorable-report"
+
+
 class MalformedAddress(WireError):
     """A URL of a broker or service that cannot be used. It is not repeated: it may hold a password."""
 

@@ -8,6 +8,7 @@ from litestar import Litestar, get
 from litestar.di import Provide
 
 from meshfleet.db import Database
+from meshfleet.db.samples import SampleStore
 from meshfleet.service import clock
 from meshfleet.service.accounts import key_routes, people_routes
 from meshfleet.service.accounts import routes as account_routes
@@ -33,6 +34,7 @@ from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.operations.figures import Figures
 from meshfleet.service.operations.readiness import Readiness
 from meshfleet.service.secrets import obtain
+from meshfleet.service.telemetry import routes as telemetry_routes
 from meshfleet.settings import Settings
 
 _LARGEST_BODY: Final = 1024 * 1024
@@ -47,6 +49,8 @@ _ROUTERS: Final = (
     label_routes.device_router,
     label_routes.router,
     gateway_routes.router,
+    telemetry_routes.device_router,
+    telemetry_routes.router,
     operations_routes.router,
 )
 
@@ -62,6 +66,7 @@ _INJECTED: Final = (
     "passwords",
     "readiness",
     "reception",
+    "samples",
 )
 """Arguments of routes that do not come from the request."""
 
@@ -72,7 +77,9 @@ _READ: Final = {"limit": Provide(read_limit, sync_to_thread=False)}
 class Api:
     """Everything that answers requests, on one database. `app` is for an ASGI server."""
 
-    def __init__(self, database: Database, settings: Settings, *, now: clock.Now = clock.now) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, samples: SampleStore, *, now: clock.Now = clock.now
+    ) -> None:
         self.figures = figures = Figures()
         self.readiness = Readiness()
         tokens = Tokens(database.write_now(obtain, "tokens"))
@@ -98,6 +105,7 @@ class Api:
             "passwords": self._passwords,
             "readiness": self.readiness,
             "reception": reception,
+            "samples": samples,
         }
         self.app = Door(_litestar(shared, gatekeeper), figures)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import uvicorn
 
 from meshfleet.db import open_database
-from meshfleet.errors import Fault, MalformedText, UnusableDatabase, WrongSettings
+from meshfleet.errors import Fault, MalformedText, WrongSettings
 from meshfleet.service import clock
 from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import SERVICE
@@ -21,17 +21,16 @@ from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.api import Api, openapi_document
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
-from meshfleet.service.mqtt.endpoint import Endpoint, Recorder
 from meshfleet.service.mqtt.listeners import entrances_of, with_ports
 from meshfleet.service.sockets import listening
+from meshfleet.service.taking import samples_of, take_reports
 from meshfleet.wire.rest import parse_password
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from meshfleet.db import Database
-    from meshfleet.service.mqtt.listeners import Entrance
     from meshfleet.settings import Settings
 
 __all__ = ["Started", "answer_requests", "openapi_document", "serve"]
@@ -45,9 +44,6 @@ CONNECTIONS: Final = 2000
 _KEPT: Final = 30
 """Seconds that an idle connection is kept."""
 
-_BROKER: Final = 0x6D717474
-"""Any number, as long as no other lock on the database has it."""
-
 _GRACE: Final = 10
 """Seconds for requests that run when the service stops."""
 
@@ -57,7 +53,7 @@ class Started(NamedTuple):
 
     url: str
     mqtt: tuple[str, ...]
-    """Where MQTT clients come in."""
+    """Where MQTT clients come in, or the other broker."""
     admin_password: str | None
     """Of the first user, if it was made just now with a random one; nobody is told again."""
 
@@ -84,46 +80,18 @@ async def serve(
             password = await asyncio.to_thread(_make_first_user, database)
             if prepare is not None:
                 await asyncio.to_thread(prepare, database)
-            tell = partial(started, Started(_url(settings, listener), tuple(map(str, entrances)), password))
-            api = await asyncio.to_thread(Api, database, settings)
-            with contextlib.ExitStack() as stack:
-                if entrances:
-                    await asyncio.to_thread(stack.enter_context, _only_broker(database))
+            mqtt = tuple(map(str, entrances if settings.outside is None else [settings.outside]))
+            tell = partial(started, Started(_url(settings, listener), mqtt, password))
+            samples = await asyncio.to_thread(samples_of, database, settings)
+            try:
+                api = await asyncio.to_thread(Api, database, settings, samples)
                 async with asyncio.TaskGroup() as tasks:
-                    if entrances:
-                        tasks.create_task(_serve_mqtt(database, settings, api, entrances), name="mqtt")
+                    tasks.create_task(take_reports(database, samples, settings, api, entrances), name="mqtt")
                     tasks.create_task(answer_requests(api, settings, listener, started=tell), name="http")
+            finally:
+                await asyncio.to_thread(samples.close)
         finally:
             await asyncio.to_thread(database.close)
-
-
-async def _serve_mqtt(
-    database: Database, settings: Settings, api: Api, entrances: Sequence[Entrance]
-) -> None:
-    """Run the embedded broker until cancelled."""
-    endpoint = await asyncio.to_thread(
-        Endpoint,
-        database,
-        settings,
-        consumer=Recorder(database),
-        reception=api.reception,
-        figures=api.figures,
-        now=clock.now,
-    )
-    api.readiness.watch(endpoint.broker)
-    await endpoint.run(entrances)
-
-
-@contextlib.contextmanager
-def _only_broker(database: Database) -> Iterator[None]:
-    """Be the only one with a broker on this database: what it remembers is there only once."""
-    with database.only_one(_BROKER) as alone:
-        if not alone:
-            raise UnusableDatabase(
-                "another Meshfleet runs its embedded broker on this database; "
-                "give this one a database of its own, or --mqtt off"
-            )
-        yield
 
 
 class _Server(uvicorn.Server):

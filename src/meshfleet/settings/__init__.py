@@ -2,12 +2,13 @@
 
 model           what a service is told
 limits          how much clients may ask of the broker
+retention       how long samples are kept
 table           all that can be set; flags, variables and the keys of the file follow from it
 texts           what their texts mean
 sources         who says something about them: flags, variables, a file
 loading         all of it put together, or all mistakes
 
-Who is told the settings needs no more than `model` and `limits`; the rest is imported when it is asked for.
+Who is told the settings needs no more than `model` and what it holds; the rest is imported when asked for.
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.settings.limits import Limits
 from meshfleet.settings.model import Listen, Settings
+from meshfleet.settings.retention import Retention
 
 if TYPE_CHECKING:
     from meshfleet.settings.loading import load
@@ -28,4 +30,4 @@ else:
         return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
-__all__ = ["SETTINGS", "Limits", "Listen", "Setting", "Settings", "load"]
+__all__ = ["SETTINGS", "Limits", "Listen", "Retention", "Setting", "Settings", "load"]

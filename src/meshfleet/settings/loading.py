@@ -9,9 +9,11 @@ import ssl
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from meshfleet.errors import Fault, WrongSettings
+from meshfleet.errors import Fault, UnusableCertificate, WrongSettings
+from meshfleet.link import tls
 from meshfleet.settings.limits import Limits
 from meshfleet.settings.model import Settings
+from meshfleet.settings.retention import Retention
 from meshfleet.settings.sources import Given, from_file, from_flags, from_variables, misspelt
 from meshfleet.settings.table import SETTINGS
 from meshfleet.settings.texts import Unfit
@@ -19,6 +21,8 @@ from meshfleet.settings.texts import Unfit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from meshfleet.link.address import Address
 
 
 def load(flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None) -> Settings:
@@ -33,6 +37,8 @@ def load(flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path |
     values = _read(given, faults)
     faults += _incomplete(given, values)
     faults += _unusable(given, values.get("tls_cert"), values.get("tls_key"))
+    faults += _misplaced(given, values)
+    faults += _untrusting(given, values.get("broker_ca"))
     if faults:
         raise WrongSettings(faults)
     return _settings(values)
@@ -55,7 +61,11 @@ def _settings(values: Mapping[str, Any]) -> Settings:
     for place, value in values.items():
         struct, _, field = place.rpartition(".")
         structs[struct][field] = value
-    return Settings(**structs[""], limits=Limits(**structs["limits"]))
+    if structs[""].get("outside") is not None:
+        structs[""]["mqtt"] = None  # it would be on without a word
+    return Settings(
+        **structs[""], limits=Limits(**structs["limits"]), retention=Retention(**structs["retention"])
+    )
 
 
 # --- What goes together ---
@@ -82,6 +92,32 @@ def _unusable(given: Mapping[str, Given], certificate: Path | None, key: Path | 
     except OSError as exc:
         why = getattr(exc, "reason", None) or "the files hold none"
         yield Fault(given["tls-cert"].origin, f"this is no certificate and its key in PEM: {why}")
+
+
+def _misplaced(given: Mapping[str, Given], values: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is for the embedded broker alone is not said of another one, nor the other way round."""
+    if "broker" in given and "outside" not in values:
+        return  # which of both is meant is not known
+    outside: Address | None = values.get("outside")
+    if outside is None and values.get("gateways_autoclaim"):
+        why = "gateways log in to the embedded broker, so each is claimed; only with another one it can be on"
+        yield Fault(given["gateways.autoclaim"].origin, why)
+    if "broker_ca" in values and (outside is None or not outside.tls):
+        yield Fault(given["broker-ca"].origin, "is only for a broker with mqtts://")
+    for name, place in (("mqtt-tls", "mqtt_tls"), ("mqtt-ws", "mqtt_ws")):
+        if outside is not None and values.get(place) is not None:
+            why = "is for the embedded broker; with another one nobody listens there, so leave it out or off"
+            yield Fault(given[name].origin, why)
+
+
+def _untrusting(given: Mapping[str, Given], authorities: Path | None) -> Iterator[Fault]:
+    """Whoever vouches for a broker must be somebody."""
+    if authorities is None:
+        return
+    try:
+        tls.context(authorities=authorities)
+    except UnusableCertificate as exc:
+        yield Fault(given["broker-ca"].origin, f"{authorities} holds no certificates in PEM: {exc.reason}")
 
 
 def _password() -> str:

@@ -9,7 +9,9 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from meshfleet.link.address import Address
 from meshfleet.settings.limits import Limits
+from meshfleet.settings.retention import Retention
 from meshfleet.wire.rest import BrokerPlace
 
 _SQLITE: Final = "sqlite"
@@ -31,10 +33,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     data: Path = Path("meshfleet-data")
     http: Listen = Listen("127.0.0.1", 8080)
     mqtt: Listen | None = Listen("127.0.0.1", 1883)
+    """Nowhere when another broker takes the place of the embedded one; neither are the next two."""
     mqtt_tls: Listen | None = None
     """Only with a certificate and its key."""
     mqtt_ws: Listen | None = None
     """MQTT in WebSockets; over TLS when there is a certificate."""
+    outside: Address | None = None
+    """Another broker, in the place of the embedded one (broker-21)."""
+    broker_ca: Path | None = None
+    """Who vouches for that broker, if not whom the system trusts."""
     public_url: str | None = None
     """Without a slash at its end."""
     public_mqtt: BrokerPlace | None = None
@@ -47,15 +54,27 @@ class Settings(Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     requests_max_age: float = 60
     """Seconds (rest-166)."""
+    gateways_autoclaim: bool | None = None
+    """As somebody set it; what holds is in `autoclaim`."""
     limits: Limits = Limits()
+    retention: Retention = Retention()
 
     @property
     def broker(self) -> BrokerPlace | None:
         """Where gateways are told to connect (rest-168); a port of 0 is known only to whoever listens."""
-        listen = self.mqtt_tls or self.mqtt
-        if self.public_mqtt is not None or listen is None:
+        if self.public_mqtt is not None:
             return self.public_mqtt
+        if self.outside is not None:
+            return BrokerPlace(host=self.outside.host, port=self.outside.port, tls=self.outside.tls)
+        listen = self.mqtt_tls or self.mqtt
+        if listen is None:
+            return None
         return BrokerPlace(host=listen.host, port=listen.port, tls=self.mqtt_tls is not None)
+
+    @property
+    def autoclaim(self) -> bool:
+        """Whether gateways register themselves at their first message (rest-79)."""
+        return self.outside is not None and self.gateways_autoclaim is not False
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

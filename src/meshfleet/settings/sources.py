@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE: Final = Path("meshfleet.toml")
 
-_OTHER_VARIABLES: Final = {"MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_BROKER", "MESHFLEET_PASSWORD"}
+_OTHER_VARIABLES: Final = {"MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_PASSWORD"}
 """Which are read elsewhere."""
 
 
@@ -35,6 +35,8 @@ class Given(NamedTuple):
                 return text
             case list() as texts if setting.is_list and all(isinstance(each, str) for each in texts):
                 return ",".join(texts)
+            case bool() as is_on if setting.is_switch:
+                return "on" if is_on else "off"
             case int() | float() as number if not isinstance(number, bool):
                 return str(number)
         raise Unfit(

@@ -25,6 +25,9 @@ class Setting(NamedTuple):
     """What its text looks like, in a word."""
     help: str
     is_list: bool = False
+    is_switch: bool = False
+    kept_as: str = ""
+    """The field of `Settings` that holds it, if that is not called like it."""
 
     @property
     def field(self) -> str:
@@ -34,6 +37,8 @@ class Setting(NamedTuple):
     @property
     def place(self) -> str:
         """Where it is in `Settings`: a field, or with a dot a field of the struct called like the table."""
+        if self.kept_as:
+            return self.kept_as
         table, _, key = self.name.replace("-", "_").partition(".")
         return f"{table}.{key}" if key and table in Settings.__struct_fields__ else self.field
 
@@ -60,6 +65,10 @@ def _limit(name: str, form: str, tells: str, *, least: int = 1, most: int = text
     return Setting(f"limits.{name}", partial(texts.read_whole, least=least, most=most), form, tells)
 
 
+def _kept(name: str, tells: str) -> Setting:
+    return Setting(f"retention.{name}", texts.read_retention, "SECONDS", f"{tells}; or forever.")
+
+
 SETTINGS: Final = (
     Setting("data", texts.read_path, "DIR", "The data directory: database, images and secrets."),
     Setting("http", texts.read_listen, "HOST:PORT", "Where HTTP is served; port 0 is any that is free."),
@@ -67,7 +76,7 @@ SETTINGS: Final = (
         "mqtt",
         texts.read_listen_or_off,
         "HOST:PORT",
-        "Where MQTT is served; port 0 is any that is free; or off.",
+        "Where MQTT is served; port 0 is any that is free; or off. With another --broker it is off anyway.",
     ),
     Setting(
         "mqtt-tls",
@@ -81,12 +90,25 @@ SETTINGS: Final = (
         "HOST:PORT",
         "Where MQTT is served in WebSockets, over TLS with --tls-cert; or off.",
     ),
+    Setting(
+        "broker",
+        texts.read_broker,
+        "URL",
+        "embedded, which it is unless set, or another one: mqtt[s]://[user[:password]@]host[:port]",
+        kept_as="outside",
+    ),
+    Setting(
+        "broker-ca",
+        texts.read_readable,
+        "FILE",
+        "Who vouches for another broker with mqtts://, in PEM; without it, whom the system trusts.",
+    ),
     Setting("public-url", texts.read_public_url, "URL", "How others reach this service, if not by --http."),
     Setting(
         "public-mqtt",
         texts.read_public_mqtt,
         "URL",
-        "How gateways reach the broker, if not by --mqtt-tls or --mqtt: mqtt[s]://…",
+        "How gateways reach the broker, if not by --broker, --mqtt-tls or --mqtt: mqtt[s]://…",
     ),
     Setting(
         "topic-prefix", texts.read_topic_prefix, "TEXT", "What stands in front of all topics, as in TEXT/mt/…"
@@ -112,6 +134,19 @@ SETTINGS: Final = (
         "SECONDS",
         "How long requests wait for an absent gateway.",
     ),
+    Setting(
+        "gateways.autoclaim",
+        texts.read_switch,
+        "SWITCH",
+        "on or off: whether gateways register themselves. With another broker they do unless set.",
+        is_switch=True,
+    ),
+    _kept("property", "How long samples of properties are kept"),
+    _kept("measurement", "The same for measurements"),
+    _kept("measurement-error", "The same for measurements that failed"),
+    _kept("event", "The same for events"),
+    _kept("link", "The same for how parents heard devices, minute by minute"),
+    _kept("heartbeat", "The same for heartbeats, minute by minute"),
     _limit("connections", "NUMBER", "MQTT connections at once."),
     _limit("connections-per-address", "NUMBER", "The same, from one network address."),
     _limit("connections-per-account", "NUMBER", "The same, with one account."),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from meshfleet.errors import MalformedTopic, shown
+from meshfleet.errors import MalformedAddress, MalformedTopic, shown
+from meshfleet.link.address import Address
 from meshfleet.settings.model import Listen
 from meshfleet.wire.rest import BrokerPlace
 from meshfleet.wire.topics import Topics
@@ -95,6 +96,21 @@ def read_public_mqtt(text: str) -> BrokerPlace:
     return BrokerPlace(host=url.hostname or "", port=url.port or (8883 if tls else 1883), tls=tls)
 
 
+def read_broker(text: str) -> Address | None:
+    """Read where another broker is and who we are to it, or `embedded`: there is no other."""
+    if text == "embedded":
+        return None
+    try:
+        address = Address.parse(text)
+    except MalformedAddress as exc:
+        raise Unfit(
+            f"is neither embedded nor another broker: {exc.reason}"
+        ) from None  # it may hold a password
+    if address.path is not None:
+        raise Unfit("must begin with mqtt:// or mqtts://: gateways speak no WebSockets")
+    return address
+
+
 def _url(text: str, schemes: tuple[str, str]) -> SplitResult:
     """Take an address apart. It is never repeated: there may be a password in it, although there must not."""
     try:
@@ -149,7 +165,15 @@ def read_topic_prefix(text: str) -> str:
     return text
 
 
-# --- Numbers ---
+# --- Switches and numbers ---
+
+
+def read_switch(text: str) -> bool:
+    """Read on or off."""
+    if text not in {"on", "off"}:
+        raise Unfit(f"{shown(text)} is neither on nor off")
+    return text == "on"
+
 
 MOST: Final = 10**12
 """The largest number that anything is set to: nobody means more, and no sum of them overflows."""
@@ -163,6 +187,15 @@ def read_whole(text: str, *, least: int, most: int) -> int:
     if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
         raise Unfit(f"{shown(text)} is not a whole number from {least} to {most}")
     return int(text)
+
+
+_SHORTEST: Final = 3600
+"""Seconds: what is kept is kept in pieces of a day, and looked at about once an hour."""
+
+
+def read_retention(text: str) -> int | None:
+    """Read how many seconds something is kept, or `forever`."""
+    return None if text == "forever" else read_whole(text, least=_SHORTEST, most=MOST)
 
 
 def read_seconds(text: str) -> float:

@@ -112,7 +112,7 @@ class Topics:
         self._names = names
         self._shape = re.compile(re.escape(self._front) + _SHAPE)
         self._request = re.compile(re.escape(self._front) + _REQUEST)
-        self.parse: Callable[[str], Topic] = lru_cache(CACHED_TOPICS)(self._parse)
+        self.parse: Callable[[str], Topic] = lru_cache(CACHED_TOPICS)(self.read)
 
     def spell(self, topic: Topic) -> str:
         """Write a topic with the prefix in front (topic-7)."""
@@ -129,8 +129,8 @@ class Topics:
         device = gateway if found[1] is None and found[2] == EVERY_GATEWAY else found[2]
         return f"{self._front}mt/gateway/{gateway}/response/{device}/{found[3]}"
 
-    def _parse(self, text: str) -> Topic:
-        """Read a topic, or raise a `WireError` that names the part at fault."""
+    def read(self, text: str) -> Topic:
+        """Read a topic anew, or raise a `WireError` that names the part at fault."""
         found = self._shape.fullmatch(text)
         if found is None:
             raise _misshapen(text, self._front)

@@ -6,12 +6,15 @@ import asyncio
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import httpx
 
+from meshfleet.db.samples import open_samples
 from meshfleet.service.accounts import keys
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.api import Api
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from meshfleet.db import Database
+    from meshfleet.db.samples import SampleStore
 
 _PATIENCE = 30.0
 """Seconds until a service must have started; reached only when it is broken."""
@@ -50,9 +54,10 @@ class Clock:
 class Running:
     """A service at `url`, and what tests need around it. Tests share it: each makes names of its own."""
 
-    def __init__(self, url: str, database: Database, clock: Clock) -> None:
+    def __init__(self, url: str, database: Database, samples: SampleStore, clock: Clock) -> None:
         self.url = url
         self.database = database
+        self.samples = samples
         self.clock = clock
         self.anonymous = httpx.Client(base_url=url, timeout=_PATIENCE)
         self._clients = {role: self.client(self._key(role)) for role in Role}
@@ -129,10 +134,14 @@ def running(database: Database, settings: Settings | None = None) -> Iterator[Ru
     """Run a service on a database, in a thread of its own."""
     chosen = settings or Settings()
     clock = Clock()
-    api = Api(database, chosen, now=clock)
-    with socket.create_server(("127.0.0.1", 0)) as listener, _serving(api, chosen, listener):
+    with (
+        TemporaryDirectory(prefix="meshfleet-samples-") as folder,
+        closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        _serving(Api(database, chosen, samples, now=clock), chosen, listener),
+    ):
         scheme = "http" if chosen.tls_cert is None else "https"
-        service = Running(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", database, clock)
+        service = Running(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", database, samples, clock)
         try:
             yield service
         finally:

@@ -19,6 +19,7 @@ from meshfleet.db.database import Overtaken
 from meshfleet.db.tables import device, device_label, device_state, label
 from meshfleet.service.devices.model import name_key, three_parts
 from meshfleet.service.devices.names import kept_searchable
+from meshfleet.service.devices.states import State, merge
 from meshfleet.wire.ids import mac_number, model_number
 from meshfleet.wire.products import product_name
 
@@ -34,14 +35,6 @@ _KNOWN: Final = (
     f"SELECT {', '.join(map(str, [*device.columns, *device_state.columns]))}"  # noqa: S608 # our own names
     " FROM device LEFT JOIN device_state ON device_state.device = device.id WHERE device.id IN numbers"
 )
-
-_IF_NEWER: Final = (
-    "UPDATE SET reported_at = excluded.reported_at, status = excluded.status, boot_mode = excluded.boot_mode,"
-    " parent = excluded.parent, rssi = excluded.rssi, battery = excluded.battery"
-    # Another process may have written since we read.
-    " WHERE device_state.reported_at IS NULL OR device_state.reported_at <= excluded.reported_at"
-)
-
 
 _NAME: Final = ("name", "name_key")
 
@@ -71,33 +64,25 @@ class _Facts(Struct):
     connected_at: int
     created_at: int
 
-    def learn(self, seen: Sighting) -> None:
-        """Take over what is newly known."""
+    def learn(self, seen: Sighting, state: State) -> None:
+        """Take over what is newly known, if it is newer than what is known already."""
+        at = seen.at
         if seen.name is not UNSET and not self.named:
             self.name, self.name_key, self.named = seen.name, name_key(seen.name), True
-        if seen.gateway is not UNSET:
-            self.gateway = mac_number(seen.gateway)
-        if seen.model is not UNSET:
-            self.model = int(seen.model, 16)
-        if seen.variant is not UNSET:
-            self.variant = seen.variant
-        if seen.firmware is not UNSET:
-            self.firmware, self.beta = three_parts(seen.firmware), seen.firmware.beta
-        if seen.hardware is not UNSET:
-            self.hardware = three_parts(seen.hardware)
-        if seen.imei is not UNSET:
+        if seen.gateway is not UNSET and _is_news(at, state.gateway_at):
+            self.gateway, state.gateway_at = mac_number(seen.gateway), at
+        if seen.model is not UNSET and _is_news(at, state.model_at):
+            self.model, state.model_at = int(seen.model, 16), at
+        if seen.variant is not UNSET and _is_news(at, state.variant_at):
+            self.variant, state.variant_at = seen.variant, at
+        if seen.firmware is not UNSET and _is_news(at, state.firmware_at):
+            self.firmware, self.beta, state.firmware_at = three_parts(seen.firmware), seen.firmware.beta, at
+        if seen.hardware is not UNSET and _is_news(at, state.hardware_at):
+            self.hardware, state.hardware_at = three_parts(seen.hardware), at
+        if seen.imei is not UNSET and _is_news(at, state.reported_at):
             self.imei = seen.imei
-        if seen.connected is not UNSET and seen.connected != self.connected and seen.at >= self.connected_at:
-            self.connected, self.connected_at = seen.connected, seen.at
-
-    def learn_late(self, seen: Sighting) -> None:
-        """Take over what is still unknown from a sighting older than the newest."""
-        if self.model == _UNKNOWN and seen.model is not UNSET:
-            self.model = int(seen.model, 16)
-        if self.firmware == _NO_VERSION and seen.firmware is not UNSET:
-            self.firmware, self.beta = three_parts(seen.firmware), seen.firmware.beta
-        if self.hardware == _NO_VERSION and seen.hardware is not UNSET:
-            self.hardware = three_parts(seen.hardware)
+        if seen.connected is not UNSET and seen.connected != self.connected and at >= self.connected_at:
+            self.connected, self.connected_at = seen.connected, at
 
     def follow_model(self) -> None:
         """Until somebody names a device it is called after its product (rest-45)."""
@@ -107,35 +92,26 @@ class _Facts(Struct):
             self.name_key = name_key(self.name)
 
 
-class _State(Struct):
-    """A row of `device_state`."""
+def _is_news(at: int, known: int | None) -> bool:
+    """Whether something is newer than what is known: reports out of order never move anything back."""
+    return known is None or at >= known
 
-    device: int
-    reported_at: int | None = None
-    status: int | None = None
-    boot_mode: str | None = None
-    parent: int | None = None
-    rssi: int | None = None
-    battery: int | None = None
 
-    def is_newer_than(self, seen: Sighting) -> bool:
-        """Whether a sighting comes too late: reports out of order never move anything back."""
-        return self.reported_at is not None and seen.at < self.reported_at
-
-    def learn(self, seen: Sighting) -> None:
-        """Take over what is newly known."""
-        if seen.heard:
-            self.reported_at = seen.at
-        if seen.status is not UNSET:
-            self.status = seen.status
-        if seen.boot_mode is not UNSET:
-            self.boot_mode = seen.boot_mode
-        if seen.parent is not UNSET:
-            self.parent = mac_number(seen.parent)
-        if seen.rssi is not UNSET:
-            self.rssi = seen.rssi
-        if seen.battery is not UNSET:
-            self.battery = seen.battery
+def _learn_state(state: State, seen: Sighting) -> None:
+    """Take over what is newly known of what changes often."""
+    at = seen.at
+    if seen.boot_mode is not UNSET and _is_news(at, state.reported_at):
+        state.boot_mode = seen.boot_mode
+    if seen.heard and _is_news(at, state.reported_at):
+        state.reported_at = at
+    if seen.status is not UNSET and _is_news(at, state.status_at):
+        state.status, state.status_at = seen.status, at
+    if seen.battery is not UNSET and _is_news(at, state.battery_at):
+        state.battery, state.battery_at = seen.battery, at
+    if _is_news(at, state.radio_at) and not (seen.parent is UNSET and seen.rssi is UNSET):
+        state.radio_at = at
+        state.parent = state.parent if seen.parent is UNSET else mac_number(seen.parent)
+        state.rssi = state.rssi if seen.rssi is UNSET else seen.rssi
 
 
 def observe(connection: Connection, sightings: Sequence[Sighting]) -> None:
@@ -147,16 +123,13 @@ def observe(connection: Connection, sightings: Sequence[Sighting]) -> None:
         number = mac_number(seen.device)
         if number not in facts:
             facts[number] = _newcomer(number, seen.at)
-        state = states.setdefault(number, _State(number))
-        if state.is_newer_than(seen):
-            facts[number].learn_late(seen)
-        else:
-            facts[number].learn(seen)
-            state.learn(seen)
+        state = states.setdefault(number, State(number))
+        facts[number].learn(seen, state)
+        _learn_state(state, seen)
     _write_facts(connection, facts, before)
     changed = (astuple(states[number]) for number in sorted(states))
-    rows = [row for row in changed if row != states_before.get(row[0], (row[0], *[None] * 6))]
-    bulk.insert(connection, device_state, rows, otherwise=_IF_NEWER)
+    rows = [row for row in changed if row != states_before.get(row[0], astuple(State(row[0])))]
+    merge(connection, rows)
 
 
 def rename(connection: Connection, names: Iterable[tuple[Mac, str]]) -> None:
@@ -187,14 +160,14 @@ def attach(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: in
     bulk.insert(connection, device_label, rows)
 
 
-def _known(connection: Connection, wanted: set[int]) -> tuple[dict[int, _Facts], dict[int, _State]]:
+def _known(connection: Connection, wanted: set[int]) -> tuple[dict[int, _Facts], dict[int, State]]:
     facts: dict[int, _Facts] = {}
-    states: dict[int, _State] = {}
+    states: dict[int, State] = {}
     width = len(device.columns)
     for row in bulk.pick(connection, _KNOWN, sorted(wanted)):
         facts[row[0]] = _Facts(*row[:width])
         if row[width] is not None:
-            states[row[0]] = _State(*row[width:])
+            states[row[0]] = State(*row[width:])
     return facts, states
 
 

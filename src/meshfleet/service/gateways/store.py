@@ -16,6 +16,7 @@ from meshfleet.service.accounts.keys import digest
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
+from meshfleet.service.mqtt.mosquitto import hash_password
 from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Gateway
 from meshfleet.wire.times import write_millis
@@ -36,7 +37,7 @@ def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now:
     if name is not None:
         registry.rename(connection, [(mac, name)])
     password = _new_password()
-    row = {"device": mac_number(mac), "password": digest(password), "claimed_at": now}
+    row = {"device": mac_number(mac), "claimed_at": now, **_kept(password)}
     try:
         connection.execute(insert(gateway).values(row))
     except IntegrityError as exc:
@@ -52,7 +53,7 @@ def rotate(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
     """Give a gateway another password; the old one holds no longer (rest-73)."""
     password = _new_password()
     mine = gateway.c.device == mac_number(mac)
-    if not connection.execute(update(gateway).where(mine).values(password=digest(password))).rowcount:
+    if not connection.execute(update(gateway).where(mine).values(_kept(password))).rowcount:
         raise _unclaimed(mac)
     audit.record(connection, by, "gateway.rotate", device_id(mac), now=now)
     return password
@@ -70,6 +71,12 @@ def passwords(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
     query = "SELECT device, password FROM gateway WHERE password IS NOT NULL AND device IN numbers"
     rows = bulk.pick(connection, query, [mac_number(mac) for mac in macs])
     return {number_mac(number): password for number, password in rows}
+
+
+def broker_hashes(connection: Connection) -> dict[Mac, str | None]:
+    """All that are claimed, by MAC, with the password as another broker checks it; None: it has none yet."""
+    query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
+    return {number_mac(number): hashed for number, hashed in connection.execute(query)}
 
 
 def page(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
@@ -113,6 +120,11 @@ def _gateway(row: Row[Any]) -> Gateway:
 
 def _new_password() -> str:
     return secrets.token_urlsafe(32)
+
+
+def _kept(password: str) -> dict[str, Any]:
+    """What is stored of a password: for our own broker, and for another one that comes one day."""
+    return {"password": digest(password), "broker_hash": hash_password(password)}
 
 
 def _unclaimed(mac: Mac) -> NotFound:

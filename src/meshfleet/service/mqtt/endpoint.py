@@ -15,25 +15,13 @@ from meshfleet.wire.topics import Topics
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.broker import Batch, Consumer
+    from meshfleet.broker import Consumer
     from meshfleet.db import Database
     from meshfleet.service.accounts.login import Reception
     from meshfleet.service.clock import Now
     from meshfleet.service.mqtt.listeners import Entrance
     from meshfleet.service.operations.figures import Figures
     from meshfleet.settings import Settings
-
-
-class Recorder:
-    """Takes reports as long as nobody stores them: who has subscribed gets them, the service forgets them."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def take(self, batch: Batch) -> None:
-        """Write down what the broker has to remember."""
-        if batch.has_news:
-            await self._database.write(batch.record)
 
 
 class Endpoint:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from meshfleet.broker import Broker
+    from meshfleet.service.ingest.figures import Counts
 
 MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -52,6 +53,10 @@ class Figures:
         """Tell of the embedded broker too."""
         self._registry.register(_BrokerFigures(broker))
 
+    def show_ingest(self, counts: Counts) -> None:
+        """Tell of the reports that were taken too."""
+        self._registry.register(_IngestFigures(counts))
+
     def text(self, connected: int, disconnected: int) -> bytes:
         """All figures, with those of the fleet as it is."""
         self._devices.labels("true").set(connected)
@@ -82,3 +87,23 @@ class _BrokerFigures(Collector):
             ("refused", "MQTT clients that were not let in.", broker.lobby.refused),
         ):
             yield CounterMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)
+
+
+class _IngestFigures(Collector):
+    """What ingest counts by itself."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts
+        for name, meaning, label, values in (
+            ("reports", "Reports that were committed.", "kind", counts.reports),
+            ("rejects", "Messages that could not be taken as reports.", "code", counts.rejects),
+        ):
+            family = CounterMetricFamily(f"meshfleet_{name}", meaning, labels=[label])
+            for key, value in sorted(values.items()):
+                family.add_metric([key], value)
+            yield family
+        yield CounterMetricFamily("meshfleet_samples", "Samples that were committed.", value=counts.samples)
+        yield CounterMetricFamily("meshfleet_batches", "Transactions with reports.", value=counts.batches)

@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING
 from meshfleet.errors import Unavailable
 
 if TYPE_CHECKING:
-    from meshfleet.broker import Broker
+    from typing import Protocol
+
+    class Taker(Protocol):
+        """Who takes reports: the embedded broker, or who listens to another one."""
+
+        @property
+        def trouble(self) -> str | None:
+            """Why none are taken at the moment."""
 
 
 class Readiness:
     """Knows what the service stands on, besides its database."""
 
     def __init__(self) -> None:
-        self._broker: Broker | None = None
+        self._taker: Taker | None = None
 
-    def watch(self, broker: Broker) -> None:
-        """The broker counts too from now on."""
-        self._broker = broker
+    def watch(self, taker: Taker) -> None:
+        """Who takes reports counts too from now on."""
+        self._taker = taker
 
     def check(self) -> None:
         """Raise the reason if something is amiss."""
-        if self._broker is not None and self._broker.trouble is not None:
-            raise Unavailable(f"the broker cannot commit: {self._broker.trouble}")
+        if self._taker is not None and self._taker.trouble is not None:
+            raise Unavailable(f"no reports are taken: {self._taker.trouble}")

@@ -62,6 +62,18 @@ from meshfleet.wire.rest.paths import (
     friendly_name_path,
 )
 from meshfleet.wire.rest.problems import FieldProblem, Problem, SaidProblem
+from meshfleet.wire.rest.telemetry import (
+    DEFAULT_POINTS,
+    MAX_POINTS,
+    MIN_POINTS,
+    Bucket,
+    Reject,
+    RejectPage,
+    Sample,
+    SamplePage,
+    Series,
+    parse_points,
+)
 from meshfleet.wire.rest.texts import (
     DEFAULT_RESULTS,
     MAX_PASSWORD,
@@ -80,14 +92,17 @@ from meshfleet.wire.rest.texts import (
 )
 
 __all__ = [
+    "DEFAULT_POINTS",
     "DEFAULT_RESULTS",
     "DEVICES",
     "GATEWAYS",
     "LABELS",
     "LOGIN",
     "MAX_PASSWORD",
+    "MAX_POINTS",
     "MAX_RESULTS",
     "MIN_PASSWORD",
+    "MIN_POINTS",
     "MIN_RESULTS",
     "TOKEN_LIFETIME",
     "ApiKey",
@@ -98,6 +113,7 @@ __all__ = [
     "Body",
     "BodyT",
     "BrokerPlace",
+    "Bucket",
     "Connectivity",
     "Device",
     "DeviceDetail",
@@ -122,8 +138,13 @@ __all__ = [
     "NewUser",
     "Place",
     "Problem",
+    "Reject",
+    "RejectPage",
     "Role",
     "SaidProblem",
+    "Sample",
+    "SamplePage",
+    "Series",
     "Share",
     "Summary",
     "User",
@@ -140,6 +161,7 @@ __all__ = [
     "parse_max_results",
     "parse_name_part",
     "parse_password",
+    "parse_points",
     "parse_retry_after",
     "parse_username",
 ]

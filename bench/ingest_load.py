@@ -1,0 +1,239 @@
+"""The gateways of `bench.ingest`, all of them one process: they push, or keep a pace.
+
+python -m bench.ingest_load push PORT GATEWAYS DEVICES COUNT SECONDS    as fast as full windows allow, until either
+python -m bench.ingest_load pace PORT GATEWAYS DEVICES RATE SECONDS     each gateway its share of the rate
+
+DEVICES are those of one gateway; 0 is no limit. It prints "ready", waits for a line, prints one JSON object when
+all is acknowledged, and stays connected until its input ends.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import statistics
+import sys
+import time
+from collections import deque
+from itertools import cycle, islice
+from typing import Final
+
+import msgspec
+
+from bench.broker_clients import PATIENCE, PUBACK_LENGTH, connect_all, gateway
+from bench.broker_load import GRAIN, SAMPLED
+from bench.ingest_reports import IDS, Report, reports, write
+from meshfleet.cli.connections import allow_connections
+from meshfleet.wire.times import write_millis
+
+PIECE, WINDOW = 100, 2_000
+"""Who pushes writes so many reports at once, and has so many at most without an acknowledgement."""
+
+STRETCH: Final = 5
+"""Seconds over which the slowest rate is told."""
+
+
+class Sent(msgspec.Struct):
+    """What was sent, and how it was acknowledged."""
+
+    count: int
+    seconds: float
+    """From the first report to the last acknowledgement."""
+    slowest_per_s: float
+    """Over five seconds in a row."""
+    ms_p50: float
+    ms_p99: float
+    """From a report to its acknowledgement."""
+    load_cpu_us: float
+    by_gateway: list[int]
+
+
+class Notes:
+    """When acknowledgements came."""
+
+    def __init__(self) -> None:
+        self._began, self._cpu = time.monotonic(), time.process_time()
+        self._last = self._began
+        self._lags: list[float] = []
+        self._in_second: list[int] = []
+        self.count = 0
+
+    def take(self, count: int, now: float) -> None:
+        """So many came now."""
+        second = int(now - self._began)
+        self._in_second += [0] * (second + 1 - len(self._in_second))
+        self._in_second[second] += count
+        self.count += count
+        self._last = now
+
+    def lag(self, seconds: float) -> None:
+        """One came so long after its report."""
+        self._lags.append(seconds)
+
+    def sent(self, by_gateway: list[int]) -> Sent:
+        """All together."""
+        cuts, seconds = statistics.quantiles(self._lags, n=100), self._last - self._began
+        whole = self._in_second[: int(seconds)]
+        stretches = [sum(whole[end - STRETCH : end]) / STRETCH for end in range(STRETCH, len(whole) + 1)]
+        return Sent(
+            count=self.count,
+            seconds=seconds,
+            slowest_per_s=min(stretches, default=self.count / seconds),
+            ms_p50=cuts[49] * 1e3,
+            ms_p99=cuts[98] * 1e3,
+            load_cpu_us=(time.process_time() - self._cpu) / self.count * 1e6,
+            by_gateway=by_gateway,
+        )
+
+
+class Budget:
+    """How much is still to be pushed."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._pieces = count // PIECE or sys.maxsize
+        self._until = time.monotonic() + (seconds or float("inf"))
+
+    def take(self) -> bool:
+        """Whether there is another piece."""
+        if not self._pieces or time.monotonic() >= self._until:
+            return False
+        self._pieces -= 1
+        return True
+
+
+class Pusher:
+    """A gateway that keeps its window full."""
+
+    def __init__(self, connection: socket.socket, number: int, devices: int) -> None:
+        some = reports(number, devices)
+        self._pieces = [some[begin : begin + PIECE] for begin in range(0, len(some), PIECE)]
+        self._ids = cycle(IDS[: len(IDS) // PIECE * PIECE])
+        self._unacknowledged: deque[float] = deque()
+        self._connection = connection
+        self.written = 0
+        # Readable when a whole piece is acknowledged.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, PIECE * PUBACK_LENGTH)
+
+    def write(self) -> None:
+        """Write another piece."""
+        turn, piece = divmod(self.written, len(self._pieces))
+        ids = islice(self._ids, PIECE)
+        self._unacknowledged.append(time.monotonic())
+        self._connection.sendall(write(self._pieces[piece], ids, turn=turn, time=_now()))
+        self.written += 1
+
+    def go_on(self, budget: Budget, notes: Notes) -> bool:
+        """Take the acknowledgements of a piece and write another; whether more are to come."""
+        got, now = self._connection.recv(PIECE * PUBACK_LENGTH), time.monotonic()
+        if len(got) != PIECE * PUBACK_LENGTH:
+            raise RuntimeError("the broker has closed the connection of a gateway")
+        notes.take(PIECE, now)
+        notes.lag(now - self._unacknowledged.popleft())
+        if budget.take():
+            self.write()
+        return bool(self._unacknowledged)
+
+
+def push(port: int, gateways: int, devices: int, count: int, seconds: int) -> Sent:
+    """Push until so many are sent, or so long."""
+    ends = connect_all(port, map(gateway, range(gateways)))
+    pushers = {end.fileno(): Pusher(end, number, devices) for number, end in enumerate(ends)}
+    _wait_for_start()
+    notes, budget = Notes(), Budget(count, seconds)
+    for _ in range(WINDOW // PIECE):
+        for pusher in pushers.values():
+            if budget.take():
+                pusher.write()
+    poll, left = _watching(ends), {number for number, pusher in pushers.items() if pusher.written}
+    while left:
+        if not (ready := poll.poll(PATIENCE)):
+            raise TimeoutError(f"{len(left)} gateways wait for acknowledgements")
+        left -= {number for number, _ in ready if not pushers[number].go_on(budget, notes)}
+    return notes.sent([pusher.written * PIECE for pusher in pushers.values()])
+
+
+class Pacer:
+    """A gateway that sends single reports, whether or not the last is acknowledged."""
+
+    def __init__(self, connection: socket.socket, number: int, devices: int) -> None:
+        self._reports: list[tuple[Report]] = [(each,) for each in reports(number, devices)]
+        self._ids = cycle((each,) for each in IDS)
+        self._sent_at: deque[float] | None = None if number % SAMPLED else deque()
+        self._connection = connection
+        self.sent = 0
+
+    def send(self, now: bytes) -> None:
+        """Send the next report."""
+        turn, place = divmod(self.sent, len(self._reports))
+        if self._sent_at is not None:
+            self._sent_at.append(time.monotonic())
+        self._connection.sendall(write(self._reports[place], next(self._ids), turn=turn, time=now))
+        self.sent += 1
+
+    def receive(self, notes: Notes) -> None:
+        """Take the acknowledgements that are there."""
+        got, now = self._connection.recv(4096), time.monotonic()
+        if not got:
+            raise RuntimeError("the broker has closed the connection of a gateway")
+        count = len(got) // PUBACK_LENGTH
+        notes.take(count, now)
+        if self._sent_at is not None:
+            for _ in range(count):
+                notes.lag(now - self._sent_at.popleft())
+
+
+def pace(port: int, gateways: int, devices: int, rate: int, seconds: int) -> Sent:
+    """Send at a rate, one gateway after the other, each a single report."""
+    ends = connect_all(port, map(gateway, range(gateways)))
+    pacers = [Pacer(end, number, devices) for number, end in enumerate(ends)]
+    at, poll = {end.fileno(): pacer for end, pacer in zip(ends, pacers, strict=True)}, _watching(ends)
+    _wait_for_start()
+    notes, began, turns = Notes(), time.monotonic(), cycle(pacers)
+    sent, count = 0, rate * seconds
+    while sent < count:
+        time.sleep(GRAIN)
+        due, now = min(count, int((time.monotonic() - began) * rate)), _now()
+        for pacer in islice(turns, due - sent):
+            pacer.send(now)
+        sent = due
+        for number, _ in poll.poll(0):
+            at[number].receive(notes)
+    while notes.count < count:
+        if not (ready := poll.poll(PATIENCE)):
+            raise TimeoutError(f"{count - notes.count} reports are not acknowledged")
+        for number, _ in ready:
+            at[number].receive(notes)
+    return notes.sent([pacer.sent for pacer in pacers])
+
+
+ROLES: Final = {"push": push, "pace": pace}
+
+
+def main() -> None:
+    """Play a role."""
+    role, *numbers = sys.argv[1:]
+    port, gateways, devices, amount, seconds = map(int, numbers)
+    allow_connections(gateways)
+    sent = ROLES[role](port, gateways, devices, amount, seconds)
+    print(msgspec.json.encode(sent).decode(), flush=True)
+    sys.stdin.read()
+
+
+def _now() -> bytes:
+    return write_millis(time.time_ns() // 1_000_000).encode()
+
+
+def _wait_for_start() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def _watching(ends: list[socket.socket]) -> select.epoll:
+    poll = select.epoll()
+    for end in ends:
+        poll.register(end.fileno(), select.EPOLLIN)
+    return poll
+
+
+if __name__ == "__main__":
+    main()

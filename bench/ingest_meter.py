@@ -1,0 +1,138 @@
+"""What processes take while `bench.ingest` runs: CPU time, memory, and what they write to the disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_QUIET: Final = 0.05
+"""The share of a core below which a process only waits."""
+_SETTLED_WITHIN: Final = 120
+"""Seconds after which a process is no longer waited for."""
+
+
+class Process(NamedTuple):
+    """A process that runs."""
+
+    number: int
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU time that it has taken, all its threads together."""
+        return sum(self._times[:2])
+
+    @property
+    def cpu_with_ended(self) -> float:
+        """The same, with that of its children that have ended."""
+        return sum(self._times)
+
+    @property
+    def parent(self) -> int:
+        """The process that started it."""
+        return int(self._stat[1])
+
+    @property
+    def memory(self) -> float:
+        """MiB of memory that it has."""
+        pages = Path(f"/proc/{self.number}/statm").read_text("utf-8").split()[1]
+        return int(pages) * resource.getpagesize() / 2**20
+
+    @property
+    def written(self) -> int:
+        """Bytes that it has made the system write to disks."""
+        lines = Path(f"/proc/{self.number}/io").read_text("utf-8").splitlines()
+        return int(dict(line.split(": ") for line in lines)["write_bytes"])
+
+    @property
+    def _stat(self) -> list[str]:
+        """What follows its name, which may hold anything."""
+        return Path(f"/proc/{self.number}/stat").read_text("utf-8").rpartition(")")[2].split()
+
+    @property
+    def _times(self) -> list[float]:
+        return [int(each) / _TICKS for each in self._stat[11:15]]
+
+
+class Family(NamedTuple):
+    """A PostgreSQL server: a process, and its children."""
+
+    head: Process
+
+    @classmethod
+    def of_server(cls, url: str) -> Self:
+        """The one that listens there."""
+        with psycopg.connect(url) as connection:
+            return cls(Process(Process(connection.info.backend_pid).parent))
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU time that all of them have taken, with those that have ended."""
+        return self.head.cpu_with_ended + sum(each.cpu for each in self._children())
+
+    def _children(self) -> list[Process]:
+        numbers = Path(f"/proc/{self.head.number}/task/{self.head.number}/children").read_text("utf-8")
+        return [Process(int(each)) for each in numbers.split() if Path(f"/proc/{each}/stat").exists()]
+
+
+class Memory:
+    """Looks every second how much memory a process has."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._seen: list[float] = []
+        self._ended = Event()
+        self._watch = Thread(target=self._look, name="memory")
+
+    def __enter__(self) -> Self:
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        self._seen.append(self._process.memory)
+        while not self._ended.wait(1):
+            self._seen.append(self._process.memory)
+
+    @property
+    def most(self) -> float:
+        """MiB."""
+        return max(self._seen)
+
+    @property
+    def growth(self) -> float:
+        """The mean of the last quarter of the time, as a multiple of that of the second."""
+        quarter = max(1, len(self._seen) // 4)
+        return statistics.mean(self._seen[-quarter:]) / statistics.mean(self._seen[quarter : 2 * quarter] or self._seen)
+
+
+def wait_until_settled(process: Process) -> None:
+    """Wait until a process has done what it had put off."""
+    until = time.monotonic() + _SETTLED_WITHIN
+    while time.monotonic() < until:
+        before = process.cpu
+        time.sleep(1)
+        if process.cpu - before < _QUIET:
+            return
+
+
+def wait_for(what: Callable[[], bool], *, within: float, looks: float = 0.1) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + within
+    while not what():
+        if time.monotonic() > until:
+            raise TimeoutError("it did not come to its end")
+        time.sleep(looks)

@@ -1,0 +1,211 @@
+"""Our service under the load of `bench.ingest`: the program that users run, on a fresh database."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import psycopg
+from sqlalchemy import insert
+
+from bench.api_client import Client
+from bench.broker_clients import gateway
+from bench.ingest_load import Sent
+from bench.ingest_meter import Family, Memory, Process, wait_until_settled
+from bench.ingest_reports import ROUND, device, reports, samples
+from meshfleet.db import open_database
+from meshfleet.db.tables import gateway as claims
+from meshfleet.service import clock
+from meshfleet.service.accounts.keys import digest
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.wire.ids import Mac, device_id, mac_number
+from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    Figures = dict[str, float]
+
+SAMPLES: Final = sum(each.is_sample for each in reports(0, 1)) / ROUND
+"""How many reports become samples."""
+
+_LIMITS: Final = {"connections": 5_000, "connections-per-address": 5_000, "publish-rate": 10_000_000}
+"""All gateways are at one address here, and are to be as fast as they can."""
+
+_PASSWORD: Final = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
+_PATIENCE: Final = 120.0
+_LOOKED_AT: Final = 5
+"""Devices whose samples are counted after a load."""
+_PAGE: Final = 1000
+
+
+class Load(NamedTuple):
+    """Gateways, and what they do."""
+
+    role: str
+    gateways: int
+    devices: int
+    """Of one gateway."""
+    amount: int
+    """How many reports are pushed, or the rate of a pace; 0: only the seconds count."""
+    seconds: int
+
+
+class Service(NamedTuple):
+    """A service that runs."""
+
+    process: Process
+    port: int
+    url: str
+    server: Family | None
+    """The PostgreSQL server that it writes to."""
+
+
+@contextmanager
+def service(gateways: int, server: str | None = None) -> Iterator[Service]:
+    """Run ours on SQLite, or on a fresh database of a PostgreSQL server."""
+    database = "sqlite" if server is None else fresh_database(server)
+    with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
+        _claim_all(database, Path(folder), gateways)
+        with _running(database, Path(folder)) as (process, told):
+            port = int(told["mqtt"][0].rpartition(":")[2])
+            yield Service(process, port, told["url"], server and Family.of_server(server) or None)
+
+
+def fresh_database(server: str) -> str:
+    """Make an empty database, and tell its address."""
+    name = f"bench_{time.time_ns()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type] # the name is ours
+    return server.rpartition("/")[0] + f"/{name}"
+
+
+@contextmanager
+def generator(port: int, load: Load) -> Iterator[subprocess.Popen[str]]:
+    """The gateways, connected and waiting."""
+    command = [sys.executable, "-m", "bench.ingest_load", load.role, str(port), *map(str, load[1:])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
+        _line(program)
+        yield program
+
+
+def begin(program: subprocess.Popen[str]) -> Sent:
+    """Let gateways begin, and wait until everything is acknowledged."""
+    if program.stdin:
+        program.stdin.write("begin\n")
+        program.stdin.flush()
+    return msgspec.json.decode(_line(program), type=Sent)
+
+
+def measured(ours: Service, load: Load) -> Figures:
+    """What a load costs the service, and its PostgreSQL server."""
+    with generator(ours.port, load) as gateways:
+        since, cpu, written = clock.now(), ours.process.cpu, ours.process.written
+        server_cpu = ours.server.cpu if ours.server else 0.0
+        with Memory(ours.process) as memory:
+            sent = begin(gateways)
+        busy = ours.process.cpu - cpu
+        wait_until_settled(ours.process)
+        cpu, written = ours.process.cpu - cpu, ours.process.written - written
+        server_cpu = ours.server.cpu - server_cpu if ours.server else 0.0
+    return {
+        **told(sent),
+        "cpu_us": busy / sent.count * 1e6,
+        "cpu_us_settled": cpu / sent.count * 1e6,
+        "MiB": memory.most,
+        "MiB_growth": memory.growth,
+        "samples": sent.count * SAMPLES,
+        **_missing(ours, load, sent, since),
+        **(
+            {"server_cpu_us": server_cpu / sent.count * 1e6}
+            if ours.server
+            else {"bytes_per_sample": written / sent.count / SAMPLES}
+        ),
+    }
+
+
+def told(sent: Sent) -> Figures:
+    """What the gateways saw."""
+    return {
+        "count": sent.count,
+        "per_s": sent.count / sent.seconds,
+        "slowest_per_s": sent.slowest_per_s,
+        "ms_p50": sent.ms_p50,
+        "ms_p99": sent.ms_p99,
+        "load_cpu_us": sent.load_cpu_us,
+    }
+
+
+def _missing(ours: Service, load: Load, sent: Sent, since: int) -> Figures:
+    """Count the samples of some devices that a load has brought, as a user would see them."""
+    until, missing = clock.now() + 1, 0
+    with Client(ours.url) as client:
+        login = {"username": "admin", "password": _PASSWORD}
+        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
+        if b'"/api/v1/devices/{id}/samples"' not in client.get("/api/v1/openapi.json"):
+            return {}
+        for each in range(_LOOKED_AT):
+            of, number = each * load.gateways // _LOOKED_AT, each * load.devices // _LOOKED_AT
+            wanted = samples(of, load.devices, number, sent=sent.by_gateway[of])
+            path = f"/api/v1/devices/{device_id(Mac(device(of, number)))}/samples"
+            missing += wanted - _counted(client, f"{path}?From={write_millis(since)}&To={write_millis(until)}")
+    if missing:
+        raise RuntimeError(f"{missing} samples of {_LOOKED_AT} devices were acknowledged and are not there")
+    return {"missing": missing}
+
+
+def _counted(client: Client, path: str) -> int:
+    count, token = 0, ""
+    while True:
+        page = json.loads(client.get(f"{path}&MaxResults={_PAGE}{token}"))
+        count += len(page["items"])
+        if page["nextToken"] is None:
+            return count
+        token = f"&NextToken={page['nextToken']}"
+
+
+def _claim_all(database: str, folder: Path, gateways: int) -> None:
+    opened = open_database(database, folder)
+    try:
+        opened.write_now(_claim, [Mac(gateway(number)) for number in range(gateways)])
+    finally:
+        opened.close()
+
+
+def _claim(connection: Connection, macs: list[Mac]) -> None:
+    now = clock.now()
+    registry.observe(connection, [Sighting(device=mac, at=now, heard=False) for mac in macs])
+    rows = [{"device": mac_number(mac), "password": digest(f"secret-{mac}"), "claimed_at": now} for mac in macs]
+    connection.execute(insert(claims), rows)
+
+
+@contextmanager
+def _running(database: str, folder: Path) -> Iterator[tuple[Process, dict[str, str]]]:
+    command = [sys.executable, "-m", "meshfleet", "serve", "--json", "--data", str(folder)]
+    command += ["--database", database, "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
+    command += [part for name, value in _LIMITS.items() for part in (f"--limits-{name}", str(value))]
+    environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": _PASSWORD}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as program:  # noqa: S603 # our own
+        try:
+            yield Process(program.pid), json.loads(_line(program))
+        finally:
+            program.terminate()
+            program.wait(_PATIENCE)
+
+
+def _line(program: subprocess.Popen[str]) -> str:
+    line = program.stdout.readline() if program.stdout else ""
+    if not line:
+        raise RuntimeError(f"{program.args!r} has ended too early")
+    return line

@@ -1,0 +1,85 @@
+"""What ingest keeps: samples, what reports told of devices, rejects."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+_TIMES = ("status", "radio", "battery", "gateway", "model", "variant", "firmware", "hardware")
+
+_SQLITE = (
+    # A batch as it came in, until a segment holds it.
+    "CREATE TABLE sample_journal (id INTEGER PRIMARY KEY AUTOINCREMENT, batch BLOB NOT NULL)",
+    # Files with samples of one day; `day` is null for those whose own time is not believed.
+    """CREATE TABLE sample_segment (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        day INTEGER,
+        level INTEGER NOT NULL,
+        samples INTEGER NOT NULL,
+        kinds INTEGER NOT NULL,
+        written_at INTEGER NOT NULL
+    )""",
+)
+
+_COLUMNS = """
+    device bigint NOT NULL,
+    time bigint NOT NULL,
+    gateway bigint NOT NULL,
+    identifier bigint NOT NULL,
+    number double precision,
+    kind smallint NOT NULL,
+    seq smallint NOT NULL,
+    raw bytea,
+    text text COLLATE "C",
+    ext text COLLATE "C",
+    error bigint,
+    error_ext bigint,
+"""
+_IDENTITY = "PRIMARY KEY (device, kind, identifier, time, seq)"
+_POSTGRESQL = (
+    # Partitions are made by the day, when the first sample of the day comes.
+    f"CREATE TABLE sample ({_COLUMNS} CONSTRAINT pk_sample {_IDENTITY}) PARTITION BY RANGE (time)",
+    f"""CREATE TABLE sample_stray ({_COLUMNS}
+        clock smallint NOT NULL,
+        received_at bigint NOT NULL,
+        CONSTRAINT pk_sample_stray {_IDENTITY})""",
+)
+
+
+def upgrade() -> None:
+    """Make the tables."""
+    for name in _TIMES:
+        op.add_column("device_state", sa.Column(f"{name}_at", sa.BigInteger(), nullable=True))
+    op.add_column("gateway", sa.Column("broker_hash", sa.Text(), nullable=True))
+    op.create_table(
+        "reading_journal",
+        sa.Column("id", _KEY, autoincrement=True, nullable=False),
+        sa.Column("readings", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_reading_journal")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "foreign_name",
+        sa.Column("number", _KEY, autoincrement=False, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_foreign_name")),
+    )
+    op.create_table(
+        "reject",
+        sa.Column("id", _KEY, autoincrement=True, nullable=False),
+        sa.Column("time", sa.BigInteger(), nullable=False),
+        sa.Column("gateway", sa.BigInteger(), nullable=True),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_reject")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_reject_gateway_id"), "reject", ["gateway", "id"])
+    for statement in _SQLITE if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL:
+        op.execute(statement)

@@ -1,0 +1,71 @@
+"""Chunks: samples of one device as bytes.
+
+A chunk is a MessagePack array of samples. It grows at its end while it is in memory; how many there are is
+written at its front when it is read or stored.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from meshfleet.db.samples.sample import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from meshfleet.db.samples.sample import Row
+
+_FRONT: Final = b"\xdd\0\0\0\0"
+"""An array, with its length in four bytes."""
+
+MOST: Final = 2048
+"""Samples in a chunk that is stored for good: few enough to pass over those that are not asked for."""
+
+_encoder = msgspec.msgpack.Encoder()
+_append = _encoder.encode_into
+_encode = _encoder.encode
+_decode = msgspec.msgpack.Decoder(list[Sample]).decode
+
+
+class Chunk:
+    """A chunk that grows."""
+
+    __slots__ = ("_data", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._data = bytearray(_FRONT)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add samples in the order in which they come."""
+        data = self._data
+        for row in rows:
+            _append(row, data, -1)
+        self.count += len(rows)
+
+    def __bytes__(self) -> bytes:
+        self._data[1:5] = self.count.to_bytes(4)
+        return bytes(self._data)
+
+
+def unpack(chunk: bytes) -> list[Sample]:
+    """The samples of a chunk."""
+    return _decode(chunk)
+
+
+def pack(samples: Iterable[Sample]) -> Iterator[tuple[int, int, bytes]]:
+    """Chunks of samples that are in order, with the times of the first and the last of each."""
+    source = iter(samples)
+    while part := list(islice(source, MOST)):
+        yield part[0].time, part[-1].time, _encode(part)
+
+
+def unique(samples: Iterable[Sample], *, newest_first: bool = False) -> list[Sample]:
+    """Samples in order, each once; of two with the same identity the first that came (report-36)."""
+    found: dict[tuple[int, int, int, int], Sample] = {}
+    for sample in samples:
+        found.setdefault(sample.identity, sample)
+    return [found[identity] for identity in sorted(found, reverse=newest_first)]

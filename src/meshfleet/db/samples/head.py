@@ -1,0 +1,75 @@
+"""The head: samples that are in the journal and in no segment yet, as readers find them.
+
+Everything here is done by the event loop's thread, but for reading one that is no longer written to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.db.samples.chunk import Chunk
+from meshfleet.db.samples.sample import DAY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from meshfleet.db.samples.sample import Row, Rows
+
+Day = int | None
+"""Days since 1970; None for samples whose own time is not believed."""
+
+
+_FIRST: Final = -(2**62)
+_LAST: Final = 2**62
+
+
+class Head:
+    """Samples by day and device."""
+
+    def __init__(self) -> None:
+        self.days: dict[Day, dict[int, Chunk]] = {}
+        self.samples = 0
+        self.newest = 0
+        """The number of the last batch that is in here."""
+
+    def add(self, number: int, rows: Rows) -> None:
+        """Take a batch over."""
+        for device, new in rows.items():
+            for day, part in _by_day(new):
+                chunks = self.days.setdefault(day, {})
+                chunk = chunks.get(device)
+                if chunk is None:
+                    chunk = chunks[device] = Chunk()
+                chunk.add(part)
+            self.samples += len(new)
+        self.newest = number
+
+    def chunks(self, day: Day) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """The chunks of a day as a segment has them: samples as they came, without order."""
+        first, last = (_FIRST, _LAST) if day is None else (day * DAY, (day + 1) * DAY - 1)
+        chunks = self.days[day]
+        for device in sorted(chunks):
+            yield device, 0, first, last, bytes(chunks[device])
+
+    def count(self, day: Day) -> int:
+        """How many samples a day has."""
+        return sum(chunk.count for chunk in self.days[day].values())
+
+    def of(self, device: int) -> dict[Day, bytes]:
+        """A copy of the chunks of one device."""
+        return {day: bytes(chunks[device]) for day, chunks in self.days.items() if device in chunks}
+
+
+def _by_day(rows: Sequence[Row]) -> Iterator[tuple[Day, Sequence[Row]]]:
+    """Rows sorted out by day. Nearly always all are of the same."""
+    first = _day(rows[0])
+    if len(rows) == 1 or all(_day(row) == first for row in rows):
+        yield first, rows
+        return
+    for day in {_day(row) for row in rows}:
+        yield day, [row for row in rows if _day(row) == day]
+
+
+def _day(row: Row) -> Day:
+    more = row[7]
+    return row[0] // DAY if more is None or more.clock is None else None

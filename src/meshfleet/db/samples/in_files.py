@@ -1,0 +1,249 @@
+"""Samples on SQLite: a journal, a head and segments.
+
+A batch goes into the journal, as one row, in the transaction that commits it; then into the head, where
+readers find it. When the head is full it is written out as segments, and its rows of the journal go. So
+every sample is in the journal or in a segment, whatever happens, and nothing is written twice in vain: a
+table with a row for each sample would cost several times as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from meshfleet.db.samples import segments
+from meshfleet.db.samples.chunk import unpack
+from meshfleet.db.samples.head import Head
+from meshfleet.db.samples.retention import expired_kinds, kinds_of
+from meshfleet.db.samples.sample import ALL_KINDS, More, Result
+from meshfleet.db.samples.scan import scan
+from meshfleet.db.samples.segments import Gone, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db.database import Database
+    from meshfleet.db.samples.head import Day
+    from meshfleet.db.samples.retention import Retention
+    from meshfleet.db.samples.sample import Rows, Sample, Use, Wanted
+
+_log = logging.getLogger(__name__)
+
+FULL: Final = 400_000
+"""Samples in a head that is to be written out."""
+
+_OLD: Final = 86_400_000
+"""Milliseconds after which it is written out however few there are."""
+
+_FAN: Final = 8
+"""Segments of one day and level that become one of the next."""
+
+_LARGEST: Final = 4
+"""The level above which nothing is merged."""
+
+_READERS: Final = 4
+
+_TRIES: Final = 10
+"""For a reader who finds that segments went while it read."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(
+    dict[int, list[tuple[int, int, int, int, int, float | int | None, bytes | None, More | None]]]
+).decode
+
+
+class SamplesInFiles:
+    """The samples of a service on SQLite. Only one program uses them at a time."""
+
+    def __init__(self, database: Database, folder: Path, retention: Retention, *, now: int) -> None:
+        self._database = database
+        self._folder = folder
+        self._retention = retention
+        self._head = Head()
+        self._began = now
+        self._frozen: Head | None = None
+        """A head that is being written out."""
+        self._room = asyncio.Event()
+        self._room.set()
+        self._readers = ThreadPoolExecutor(_READERS, "samples.read")
+        self._keeper = ThreadPoolExecutor(1, "samples.keep")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._segments: tuple[Segment, ...] = database.read_now(_registered)
+        self._next = max((each.number for each in self._segments), default=0) + 1
+        self._remove_orphans()
+        for number, batch in database.read_now(_journal):
+            self._head.add(number, _decode(batch))
+
+    # Writing
+
+    def write(self, transaction: Connection, rows: Rows, now: int) -> int:  # noqa: ARG002 # known later, in `tend`
+        """See `SampleStore`."""
+        if not rows:
+            return self._head.newest
+        insert = "INSERT INTO sample_journal (batch) VALUES (?)"
+        return transaction.exec_driver_sql(insert, (_encode(rows),)).lastrowid
+
+    def committed(self, number: int, rows: Rows) -> None:
+        """See `SampleStore`."""
+        if rows:
+            self._head.add(number, rows)
+            if self._head.samples >= 2 * FULL:
+                self._room.clear()
+
+    async def room(self) -> None:
+        """See `SampleStore`."""
+        await self._room.wait()
+
+    # Reading
+
+    async def read(self, wanted: Wanted, use: Use[Result]) -> Result:
+        """See `SampleStore`."""
+        # Before the segments: what goes from here to there meanwhile is seen twice, and not never.
+        heads = [head.of(wanted.device) for head in (self._frozen, self._head) if head is not None]
+        work = asyncio.get_running_loop().run_in_executor
+        return await work(self._readers, self._read, wanted, heads, use)
+
+    def _read(self, wanted: Wanted, heads: Sequence[dict[Day, bytes]], use: Use[Result]) -> Result:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return use(self._scan(wanted, heads))
+            except Gone:
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _scan(self, wanted: Wanted, heads: Sequence[dict[Day, bytes]]) -> Iterator[Sample]:
+        by_day: defaultdict[Day, list[Segment]] = defaultdict(list)
+        for segment in self._segments:
+            by_day[segment.day].append(segment)
+
+        def load(day: Day) -> Iterator[Sample]:
+            for segment in by_day.get(day, ()):
+                place = segments.path(self._folder, segment.number)
+                yield from segments.read(place, wanted.device, wanted.since, wanted.until)
+            for head in heads:
+                if day in head:
+                    yield from unpack(head[day])
+
+        days = {day for day in chain(by_day, *heads) if day is not None}
+        return scan(wanted, days, load, load(None))
+
+    # Keeping order
+
+    async def tend(self, now: int) -> None:
+        """See `SampleStore`."""
+        if self._frozen is None and self._is_due(now):
+            self._frozen, self._head, self._began = self._head, Head(), now
+            self._head.newest = self._frozen.newest
+        if self._frozen is not None:
+            await self._write_out(self._frozen, now)
+            self._frozen = None
+            self._room.set()
+        while group := self._to_merge():
+            await self._replace(group, frozenset(), level=group[0].level + 1)
+        for segment in self._segments:
+            gone = expired_kinds(self._retention, segment.kinds, _age_from(segment), now)
+            if gone == kinds_of(segment.kinds):
+                await self._drop(segment)
+            elif gone:
+                await self._replace([segment], gone, level=segment.level)
+
+    def close(self) -> None:
+        """See `SampleStore`."""
+        self._keeper.shutdown()
+        self._readers.shutdown()
+
+    def _is_due(self, now: int) -> bool:
+        return self._head.samples >= FULL or (self._head.samples > 0 and now - self._began >= _OLD)
+
+    async def _write_out(self, head: Head, now: int) -> None:
+        new = []
+        for day in head.days:
+            number = await self._make(head.chunks(day))
+            new.append(Segment(number, day, 0, head.count(day), ALL_KINDS, now))
+        await self._register(new, (), until=head.newest)
+
+    async def _drop(self, segment: Segment) -> None:
+        await self._register((), [segment])
+        self._place(segment).unlink(missing_ok=True)
+
+    async def _replace(self, old: Sequence[Segment], without: frozenset[int], *, level: int) -> None:
+        """Make one segment of several, but for what nobody wants any more."""
+        places = [segments.path(self._folder, each.number) for each in old]
+        chunks = segments.Merged(places, without)
+        number = await self._make(chunks)
+        written_at = max(each.written_at for each in old)
+        new = Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at)
+        await self._register([new], old)
+        for place in places:
+            place.unlink(missing_ok=True)
+
+    async def _make(self, chunks: Iterable[segments.ChunkRow]) -> int:
+        """Write a file, and give its number."""
+        number, self._next = self._next, self._next + 1
+        place = segments.path(self._folder, number)
+        await asyncio.get_running_loop().run_in_executor(self._keeper, segments.write, place, chunks)
+        return number
+
+    async def _register(
+        self, new: Sequence[Segment], old: Sequence[Segment], *, until: int | None = None
+    ) -> None:
+        """Let the database know, in one transaction, where samples are now."""
+        await self._database.write(_move, new, old, until)
+        gone = {each.number for each in old}
+        self._segments = (*(each for each in self._segments if each.number not in gone), *new)
+
+    def _to_merge(self) -> list[Segment]:
+        """Segments that should be one."""
+        groups: defaultdict[tuple[Day, int], list[Segment]] = defaultdict(list)
+        for segment in self._segments:
+            groups[segment.day, segment.level].append(segment)
+        full = (group for (_, level), group in groups.items() if len(group) >= _FAN and level < _LARGEST)
+        return next(full, [])
+
+    def _place(self, segment: Segment) -> Path:
+        return segments.path(self._folder, segment.number)
+
+    def _remove_orphans(self) -> None:
+        """Files that were not finished, or are no longer needed, when the program ended."""
+        known = {self._place(each) for each in self._segments}
+        for place in self._folder.iterdir():
+            if place.suffix in {".samples", ".unfinished"} and place not in known:
+                place.unlink()
+
+
+def _age_from(segment: Segment) -> int:
+    """From when on the age of a segment's youngest sample counts."""
+    return segment.written_at if segment.day is None else (segment.day + 1) * _OLD
+
+
+def _registered(connection: Connection) -> tuple[Segment, ...]:
+    query = "SELECT id, day, level, samples, kinds, written_at FROM sample_segment ORDER BY id"
+    return tuple(Segment(*row) for row in connection.exec_driver_sql(query))
+
+
+def _journal(connection: Connection) -> list[tuple[int, bytes]]:
+    rows = connection.exec_driver_sql("SELECT id, batch FROM sample_journal ORDER BY id")
+    return [(number, batch) for number, batch in rows]
+
+
+def _move(connection: Connection, new: Sequence[Segment], old: Sequence[Segment], until: int | None) -> None:
+    if new:
+        connection.exec_driver_sql(
+            "INSERT INTO sample_segment VALUES (?, ?, ?, ?, ?, ?)", list(map(tuple, new))
+        )
+    if old:
+        connection.exec_driver_sql(
+            "DELETE FROM sample_segment WHERE id = ?", [(each.number,) for each in old]
+        )
+    if until is not None:
+        connection.exec_driver_sql("DELETE FROM sample_journal WHERE id <= ?", (until,))

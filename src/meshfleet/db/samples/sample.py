@@ -1,0 +1,141 @@
+"""What is kept of a report: plain values, the same in every store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+DAY: Final = 86_400_000
+"""Milliseconds."""
+
+NO_SEQ: Final = -1
+"""Stands for the `seq` of a sample that came without one (report-35)."""
+
+
+class SampleKind(IntEnum):
+    """The kinds of samples, as they are stored."""
+
+    PROPERTY = 0
+    MEASUREMENT = 1
+    MEASUREMENT_ERROR = 2
+    EVENT = 3
+    LINK = 4
+    """How well a parent heard a device in one minute; its identifier is the parent's MAC."""
+    HEARTBEAT = 5
+    """The heartbeats of one minute."""
+
+
+ALL_KINDS: Final = (1 << len(SampleKind)) - 1
+"""A bit for each."""
+
+
+class Clock(IntEnum):
+    """Why the time of a sample is not believed."""
+
+    FUTURE = 1
+    PAST = 2
+
+
+class More(Struct, array_like=True, frozen=True, gc=False):
+    """What few samples have."""
+
+    text: str | None = None
+    """The value as JSON, where it is no number, or not only one."""
+    ext: str | None = None
+    """As JSON."""
+    error: int | None = None
+    error_ext: int | None = None
+    clock: int | None = None
+
+
+class Sample(Struct, array_like=True, frozen=True, gc=False):
+    """A sample of one device. The first four fields are its identity, and sort it."""
+
+    time: int
+    """Milliseconds since 1970."""
+    kind: int
+    identifier: int
+    """The hex identifier as a number; a name that no catalogue knows is a negative one."""
+    seq: int
+    gateway: int
+    number: float | int | None
+    """The value, if it is a number; true and false are 1 and 0."""
+    raw: bytes | None
+    more: More | None
+
+    @property
+    def identity(self) -> Identity:
+        """By what it is recognised when it comes again."""
+        return self.time, self.kind, self.identifier, self.seq
+
+
+Identity: TypeAlias = tuple[int, int, int, int]
+
+Row: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, More | None]
+"""A `Sample` as a tuple of its fields. On the way in there are too many of them for anything more."""
+
+Rows: TypeAlias = Mapping[int, Sequence[Row]]
+"""New samples by device."""
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which samples of a device are asked for; all that is given must hold."""
+
+    device: int
+    kinds: frozenset[int]
+    identifier: int | None = None
+    since: int
+    """Milliseconds; a sample of this very moment is among them."""
+    until: int
+    """Milliseconds; a sample of this very moment is not."""
+    newest_first: bool = False
+    after: Identity | None = None
+    """Only those that follow this one in the order that is asked for."""
+
+    def holds(self, sample: Sample) -> bool:
+        """Whether a sample is among them."""
+        if not self.since <= sample.time < self.until or sample.kind not in self.kinds:
+            return False
+        if self.identifier is not None and sample.identifier != self.identifier:
+            return False
+        if self.after is None:
+            return True
+        return sample.identity < self.after if self.newest_first else sample.identity > self.after
+
+
+Result = TypeVar("Result")
+
+
+Use: TypeAlias = Callable[[Iterator[Sample]], Result]
+"""What is done with samples, in a thread. They come one by one, in order, each once."""
+
+
+class SampleStore(Protocol):
+    """Where samples are."""
+
+    def write(self, transaction: Connection, rows: Rows, now: int) -> int:
+        """Store samples with the transaction; those that are there already stay as they are.
+
+        Gives a number for `committed`. Nothing else may be written between the two.
+        """
+
+    def committed(self, number: int, rows: Rows) -> None:
+        """Let readers see what was written, now that it is committed."""
+
+    async def room(self) -> None:
+        """Wait until more may be written: what is written must be put in order at some time."""
+
+    async def read(self, wanted: Wanted, use: Use[Result]) -> Result:
+        """Go through the samples that are wanted."""
+
+    async def tend(self, now: int) -> None:
+        """Put in order what was written, and remove what nobody wants any more."""
+
+    def close(self) -> None:
+        """Let running work end."""

@@ -1,0 +1,8 @@
+"""From published reports to committed rows: nothing lost, nothing twice.
+
+ingest ── one batch, one transaction; then what was learned goes on
+  ├ reading ── sources, values        messages to a draft
+  ├ notes, rollups                    what is coalesced, and written every other second
+  ├ rejects                           what cannot be taken
+  └ store                             the tables
+"""

@@ -1,0 +1,204 @@
+"""Ingest: batches of messages in, committed rows out.
+
+A batch becomes a draft, and a draft one transaction; when that is committed the batch is acknowledged. Only
+then is anything in memory changed: a batch that could not be written is simply tried again. What is coalesced
+(states of devices, minutes of the radio) is written every other second; until then a journal has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+
+from meshfleet.errors import DatabaseUnavailable, UnstorableReport
+from meshfleet.service.ingest import store
+from meshfleet.service.ingest.draft import Draft
+from meshfleet.service.ingest.figures import Counts
+from meshfleet.service.ingest.notes import join
+from meshfleet.service.ingest.reading import Reader
+from meshfleet.service.ingest.rejects import Quota, reject
+from meshfleet.service.ingest.rollups import Rollups
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.broker import Batch
+    from meshfleet.db import Database
+    from meshfleet.db.samples import Rows, SampleStore
+    from meshfleet.service.clock import Now
+    from meshfleet.service.ingest.guests import Guests
+    from meshfleet.service.ingest.notes import Notes
+    from meshfleet.service.ingest.rejects import Reject
+    from meshfleet.wire.mqtt.packets import Publish
+
+_log = logging.getLogger(__name__)
+
+_SLICE: Final = 500
+"""Messages that are read before others have their turn."""
+
+_PAUSE: Final = 1.0
+"""Seconds between two looks at what is to be done."""
+
+_FLUSH_EVERY: Final = 2
+"""Looks between two times that notes are written."""
+
+_CLOSE_EVERY: Final = 10
+"""Looks between two times that minutes are closed."""
+
+
+_REFUSALS: Final = (DataError, IntegrityError)
+"""What a database raises for what it will never take."""
+
+
+class _Numbers(NamedTuple):
+    """What a committed draft is called."""
+
+    samples: int
+    readings: int | None
+
+
+class _Flush(NamedTuple):
+    """What is to be written of what was coalesced."""
+
+    notes: Notes
+    rows: Rows
+    before: int
+    """Readings that are in here, and needed no more."""
+
+
+class Ingest:
+    """Takes reports, whoever brings them."""
+
+    def __init__(  # by name
+        self,
+        database: Database,
+        samples: SampleStore,
+        *,
+        prefix: str,
+        guests: Guests | None,
+        now: Now,
+    ) -> None:
+        self._database = database
+        self._samples = samples
+        self._guests = guests
+        self._now = now
+        self._reader = Reader(prefix, guests)
+        self._quota = Quota()
+        self._notes: Notes = {}
+        self._rollups = Rollups()
+        self._newest = 0
+        """The number of the last readings that are in memory."""
+        self._flush: _Flush | None = None
+        self._turn = asyncio.Lock()
+        """What is written is seen by readers in the same order."""
+        self.figures = Counts()
+
+    async def restore(self) -> None:
+        """Go on where a program before this one ended, in whatever way it did."""
+        if self._guests is not None:
+            await self._guests.look(self._database)
+        for number, readings in await self._database.read(store.journal):
+            draft = Draft(self._now())
+            for reading in readings:
+                draft.learn(reading)
+            draft.readings += readings
+            self._remember(draft, number)
+
+    async def take(self, batch: Batch) -> None:
+        """Commit a batch; see `Consumer`."""
+        await self._samples.room()
+        draft = await self._read(batch.messages)
+        try:
+            await self._commit(draft, batch)
+        except _REFUSALS as exc:
+            _log.error(
+                "a batch cannot be stored, its reports are tried one by one: %s", type(exc.orig).__name__
+            )
+            await self._commit_singly(batch)
+        except DBAPIError as exc:  # nobody knows what it means, so nobody loses a report for it
+            raise DatabaseUnavailable(f"the database fails: {type(exc.orig).__name__}") from exc
+
+    async def run(self) -> None:
+        """Write what is coalesced, and keep the store in order, until cancelled."""
+        look = 0
+        while True:
+            await asyncio.sleep(_PAUSE)
+            look += 1
+            try:
+                await self._samples.tend(self._now())
+                if self._guests is not None:
+                    await self._guests.look(self._database)
+                if look % _FLUSH_EVERY == 0 or self._flush is not None:
+                    await self.flush(close=look % _CLOSE_EVERY == 0)
+            except (DatabaseUnavailable, OSError) as exc:
+                _log.error("cannot write what was coalesced, it is kept: %s", exc)
+
+    async def flush(self, *, close: bool = True) -> None:
+        """Write what was coalesced, and with `close` the minutes that are over."""
+        if self._flush is None:
+            rows = self._rollups.close(self._now()) if close else {}
+            before = min(self._rollups.oldest(self._newest + 1), self._newest + 1)
+            self._flush, self._notes = _Flush(self._notes, rows, before), {}
+        async with self._turn:
+            number = await self._database.write(self._write_flush, self._flush)
+            self._samples.committed(number, self._flush.rows)
+        self._flush = None
+
+    # Inside
+
+    async def _read(self, messages: Sequence[Publish]) -> Draft:
+        draft = Draft(self._now())
+        for start in range(0, len(messages), _SLICE):
+            if start:
+                await asyncio.sleep(0)
+            self._reader.read(messages[start : start + _SLICE], draft)
+        return draft
+
+    async def _commit(self, draft: Draft, batch: Batch | None) -> None:
+        kept = self._quota.admit(draft.rejects, draft.now)
+        async with self._turn:
+            numbers = await self._database.write(self._write, draft, batch, kept)
+            self._samples.committed(numbers.samples, draft.rows)
+        self._remember(draft, numbers.readings)
+        self.figures.count(draft)
+        if self._guests is not None:
+            self._guests.known |= draft.newcomers
+
+    def _write(
+        self, connection: Connection, draft: Draft, batch: Batch | None, kept: Sequence[Reject]
+    ) -> _Numbers:
+        if batch is not None and batch.has_news:
+            batch.record(connection)
+        number = self._samples.write(connection, draft.rows, draft.now)
+        return _Numbers(number, store.write_draft(connection, draft, kept))
+
+    async def _commit_singly(self, batch: Batch) -> None:
+        """Find the report that the database does not take: it must not keep all others from being stored."""
+        for message in batch.messages:
+            draft = await self._read([message])
+            try:
+                await self._commit(draft, None)
+            except _REFUSALS as exc:
+                draft = Draft(self._now())
+                reason = UnstorableReport("report", f"the database refuses it: {type(exc.orig).__name__}")
+                draft.rejects.append(reject(message, reason, draft.now))
+                await self._commit(draft, None)
+        await self._commit(Draft(self._now()), batch)
+
+    def _remember(self, draft: Draft, number: int | None) -> None:
+        """A draft is committed: let what it says be part of what is coalesced."""
+        join(self._notes, draft.notes)
+        if number is not None:
+            self._newest = number
+            self._rollups.add(number, draft.readings, draft.now)
+
+    def _write_flush(self, connection: Connection, flush: _Flush) -> int:
+        store.write_notes(connection, flush.notes)
+        store.forget_readings(connection, flush.before)
+        store.trim_rejects(connection)
+        return self._samples.write(connection, flush.rows, self._now())

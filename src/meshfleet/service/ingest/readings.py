@@ -1,0 +1,29 @@
+"""Readings: reports that are no samples, but must not be lost before they are counted."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class ReadingKind(IntEnum):
+    """What was read."""
+
+    HEARTBEAT = 0
+    LINK = 1
+    DFU = 2
+    FACT = 3
+
+
+Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]
+"""Kind, device, gateway and time; then
+
+heartbeat    its status
+link, dfu    RSSI, the parent, and whether the device cannot be reached through it
+fact         the value of a property, and its identifier
+"""
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(list[tuple[int, int, int, int, Any, int, bool]]).decode

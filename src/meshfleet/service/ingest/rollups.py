@@ -1,0 +1,115 @@
+"""Heartbeats and readings of the radio, minute by minute (report-51).
+
+A minute is closed some seconds after its end, or after the last reading that belongs to it if that came late;
+it becomes one sample then. What comes still later is not counted any more, so that nothing counts twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from meshfleet.db.samples import NO_SEQ, More, SampleKind
+from meshfleet.service.ingest.readings import ReadingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.db.samples import Row
+    from meshfleet.service.ingest.readings import Reading
+
+_MINUTE: Final = 60_000
+_GRACE: Final = 5_000
+"""Milliseconds."""
+
+
+class Minute(Struct, gc=False):
+    """What was heard within a minute."""
+
+    batch: int
+    """The number of the oldest batch that is in it."""
+    touched_at: int
+    gateway: int
+    count: int = 0
+    total: int = 0
+    least: int = 2**62
+    most: int = -(2**62)
+    last: int = 0
+    last_at: int = -(2**62)
+    unreachable: bool = False
+
+
+class Shown(Struct, frozen=True, gc=False, rename="camel"):
+    """What is kept of a minute beside the mean."""
+
+    count: int
+    min: int
+    max: int
+    last: int
+    last_at: int
+    unreachable: bool = False
+
+
+class Rollups:
+    """The minutes that are still open."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int, int, int], Minute] = {}
+
+    def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
+        """Count readings of a batch."""
+        for kind, device, gateway, time, value, identifier, unreachable in readings:
+            if kind not in _ROLLED:
+                continue
+            key = (device, _ROLLED[kind], identifier, time - time % _MINUTE)
+            minute = self._open.get(key)
+            if minute is None:
+                minute = self._open[key] = Minute(batch, now, gateway)
+            minute.touched_at = now
+            minute.count += 1
+            minute.total += value
+            minute.least = min(minute.least, value)
+            minute.most = max(minute.most, value)
+            if time >= minute.last_at:
+                minute.last, minute.last_at, minute.unreachable = value, time, unreachable
+
+    def close(self, now: int) -> dict[int, list[Row]]:
+        """Take out the minutes that are over, as samples by device."""
+        over = [
+            key
+            for key, minute in self._open.items()
+            if key[3] + _MINUTE + _GRACE <= now and minute.touched_at + _GRACE <= now
+        ]
+        rows: dict[int, list[Row]] = {}
+        for key in over:
+            device, kind, identifier, begin = key
+            rows.setdefault(device, []).append(_row(begin, kind, identifier, self._open.pop(key)))
+        return rows
+
+    def oldest(self, otherwise: int) -> int:
+        """The oldest batch that is needed if all is to be counted again."""
+        return min((minute.batch for minute in self._open.values()), default=otherwise)
+
+
+_ROLLED: Final[dict[int, int]] = {
+    ReadingKind.HEARTBEAT: SampleKind.HEARTBEAT,
+    ReadingKind.LINK: SampleKind.LINK,
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _row(begin: int, kind: int, identifier: int, minute: Minute) -> Row:
+    shown = Shown(
+        count=minute.count,
+        min=minute.least,
+        max=minute.most,
+        last=minute.last,
+        last_at=minute.last_at,
+        unreachable=minute.unreachable,
+    )
+    mean = minute.total / minute.count
+    more = More(ext=_encode(shown).decode())
+    return begin, kind, identifier, NO_SEQ, minute.gateway, mean, None, more

@@ -1,0 +1,163 @@
+"""Where a draft goes, and where notes do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import astuple
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import foreign_name, reading_journal
+from meshfleet.errors import WireError
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.service.devices.states import State, merge
+from meshfleet.service.gateways import registering
+from meshfleet.service.ingest import readings
+from meshfleet.service.ingest.notes import known
+from meshfleet.service.ingest.rejects import KEPT
+from meshfleet.service.ingest.sources import BATTERY, FIRMWARE, HARDWARE, MODEL, VARIANT
+from meshfleet.wire.ids import Version, model_number, number_mac
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.ingest.draft import Draft
+    from meshfleet.service.ingest.notes import Note, Notes
+    from meshfleet.service.ingest.readings import Reading
+    from meshfleet.service.ingest.rejects import Reject
+
+_KNOWN: Final = (
+    "SELECT id, gateway, gateway_at FROM device LEFT JOIN device_state ON device_state.device = id"
+    " WHERE id IN numbers"
+)
+_REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, payload) VALUES (?, ?, ?, ?, ?)"
+
+_LOYAL_FOR: Final = 60_000
+"""Milliseconds: a device that several gateways hear stays with one of them for as long as that hears it."""
+
+
+def write_draft(connection: Connection, draft: Draft, kept: Sequence[Reject]) -> int | None:
+    """Write down all of a draft but its samples; gives the number of its readings, if it has any."""
+    if draft.newcomers:
+        registering.register(connection, draft.newcomers, draft.now)
+    if draft.names:
+        bulk.insert(connection, foreign_name, sorted(draft.names.items()))
+    if kept:
+        bulk.execute(connection, _REJECT, [(r.time, r.gateway, r.topic, r.reason, r.payload) for r in kept])
+    if not draft.readings:
+        return None
+    return bulk.add(connection, reading_journal, readings.encode(draft.readings))
+
+
+def journal(connection: Connection) -> list[tuple[int, list[Reading]]]:
+    """Readings that are not in states and roll-ups yet."""
+    rows = connection.exec_driver_sql("SELECT id, readings FROM reading_journal ORDER BY id")
+    return [(number, readings.decode(data)) for number, data in rows]
+
+
+def forget_readings(connection: Connection, before: int) -> None:
+    """Drop those that are."""
+    bulk.execute(connection, "DELETE FROM reading_journal WHERE id < ?", [(before,)])
+
+
+def trim_rejects(connection: Connection) -> None:
+    """Keep the newest."""
+    connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {KEPT}")  # noqa: S608
+
+
+def write_notes(connection: Connection, notes: Notes) -> None:
+    """Bring devices to what is newly known of them; those that are not known are added."""
+    wanted = {number for device, note in notes.items() for number in _numbers(device, note)}
+    present = {row[0]: (row[1], row[2]) for row in bulk.pick(connection, _KNOWN, sorted(wanted))}
+    states: dict[int, tuple[Any, ...]] = {}
+    sightings: list[Sighting] = []
+    for heard, note in notes.items():
+        device = _owner(heard, note, present)
+        if device is None:
+            continue
+        gateway, gateway_at = present.get(device, (None, None))
+        stays = (
+            gateway is not None and gateway != note.gateway and note.heard_at - (gateway_at or 0) < _LOYAL_FOR
+        )
+        if device not in present or (gateway != note.gateway and not stays):
+            mac = number_mac(device)
+            sightings.append(
+                Sighting(device=mac, at=note.heard_at, heard=False, gateway=number_mac(note.gateway))
+            )
+        sightings += _facts(device, note)
+        states[device] = _state(device, note, belongs=not stays)
+    registry.observe(connection, sightings)
+    merge(connection, [states[device] for device in sorted(states)])
+
+
+def _numbers(device: int, note: Note) -> tuple[int, ...]:
+    """The devices that a note may be about."""
+    return (device,) if known(note.at) is not None else (device, device - 1)
+
+
+def _owner(device: int, note: Note, present: Mapping[int, object]) -> int | None:
+    """Whose note it is: a device in DFU mode may have the address behind its own (report-46, report-47)."""
+    if device in present or known(note.at) is not None:
+        return device
+    return device - 1 if device - 1 in present else None
+
+
+def _state(device: int, note: Note, *, belongs: bool) -> tuple[Any, ...]:
+    """A note as a row."""
+    battery_at, battery = (note.facts or {}).get(BATTERY, (None, None))
+    return astuple(
+        State(
+            device,
+            reported_at=note.heard_at,
+            status=note.status,
+            boot_mode="dfu" if note.dfu_at >= note.at else None,
+            parent=note.parent,
+            rssi=note.rssi,
+            battery=battery if isinstance(battery, int) and 0 <= battery <= _FULL else None,
+            status_at=known(note.status_at),
+            radio_at=known(note.radio_at),
+            battery_at=battery_at,
+            gateway_at=note.heard_at if belongs else None,
+        )
+    )
+
+
+_FULL: Final = 100
+"""Percent; 255 stands for a battery of which nothing is known."""
+
+
+def _facts(device: int, note: Note) -> Iterator[Sighting]:
+    """What properties tell of a device. Values that cannot be are kept as samples, and tell nothing."""
+    for identifier, (at, value) in (note.facts or {}).items():
+        read = _READ.get(identifier)
+        if read is None:
+            continue
+        try:
+            yield Sighting(device=number_mac(device), at=at, heard=False, **read(value))
+        except (WireError, TypeError, ValueError):
+            continue
+
+
+def _model(value: Any) -> dict[str, Any]:
+    return {"model": model_number(_byte_or_two(value, 0xFFFF))}
+
+
+def _variant(value: Any) -> dict[str, Any]:
+    return {"variant": _byte_or_two(value, 0xFF)}
+
+
+def _byte_or_two(value: Any, most: int) -> int:
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError
+    return value
+
+
+_READ: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
+    MODEL: _model,
+    VARIANT: _variant,
+    FIRMWARE: lambda value: {"firmware": Version.parse(value)},
+    HARDWARE: lambda value: {"hardware": Version.parse(value)},
+}

@@ -1,0 +1,108 @@
+"""What mosquitto has to be told so that it can stand in the place of the embedded broker.
+
+It reads three files: who may log in, who may do what, and settings to include. All is text here; who writes
+it to a disk is somebody else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import Fault, WrongSettings
+from meshfleet.service.secrets import obtain
+from meshfleet.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from meshfleet.wire.ids import Mac
+
+USER: Final = "meshfleet"
+"""Who the service is to mosquitto: no MAC, so no gateway."""
+
+_ROUNDS: Final = 101
+"""What mosquitto_passwd takes. Few are enough: what is hashed is 256 random bits, which nobody guesses, and
+thousands of gateways that come back at once must not wait for each other."""
+_SALT: Final = 12
+_HASH: Final = 64
+"""Bytes."""
+
+
+def hash_password(password: str) -> str:
+    """A password of ours as mosquitto checks it: PBKDF2 with SHA-512."""
+    salt = secrets.token_bytes(_SALT)
+    made = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ROUNDS, _HASH)
+    return f"$7${_ROUNDS}${_text(salt)}${_text(made)}"
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def own_password(connection: Connection) -> str:
+    """With what the service logs in: made once, and kept."""
+    return base64.urlsafe_b64encode(obtain(connection, "mosquitto-password")).decode().rstrip("=")
+
+
+def password_file(password: str, gateways: Mapping[Mac, str]) -> str:
+    """Who may log in: the service with its password, and gateways by the hashes of theirs."""
+    lines = [f"{USER}:{hash_password(password)}", *(f"{mac}:{hashed}" for mac, hashed in gateways.items())]
+    return "\n".join([*lines, ""])
+
+
+def acl_file(prefix: str) -> str:
+    """Who may do what (broker-7, broker-8, broker-20). The user name of a gateway is its MAC."""
+    if "%u" in prefix or "%c" in prefix or prefix.startswith(" "):
+        why = "mosquitto's rules cannot spell it: they read %u, %c and spaces in front as something else"
+        raise WrongSettings([Fault("topic-prefix", why)])
+    topics = Topics(prefix)
+    front = topics.broadcasts().removesuffix("mt/gateways/#")
+    return f"""\
+# The service hears what gateways report and answer, and asks them.
+user {USER}
+topic read {topics.reports()}
+topic read {topics.responses()}
+topic write {front}mt/gateway/+/request/#
+topic write {front}mt/gateways/request/#
+topic readwrite meshtech/diagnostics/#
+
+# A gateway has what is its own, and hears what is said to all.
+pattern readwrite {front}mt/gateway/%u/#
+pattern read {topics.broadcasts()}
+pattern readwrite meshtech/diagnostics/%u/#
+"""
+
+
+def config_file(*, passwords: Path, acl: Path) -> str:
+    """Settings to include, each with the reason why."""
+    return f"""\
+# Nobody without a password, and everybody only what is theirs.
+allow_anonymous false
+password_file {passwords}
+acl_file {acl}
+
+# What the service has not acknowledged outlives a restart of mosquitto. Between two saves it is in memory
+# alone: a mosquitto that is killed, or loses its power, loses what came since the last one.
+persistence true
+autosave_interval 10
+
+# The service acknowledges hundreds of reports at once, when they are committed; with the usual 20 on their
+# way it would wait for the network most of the time.
+max_inflight_messages 2000
+
+# While the service is away nothing is dropped; mosquitto keeps it in memory, so see that there is enough.
+max_queued_messages 0
+
+# Acknowledgements are small: they leave at once.
+set_tcp_nodelay true
+
+# Anybody with a password can come with the client id of somebody else, and throw them out. This prevents
+# it, but a gateway then cannot have its diagnostics connection beside its own.
+# use_username_as_clientid true
+"""

@@ -1,0 +1,111 @@
+"""How reports come in: through the embedded broker or another one, and both ways into the ingest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.db.samples import SampleKind, open_samples
+from meshfleet.errors import UnusableDatabase
+from meshfleet.service import clock
+from meshfleet.service.ingest.guests import Guests
+from meshfleet.service.ingest.ingest import Ingest
+from meshfleet.service.mqtt.endpoint import Endpoint
+from meshfleet.service.mqtt.outside import Outside, client_id, options_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from meshfleet.db import Database
+    from meshfleet.db.samples import SampleStore
+    from meshfleet.link import Address
+    from meshfleet.service.api import Api
+    from meshfleet.service.mqtt.listeners import Entrance
+    from meshfleet.settings import Settings
+
+_TAKER: Final = 0x6D717474
+"""Any number, as long as no other lock on the database has it."""
+
+_SECOND: Final = 1000
+
+
+def samples_of(database: Database, settings: Settings) -> SampleStore:
+    """The samples of a service, with what it is told of how long they are kept."""
+    kept = settings.retention
+    seconds: dict[int, int | None] = {
+        SampleKind.PROPERTY: kept.property,
+        SampleKind.MEASUREMENT: kept.measurement,
+        SampleKind.MEASUREMENT_ERROR: kept.measurement_error,
+        SampleKind.EVENT: kept.event,
+        SampleKind.LINK: kept.link,
+        SampleKind.HEARTBEAT: kept.heartbeat,
+    }
+    retention = {kind: None if each is None else each * _SECOND for kind, each in seconds.items()}
+    return open_samples(database, settings.data, retention, now=clock.now())
+
+
+async def take_reports(
+    database: Database,
+    samples: SampleStore,
+    settings: Settings,
+    api: Api,
+    entrances: Sequence[Entrance],
+) -> None:
+    """Take reports until cancelled, if anybody can bring any."""
+    if settings.outside is None and not entrances:
+        return
+    with contextlib.ExitStack() as stack:
+        await asyncio.to_thread(stack.enter_context, _only_taker(database))
+        guests = None if settings.outside is None else Guests(welcome=settings.autoclaim)
+        ingest = Ingest(database, samples, prefix=settings.topic_prefix, guests=guests, now=clock.now)
+        await ingest.restore()
+        api.figures.show_ingest(ingest.figures)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ingest.run(), name="ingest")
+            if settings.outside is None:
+                await _serve(database, settings, api, ingest, entrances)
+            else:
+                await _listen(database, settings, api, ingest, settings.outside)
+
+
+async def _serve(
+    database: Database, settings: Settings, api: Api, ingest: Ingest, entrances: Sequence[Entrance]
+) -> None:
+    """Run the embedded broker."""
+    endpoint = await asyncio.to_thread(
+        Endpoint,
+        database,
+        settings,
+        consumer=ingest,
+        reception=api.reception,
+        figures=api.figures,
+        now=clock.now,
+    )
+    api.readiness.watch(endpoint.broker)
+    await endpoint.run(entrances)
+
+
+async def _listen(database: Database, settings: Settings, api: Api, ingest: Ingest, broker: Address) -> None:
+    """Be a client of another broker."""
+    outside = Outside(
+        broker,
+        await database.write(client_id),
+        prefix=settings.topic_prefix,
+        consumer=ingest,
+        options=await asyncio.to_thread(options_of, settings),
+    )
+    api.readiness.watch(outside)
+    await outside.run()
+
+
+@contextlib.contextmanager
+def _only_taker(database: Database) -> Iterator[None]:
+    """Be the only one who takes reports into this database: what a broker remembers is there only once."""
+    with database.only_one(_TAKER) as alone:
+        if not alone:
+            raise UnusableDatabase(
+                "another Meshfleet takes reports into this database, with its own broker or from another; "
+                "give this one a database of its own, or --broker embedded --mqtt off"
+            )
+        yield

@@ -1,0 +1,181 @@
+"""`/api/v1/devices/{id}/samples`, `…/series`, and `/api/v1/rejects`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Final
+
+from litestar import Response, Router, get
+from litestar.di import NamedDependency as Given
+from litestar.di import Provide
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
+from litestar.params import FromPath, QueryParameter, SkipValidation
+from litestar.response import Stream
+
+from meshfleet.db import Database
+from meshfleet.db.samples.sample import Sample, SampleStore
+from meshfleet.errors import Fault, InvalidRequest
+from meshfleet.service.devices import listing
+from meshfleet.service.devices.paths import device_in_path, parse_gateway
+from meshfleet.service.http.asked import Asked
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import NextToken
+from meshfleet.service.telemetry import rejects, sheet
+from meshfleet.service.telemetry.choosing import SampleChoice, SeriesChoice, choose_samples, choose_series
+from meshfleet.service.telemetry.identifiers import foreign_names, title
+from meshfleet.service.telemetry.media import wants_csv
+from meshfleet.service.telemetry.reading import in_blocks
+from meshfleet.service.telemetry.rows import shown
+from meshfleet.service.telemetry.series import Summary
+from meshfleet.wire import rest
+from meshfleet.wire.identifiers.numbers import identifier_number
+from meshfleet.wire.ids import Mac, mac_number
+from meshfleet.wire.rest import RejectPage, SamplePage, Series
+
+_LINES: Final = 5_000
+"""Samples that a sheet is written of at once; what a client has not taken waits in memory."""
+
+_SUMMED: Final = 20_000
+"""Samples that a series is summed up of at once."""
+
+
+@dataclass
+class _JsonOrCsv(Operation):
+    """Tells that there is a second form of the answer."""
+
+    def __post_init__(self) -> None:
+        answer = (self.responses or {})["200"]
+        assert isinstance(answer, OpenAPIResponse)  # noqa: S101 # Litestar has just made it
+        content = answer.content or {}
+        content[sheet.MEDIA_TYPE] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
+
+
+class SampleListing(rest.Body, frozen=True, kw_only=True):
+    """What pages of samples belong to."""
+
+    device: Mac
+    chosen: SampleChoice
+
+
+@get("/{device_id:str}/samples", operation_class=_JsonOrCsv)
+async def list_samples(
+    request: Asked,
+    device_id: FromPath[str],
+    chosen: Given[SampleChoice],
+    limit: Given[int],
+    database: Given[Database],
+    samples: Given[SkipValidation[SampleStore]],
+    pages: Given[Pages],
+    next_token: NextToken = None,
+) -> Response[SamplePage]:
+    """List the samples of a device that meet all filters, the newest first.
+
+    With `Accept: text/csv` all of them come as CSV, the oldest first, and without pages.
+    """
+    device = device_in_path(device_id)
+    await database.read(listing.device, device)
+    if wants_csv(request.headers.getall("accept", [])):
+        _refuse_pages(request)
+        return await _sheet(database, samples, device, chosen)  # type: ignore[return-value] # told by _JsonOrCsv
+    asked = SampleListing(device=device, chosen=chosen)
+    after = None if next_token is None else pages.read(asked, next_token)
+    wanted = chosen.of(device, newest_first=True, after=after)
+    found = await samples.read(wanted, lambda each: list(islice(each, limit + 1)))
+    cut = pages.cut(asked, found, limit, lambda last: last.identity)
+    items = await _shown(database, cut["items"])
+    return Response(SamplePage(items=items, next_token=cut["next_token"]))
+
+
+@get("/{device_id:str}/series")
+async def show_series(
+    device_id: FromPath[str],
+    asked: Given[SeriesChoice],
+    database: Given[Database],
+    samples: Given[SkipValidation[SampleStore]],
+) -> Series:
+    """Show the numbers of one identifier over time, summed up in buckets of equal length."""
+    device = device_in_path(device_id)
+    await database.read(listing.device, device)
+    summary = Summary(asked.grid)
+    async for _ in in_blocks(samples, asked.of(device), summary.add, size=_SUMMED):
+        pass
+    number = identifier_number(asked.identifier)
+    called = title(number, {number: asked.identifier})
+    return Series(
+        identifier=called.identifier,
+        name=called.name,
+        unit=called.unit,
+        complete_up_to=None,
+        items=summary.buckets(),
+    )
+
+
+@get()
+async def list_rejects(
+    limit: Given[int],
+    database: Given[Database],
+    pages: Given[Pages],
+    next_token: NextToken = None,
+    gateway: Annotated[
+        str | None,
+        QueryParameter(name="Gateway", description="The MAC or device id of the gateway that sent it."),
+    ] = None,
+) -> RejectPage:
+    """List reports that could not be taken, the newest first."""
+    sender = None if gateway is None else mac_number(parse_gateway(gateway, "Gateway"))
+    choice = rejects.RejectChoice(gateway=sender)
+    before = pages.after(choice, next_token, start=None)
+    found = await database.read(rejects.page, choice, before=before, limit=limit + 1)
+    cut = pages.cut(choice, found, limit, lambda last: (last.number,))
+    return RejectPage(items=[each.shown for each in cut["items"]], next_token=cut["next_token"])
+
+
+async def _shown(database: Database, samples: list[Sample]) -> list[rest.Sample]:
+    foreign = await foreign_names(database, (each.identifier for each in samples))
+    return [shown(each, foreign) for each in samples]
+
+
+async def _sheet(database: Database, store: SampleStore, device: Mac, chosen: SampleChoice) -> Stream:
+    """A stream of CSV. Its beginning is there before it is promised: until then it can still be refused."""
+    lines = _lines(database, store, device, chosen)
+    beginning = sheet.first_line() + await anext(lines)
+    return Stream(_from(beginning, lines), media_type=sheet.CONTENT_TYPE, headers=sheet.headers(device))
+
+
+async def _lines(
+    database: Database, store: SampleStore, device: Mac, chosen: SampleChoice
+) -> AsyncIterator[bytes]:
+    blocks = in_blocks(store, chosen.of(device, newest_first=False), list, size=_LINES)
+    async for block in blocks:
+        foreign = await foreign_names(database, (each.identifier for each in block))
+        yield await asyncio.to_thread(_written, block, foreign)
+
+
+def _written(block: list[Sample], foreign: dict[int, str]) -> bytes:
+    return sheet.lines(shown(each, foreign) for each in block)
+
+
+async def _from(beginning: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield beginning
+    async for each in others:
+        yield each
+
+
+def _refuse_pages(request: Asked) -> None:
+    """A sheet has none (rest-84)."""
+    given = [name for name in ("MaxResults", "NextToken") if name in request.query_params]
+    if given:
+        raise InvalidRequest([Fault(name, "does not go with CSV, which has no pages") for name in given])
+
+
+device_router = Router(
+    "/api/v1/devices",
+    route_handlers=[list_samples, show_series],
+    dependencies={
+        "chosen": Provide(choose_samples, sync_to_thread=False),
+        "asked": Provide(choose_series, sync_to_thread=False),
+    },
+    tags=["Samples"],
+)
+router = Router("/api/v1/rejects", route_handlers=[list_rejects], tags=["Samples"])

@@ -1,0 +1,71 @@
+"""Samples as CSV: RFC 4180, in UTF-8, with the names of the fields in the first line (rest-84)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from meshfleet.wire import rest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from meshfleet.wire.ids import Mac
+
+MEDIA_TYPE: Final = "text/csv"
+CONTENT_TYPE: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present"
+
+_FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(rest.Sample))
+_FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets take the wide ones for the others
+"""What the text of a cell begins with that a spreadsheet would calculate."""
+
+
+def headers(device: Mac) -> dict[str, str]:
+    """What is told about the sheet of a device."""
+    return {"content-disposition": f'attachment; filename="samples-{device}.csv"'}
+
+
+def first_line() -> bytes:
+    """The names of the fields."""
+    return _written([_FIELDS])
+
+
+def lines(samples: Iterable[rest.Sample]) -> bytes:
+    """A line for each sample."""
+    return _written(map(_cells, samples))
+
+
+def _written(rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
+
+
+def _cells(sample: rest.Sample) -> tuple[object, ...]:
+    return (
+        sample.time,
+        sample.kind,
+        sample.identifier,
+        _harmless(sample.name),
+        sample.seq,
+        _json(sample.value),
+        sample.raw,
+        _json(sample.ext),
+        sample.error,
+        sample.error_ext,
+        sample.gateway,
+        sample.clock,
+    )
+
+
+def _json(value: Any) -> str | None:
+    """A value as JSON; text is in quotes, so that no spreadsheet takes it for a formula."""
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _harmless(name: str | None) -> str | None:
+    """A name as a cell: gateways make names up, and one must not be a formula (rest-181)."""
+    return f"'{name}" if name is not None and name.lstrip().startswith(_FORMULA) else name

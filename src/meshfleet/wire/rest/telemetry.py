@@ -1,0 +1,95 @@
+"""Bodies about samples, and about reports that could not be taken."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
+
+from meshfleet.errors import MalformedPayload
+from meshfleet.wire.rest.bodies import Body, MacText, TimeText
+
+MIN_POINTS: Final = 1
+MAX_POINTS: Final = 2000
+DEFAULT_POINTS: Final = 300
+"""`Points` of a series (rest-183)."""
+
+IdentifierText = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){1,4}$")]
+
+
+class Sample(Body, frozen=True, kw_only=True):
+    """A sample: these fields, in this order (rest-81)."""
+
+    time: TimeText
+    kind: Literal["property", "measurement", "measurement-error", "event"]
+    identifier: IdentifierText | None
+    """None: the gateway told a name that the catalogue does not know."""
+    name: str | None
+    """None: the catalogue does not know the identifier."""
+    seq: int | None
+    value: Any
+    """Any JSON; None also where there is no value, or where a raw one could not be decoded."""
+    raw: Annotated[str, Meta(pattern="^(?:[0-9a-f]{2})*$")] | None
+    ext: dict[str, Any] | None
+    error: int | None
+    error_ext: int | None
+    gateway: MacText
+    clock: Literal["future", "past"] | None
+    """Set when the time is not believed (rest-179)."""
+
+
+class SamplePage(Body, frozen=True, kw_only=True):
+    """Samples, the newest first."""
+
+    items: list[Sample]
+    next_token: str | None
+
+
+class Bucket(Body, frozen=True, kw_only=True):
+    """A part of a series (rest-86). With `count` 0, a chart breaks its line here (rest-184)."""
+
+    time: TimeText
+    """When it begins."""
+    min: float | None
+    mean: float | None
+    max: float | None
+    count: int
+    last: float | None
+
+
+class Series(Body, frozen=True, kw_only=True):
+    """The numbers of one identifier over time (rest-85)."""
+
+    identifier: IdentifierText | None
+    name: str | None
+    unit: str | None
+    complete_up_to: TimeText | None
+    """None: not known."""
+    items: list[Bucket]
+
+
+class Reject(Body, frozen=True, kw_only=True):
+    """A report that could not be taken (rest-95)."""
+
+    time: TimeText
+    gateway: MacText | None
+    """None: the topic names none."""
+    topic: str
+    reason: str
+    payload: str
+    """The beginning of it, as text."""
+
+
+class RejectPage(Body, frozen=True, kw_only=True):
+    """Reports that could not be taken, the newest first."""
+
+    items: list[Reject]
+    next_token: str | None
+
+
+def parse_points(text: str, field: str = "Points") -> int:
+    """Read how many buckets a series may have (rest-183)."""
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_POINTS <= int(text) <= MAX_POINTS:
+        raise MalformedPayload(field, f"is not a number from {MIN_POINTS} to {MAX_POINTS}")
+    return int(text)
