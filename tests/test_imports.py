@@ -59,7 +59,7 @@ EXCEPTIONS = {
 
 OUTSIDE = {
     "link": {"msgspec", "uvloop", "websockets"},
-    "db": {"alembic", "psycopg", "sqlalchemy"},
+    "db": {"alembic", "msgspec", "psycopg", "sqlalchemy"},
     "settings": {"msgspec"},
     "broker": {"msgspec", "sqlalchemy", "websockets"},
     "service": {"argon2", "jwt", "litestar", "msgspec", "prometheus_client", "sqlalchemy", "uvicorn"},

@@ -12,7 +12,7 @@ from tests.service.http.by_hand import ask, bearer, head
 if TYPE_CHECKING:
     from tests.service.http.running import Running
 
-LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit")
+LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit", "rejects")
 
 
 def _documented() -> list[tuple[str, str, str]]:
@@ -36,7 +36,13 @@ FITTING = {
     "HardwareVersion": "1.0",
     "Gateway": "c0ffee000000",
     "Ids": "bmac-c0ffee000000",
+    "Kind": "event",
+    "From": "2023-11-14T22:13:20Z",
+    "To": "2023-11-14T22:13:20Z",
+    "Points": "7",
 }
+NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
+"""What must be asked for besides."""
 
 
 @pytest.mark.rule("rest-3")
@@ -44,10 +50,12 @@ FITTING = {
     ("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"]
 )
 def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, name: str) -> None:
+    others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
+    place = path.format(device_id=service.new_device())
     for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
-        asked = {spelt: FITTING.get(name, "some text")}
-        assert service.admin.request(method, path, params=asked).status_code == 200
-        refused = service.admin.request(method, path, params={spelt: "\0"})
+        asked = {**others, spelt: FITTING.get(name, "some text")}
+        assert service.admin.request(method, place, params=asked).status_code == 200
+        refused = service.admin.request(method, place, params={spelt: "\0"})
         assert [each["field"] for each in refused.json()["errors"]] == [name]
 
 

@@ -50,7 +50,8 @@ class Shelf:
     def _put(self, connection: Connection, batch: Batch) -> None:
         row = {"time": 0, "reason": ""}
         rows = [{**row, "topic": each.topic, "payload": each.payload} for each in batch.messages]
-        connection.execute(insert(reject), rows)
+        if rows:
+            connection.execute(insert(reject), rows)
         batch.record(connection)
 
     @property

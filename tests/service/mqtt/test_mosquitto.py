@@ -14,7 +14,8 @@ from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.gateways import store
 from meshfleet.service.mqtt.mosquitto import USER, acl_file, config_file, own_password, password_file
 from meshfleet.wire.ids import Mac
-from tests.link.proxy import fetch, fresh
+from tests.link.proxy import EAGER, fresh
+from tests.link.scripted import soon
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Site:
             password = self.passwords[user]
         host, port = self.broker.address
         there = Address(host=host, port=port, user=user, password=password)
-        return Link(there, fresh("client"), clean=True)
+        # Mosquitto closes the connection of who published where it may not; it has acknowledged it before.
+        return Link(there, fresh("client"), clean=True, options=EAGER)
 
     def hang_up(self) -> None:
         """Let mosquitto read its files again."""
@@ -90,7 +92,9 @@ async def heard(listener: Link, *, publisher: Link, topics: list[str], end: str)
         await publisher.publish(topic, topic.encode())
     found: list[str] = []
     while end not in found:
-        found += [message.topic for message in await fetch(listener, 1)]
+        batch = await soon(listener.receive())
+        batch.acknowledge()
+        found += [message.topic for message in batch.messages]
     return found[:-1]
 
 

@@ -102,10 +102,13 @@ async def test_what_was_committed_does_not_come_again(mosquitto: Mosquitto, shel
         await listening.until_fine()
         await publish(mosquitto, numbered(50))
         await until(lambda: len(shelf.committed) == 50)
+        await publish(mosquitto, [b"last"])
+        await until(lambda: b"last" in shelf.offered)  # so all before it are acknowledged
     async with Listening(at(mosquitto), shelf):
         await publish(mosquitto, [b"end"])
         await until(lambda: b"end" in shelf.offered)
-    assert shelf.offered == [*numbered(50), b"end"]
+    assert shelf.offered[:50] == numbered(50)
+    assert {*shelf.offered[50:]} == {b"last", b"end"}
 
 
 @pytest.mark.rule("broker-22")

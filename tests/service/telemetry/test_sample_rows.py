@@ -70,8 +70,8 @@ def test_a_row_has_twelve_fields_in_this_order(service: Running) -> None:
         (sample(identifier=0x05, raw=b"\x00\xff"), {"identifier": "05", "name": None, "raw": "00ff"}),
         (sample(identifier=0xFFFFFF7F), {"identifier": "ffffff7f", "name": None}),
         (
-            sample(more=More(text='{"b": [1, 2.50, 1e999], "a": "\\u00e9/"}')),
-            {"value": {"b": [1, 2.5, float("inf")], "a": "é/"}},
+            sample(more=More(text='{"b": [1, 2.50, 1e99], "a": "\\u00e9/"}')),
+            {"value": {"b": [1, 2.5, 1e99], "a": "é/"}},
         ),
         (sample(number=1, more=More(clock=Clock.FUTURE)), {"value": 1, "clock": "future"}),
         (sample(number=1, more=More(clock=Clock.PAST)), {"value": 1, "clock": "past"}),
@@ -165,7 +165,7 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["time"], KINDS[row["kind"]], int(row["identifier"], 16), row["seq"]
 
 
-@pytest.mark.rule("rest-80", "rest-82")
+@pytest.mark.rule("rest-80", "rest-82", "rest-187")
 def test_the_newest_come_first_each_once_and_none_of_other_kinds(service: Running, busy: str) -> None:
     rows = ask(service, path(busy), MaxResults=1000)["items"]
     assert len(rows) == 120 * 2 * 4
@@ -208,7 +208,7 @@ def test_filters_hold_together(
     assert found
 
 
-@pytest.mark.rule("rest-80")
+@pytest.mark.rule("rest-80", "rest-187")
 @pytest.mark.parametrize(
     "text",
     ["2023-11-14T22:14:20Z", "2023-11-15T00:14:20.0000+02:00", "20231114T221420", "2023-W46-2T22:14:20,0Z"],
@@ -252,7 +252,7 @@ def test_samples_that_arrive_meanwhile_make_none_appear_twice_or_go_missing(serv
     assert max(seen) == max(at_first)
 
 
-@pytest.mark.rule("rest-80")
+@pytest.mark.rule("rest-80", "rest-187")
 @pytest.mark.parametrize(
     ("query", "fields"),
     [
@@ -304,7 +304,12 @@ def test_a_device_that_is_not_there_has_no_samples(service: Running, device: str
 
 @pytest.mark.rule("rest-17", "rest-19", "rest-80")
 def test_a_token_belongs_to_its_device_and_filters(service: Running, busy: str) -> None:
-    query = {"Kind": ["event", "property"], "Identifier": "8800", "From": write_millis(AT), "MaxResults": 2}
+    query: dict[str, Any] = {
+        "Kind": ["event", "property"],
+        "Identifier": "8800",
+        "From": write_millis(AT),
+        "MaxResults": 2,
+    }
     token = ask(service, path(busy), **query)["nextToken"]
     same = {**query, "Kind": ["property", "event"], "Identifier": "temperature", "MaxResults": 5}
     assert len(ask(service, path(busy), **same, NextToken=token)["items"]) == 5

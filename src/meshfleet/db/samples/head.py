@@ -35,14 +35,22 @@ class Head:
     def add(self, number: int, rows: Rows) -> None:
         """Take a batch over."""
         for device, new in rows.items():
-            for day, part in _by_day(new):
-                chunks = self.days.setdefault(day, {})
-                chunk = chunks.get(device)
-                if chunk is None:
-                    chunk = chunks[device] = Chunk()
-                chunk.add(part)
+            if len(new) == 1:
+                self._chunk(_day(new[0]), device).add(new)
+            else:
+                for day, part in _by_day(new):
+                    self._chunk(day, device).add(part)
             self.samples += len(new)
         self.newest = number
+
+    def _chunk(self, day: Day, device: int) -> Chunk:
+        chunks = self.days.get(day)
+        if chunks is None:
+            chunks = self.days[day] = {}
+        chunk = chunks.get(device)
+        if chunk is None:
+            chunk = chunks[device] = Chunk()
+        return chunk
 
     def chunks(self, day: Day) -> Iterator[tuple[int, int, int, int, bytes]]:
         """The chunks of a day as a segment has them: samples as they came, without order."""
@@ -63,7 +71,7 @@ class Head:
 def _by_day(rows: Sequence[Row]) -> Iterator[tuple[Day, Sequence[Row]]]:
     """Rows sorted out by day. Nearly always all are of the same."""
     first = _day(rows[0])
-    if len(rows) == 1 or all(_day(row) == first for row in rows):
+    if all(_day(row) == first for row in rows):
         yield first, rows
         return
     for day in {_day(row) for row in rows}:

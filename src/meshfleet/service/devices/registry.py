@@ -100,10 +100,9 @@ def _is_news(at: int, known: int | None) -> bool:
 def _learn_state(state: State, seen: Sighting) -> None:
     """Take over what is newly known of what changes often."""
     at = seen.at
-    if seen.boot_mode is not UNSET and _is_news(at, state.reported_at):
-        state.boot_mode = seen.boot_mode
     if seen.heard and _is_news(at, state.reported_at):
         state.reported_at = at
+        state.boot_mode = state.boot_mode if seen.boot_mode is UNSET else seen.boot_mode
     if seen.status is not UNSET and _is_news(at, state.status_at):
         state.status, state.status_at = seen.status, at
     if seen.battery is not UNSET and _is_news(at, state.battery_at):

@@ -45,6 +45,7 @@ class State(Struct):
 _PARTS: Final = {
     "reported_at": ("boot_mode",),
     "status_at": ("status",),
+    "radio_at": ("parent", "rssi"),
     "battery_at": ("battery",),
     "gateway_at": (),
     "model_at": (),
@@ -52,7 +53,7 @@ _PARTS: Final = {
     "firmware_at": (),
     "hardware_at": (),
 }
-"""The times, and what each is the time of. The radio has a rule of its own."""
+"""The times, and what each is the time of."""
 
 
 def _newer(time: str) -> str:
@@ -63,24 +64,28 @@ def _newer(time: str) -> str:
 
 
 _LOUDER: Final = (
-    f"{_newer('radio_at')} AND (device_state.radio_at IS NULL OR excluded.parent = device_state.parent"
+    " AND (device_state.radio_at IS NULL OR excluded.parent = device_state.parent"
     f" OR excluded.rssi >= device_state.rssi OR device_state.radio_at < excluded.radio_at - {BEST_FOR})"
 )
-"""Several parents hear a device: the one that hears it best counts, for as long as it does."""
 
 
-def _chosen(column: str, condition: str) -> str:
-    return f"{column} = CASE WHEN {condition} THEN excluded.{column} ELSE device_state.{column} END"
+def _update(radio: str) -> str:
+    """What is newer; `radio` is one more condition for how the device is heard."""
+    conditions = {time: _newer(time) for time in _PARTS}
+    conditions["radio_at"] += radio
+    return "UPDATE SET " + ", ".join(
+        f"{column} = CASE WHEN {conditions[time]} THEN excluded.{column} ELSE device_state.{column} END"
+        for time, parts in _PARTS.items()
+        for column in (time, *parts)
+    )
 
 
-_MERGE: Final = "UPDATE SET " + ", ".join(
-    [
-        *(_chosen(column, _newer(time)) for time, parts in _PARTS.items() for column in (time, *parts)),
-        *(_chosen(column, _LOUDER) for column in ("parent", "rssi", "radio_at")),
-    ]
-)
+_MERGE: Final = {False: _update(""), True: _update(_LOUDER)}
 
 
-def merge(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Take over what is newer in states, given as rows. Their devices must be there."""
-    bulk.insert(connection, device_state, rows, otherwise=_MERGE)
+def merge(connection: Connection, rows: Sequence[tuple[Any, ...]], *, loudest: bool = False) -> None:
+    """Take over what is newer in states, given as rows. Their devices must be there.
+
+    Several parents hear a device: with `loudest` the one that hears it best counts, for as long as it does.
+    """
+    bulk.insert(connection, device_state, rows, otherwise=_MERGE[loudest])

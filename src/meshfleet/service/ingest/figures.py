@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,8 +13,8 @@ class Counts:
     """What ingest counts."""
 
     def __init__(self) -> None:
-        self.reports: dict[str, int] = {}
-        self.rejects: dict[str, int] = {}
+        self.reports: Counter[str] = Counter()
+        self.rejects: Counter[str] = Counter()
         self.samples = 0
         self.batches = 0
 
@@ -21,7 +22,5 @@ class Counts:
         """A draft is committed."""
         self.batches += 1
         self.samples += sum(map(len, draft.rows.values()))
-        for kind, count in draft.counts.items():
-            self.reports[kind] = self.reports.get(kind, 0) + count
-        for each in draft.rejects:
-            self.rejects[each.code] = self.rejects.get(each.code, 0) + 1
+        self.reports.update(draft.seen)
+        self.rejects.update(each.code for each in draft.rejects)

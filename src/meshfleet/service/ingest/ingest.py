@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -17,7 +18,7 @@ from meshfleet.errors import DatabaseUnavailable, UnstorableReport
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.ingest.figures import Counts
-from meshfleet.service.ingest.notes import join
+from meshfleet.service.ingest.notes import learn, learn_from_samples
 from meshfleet.service.ingest.reading import Reader
 from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
@@ -44,11 +45,11 @@ _SLICE: Final = 500
 _PAUSE: Final = 1.0
 """Seconds between two looks at what is to be done."""
 
-_FLUSH_EVERY: Final = 2
-"""Looks between two times that notes are written."""
+_LEAST, _MOST = 2, 10
+"""Looks between two times that notes are written: the more there are, the less often."""
 
-_CLOSE_EVERY: Final = 10
-"""Looks between two times that minutes are closed."""
+_PER_LOOK: Final = 4000
+"""Notes that may be written for each look."""
 
 
 _REFUSALS: Final = (DataError, IntegrityError)
@@ -104,8 +105,6 @@ class Ingest:
             await self._guests.look(self._database)
         for number, readings in await self._database.read(store.journal):
             draft = Draft(self._now())
-            for reading in readings:
-                draft.learn(reading)
             draft.readings += readings
             self._remember(draft, number)
 
@@ -125,29 +124,43 @@ class Ingest:
 
     async def run(self) -> None:
         """Write what is coalesced, and keep the store in order, until cancelled."""
-        look = 0
-        while True:
-            await asyncio.sleep(_PAUSE)
-            look += 1
-            try:
-                await self._samples.tend(self._now())
-                if self._guests is not None:
-                    await self._guests.look(self._database)
-                if look % _FLUSH_EVERY == 0 or self._flush is not None:
-                    await self.flush(close=look % _CLOSE_EVERY == 0)
-            except (DatabaseUnavailable, OSError) as exc:
-                _log.error("cannot write what was coalesced, it is kept: %s", exc)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_flushing(), name="ingest.flush")
+            tasks.create_task(self._keep_tending(), name="ingest.tend")
 
-    async def flush(self, *, close: bool = True) -> None:
-        """Write what was coalesced, and with `close` the minutes that are over."""
+    async def flush(self) -> None:
+        """Write what was coalesced, and the minutes that are over."""
         if self._flush is None:
-            rows = self._rollups.close(self._now()) if close else {}
-            before = min(self._rollups.oldest(self._newest + 1), self._newest + 1)
+            rows = self._rollups.close(self._now())
+            before = self._rollups.oldest(self._newest + 1)
             self._flush, self._notes = _Flush(self._notes, rows, before), {}
         async with self._turn:
             number = await self._database.write(self._write_flush, self._flush)
             self._samples.committed(number, self._flush.rows)
         self._flush = None
+
+    async def _keep_flushing(self) -> None:
+        waited = 0
+        while True:
+            await asyncio.sleep(_PAUSE)
+            waited += 1
+            if waited < min(max(_LEAST, len(self._notes) // _PER_LOOK), _MOST):
+                continue
+            waited = 0
+            try:
+                if self._guests is not None:
+                    await self._guests.look(self._database)
+                await self.flush()
+            except DatabaseUnavailable as exc:
+                _log.error("what was coalesced cannot be written, it is kept: %s", exc)
+
+    async def _keep_tending(self) -> None:
+        while True:
+            await asyncio.sleep(_PAUSE)
+            try:
+                await self._samples.tend(self._now())
+            except (DatabaseUnavailable, OSError, sqlite3.Error) as exc:
+                _log.error("samples cannot be put in order, they stay where they are: %s", exc)
 
     # Inside
 
@@ -192,7 +205,8 @@ class Ingest:
 
     def _remember(self, draft: Draft, number: int | None) -> None:
         """A draft is committed: let what it says be part of what is coalesced."""
-        join(self._notes, draft.notes)
+        learn_from_samples(self._notes, draft.rows, draft.now)
+        learn(self._notes, draft.readings, draft.now)
         if number is not None:
             self._newest = number
             self._rollups.add(number, draft.readings, draft.now)

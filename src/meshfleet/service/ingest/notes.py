@@ -6,11 +6,18 @@ counts, in whatever order it came (report-50).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from meshfleet.service.devices.states import BEST_FOR
+from meshfleet.service.ingest.readings import ReadingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meshfleet.db.samples import Rows
+    from meshfleet.service.ingest.readings import Reading
 
 _NEVER: Final = -(2**62)
 """Before any time that a report may have."""
@@ -37,6 +44,13 @@ class Note(Struct, gc=False):
         """When it was last heard in whatever mode."""
         return max(self.at, self.dfu_at)
 
+    def hear_of(self, gateway: int, at: int) -> None:
+        """It reported something."""
+        if at >= self.at:
+            self.at = at
+            if at >= self.dfu_at:
+                self.gateway = gateway
+
     def learn_status(self, status: int, at: int) -> None:
         """Take over the status of a heartbeat."""
         if at >= self.status_at:
@@ -49,12 +63,11 @@ class Note(Struct, gc=False):
         ):
             self.parent, self.rssi, self.radio_at = parent, rssi, at
 
-    def hear_in_dfu(self, gateway: int, at: int, rssi: int, parent: int) -> None:
+    def hear_in_dfu(self, gateway: int, at: int) -> None:
         """It advertises in DFU mode."""
         if at >= self.heard_at:
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)
-        self.hear(parent, rssi, at)
 
     def learn_fact(self, identifier: int, at: int, value: Any) -> None:
         """Take over the value of a property."""
@@ -62,17 +75,6 @@ class Note(Struct, gc=False):
             self.facts = {}
         if identifier not in self.facts or at >= self.facts[identifier][0]:
             self.facts[identifier] = (at, value)
-
-    def join(self, newer: Note) -> None:
-        """Take over what another note knows better."""
-        if newer.heard_at >= self.heard_at:
-            self.gateway = newer.gateway
-        self.at = max(self.at, newer.at)
-        self.dfu_at = max(self.dfu_at, newer.dfu_at)
-        self.learn_status(newer.status, newer.status_at)
-        self.hear(newer.parent, newer.rssi, newer.radio_at)
-        for identifier, (at, value) in (newer.facts or {}).items():
-            self.learn_fact(identifier, at, value)
 
 
 def known(moment: int) -> int | None:
@@ -84,11 +86,33 @@ Notes = dict[int, Note]
 """Notes by device."""
 
 
-def join(into: Notes, newer: Notes) -> None:
-    """Put notes together with others that came later."""
-    for device, note in newer.items():
-        before = into.get(device)
-        if before is None:
-            into[device] = note
-        else:
-            before.join(note)
+def learn(notes: Notes, readings: Iterable[Reading], now: int) -> None:
+    """Note what readings tell. A time ahead of ours counts as now: nothing happens later than that."""
+    for kind, device, gateway, time, value, other, unreachable in readings:
+        at = min(time, now)
+        note = notes.get(device)
+        if note is None:
+            note = notes[device] = Note(gateway)
+        if kind == ReadingKind.DFU:
+            note.hear_in_dfu(gateway, at)
+            note.hear(other, value, at)
+            continue
+        note.hear_of(gateway, at)
+        if kind == ReadingKind.HEARTBEAT:
+            note.learn_status(value, at)
+        elif kind == ReadingKind.FACT:
+            note.learn_fact(other, at, value)
+        elif not unreachable:
+            note.hear(other, value, at)
+
+
+def learn_from_samples(notes: Notes, rows: Rows, now: int) -> None:
+    """Note what samples tell, which is that their devices were heard."""
+    for device, samples in rows.items():
+        for time, _, _, _, gateway, _, _, more in samples:
+            if more is None or more.clock is None:
+                note = notes.get(device)
+                if note is None:
+                    notes[device] = Note(gateway, min(time, now))
+                elif time >= note.at:
+                    note.hear_of(gateway, min(time, now))

@@ -27,25 +27,28 @@ class Reader:
 
     def read(self, messages: Sequence[Publish], draft: Draft) -> None:
         """Add what messages say to a draft."""
-        find = self._sources.find
-        counts = draft.counts
+        front, places, subjects = self._sources.front, self._sources.places, self._sources.subjects
+        seen, guests = draft.seen, self._guests
         for message in messages:
+            topic = message.topic
+            place, subject = places.get(topic[:front]), subjects.get(topic[front:])
             try:
-                source = find(message.topic) or self._sources.read(message.topic)
-                if self._guests is not None and source.gateway not in self._guests.known:
-                    self._meet(source.gateway, draft)
+                if place is None or subject is None:
+                    place, subject = self._sources.read(topic)
+                device, gateway = place
+                if guests is not None and gateway not in guests.known:
+                    self._meet(guests, gateway, draft)
                 if type(message) is Oversized:
                     raise too_large(message)
-                report = source.decode(message.payload)
-                source.take(draft, source, report)
+                name, take = subject
+                take(draft, device, gateway, message.payload)
             except WireError as exc:
                 draft.rejects.append(reject(message, exc, draft.now))
             else:
-                counts[source.name] = counts.get(source.name, 0) + 1
+                seen.append(name)
 
-    def _meet(self, gateway: int, draft: Draft) -> None:
+    def _meet(self, guests: Guests, gateway: int, draft: Draft) -> None:
         """A gateway that nobody claimed speaks (rest-79)."""
-        assert self._guests is not None  # noqa: S101 # asked before
-        if not self._guests.are_welcome:
+        if not guests.are_welcome:
             raise UnclaimedGateway("gateway", f"{number_mac(gateway)} is not claimed")
         draft.newcomers.add(gateway)

@@ -16,7 +16,7 @@ from meshfleet.service.gateways import registering
 from meshfleet.service.ingest import readings
 from meshfleet.service.ingest.notes import known
 from meshfleet.service.ingest.rejects import KEPT
-from meshfleet.service.ingest.sources import BATTERY, FIRMWARE, HARDWARE, MODEL, VARIANT
+from meshfleet.service.ingest.subjects import BATTERY, FIRMWARE, HARDWARE, MODEL, VARIANT
 from meshfleet.wire.ids import Version, model_number, number_mac
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_notes(connection: Connection, notes: Notes) -> None:
         sightings += _facts(device, note)
         states[device] = _state(device, note, belongs=not stays)
     registry.observe(connection, sightings)
-    merge(connection, [states[device] for device in sorted(states)])
+    merge(connection, [states[device] for device in sorted(states)], loudest=True)
 
 
 def _numbers(device: int, note: Note) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import struct
+from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -11,20 +12,16 @@ import msgspec
 from meshfleet.db.samples import More
 from meshfleet.errors import WireError
 from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.identifiers.layouts import Number as NumberLayout
 
 if TYPE_CHECKING:
     from meshfleet.wire.fields import Json
+    from meshfleet.wire.identifiers import Entry
 
 Number: TypeAlias = float | int | None
 
 _EXACT: Final = 2**53
 """Whole numbers up to here are the same in every reader of JSON, and in a database's floating point."""
-
-_CACHED: Final = 1 << 15
-"""Raw values that are remembered. Most devices repeat a few for ever."""
-
-_SHORT: Final = 32
-"""Digits of those that are."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,25 +36,44 @@ def from_json(value: Json, ext: dict[str, Json] | None) -> tuple[Number, More | 
     return number, More(text=text, ext=None if ext is None else _spell(ext))
 
 
-def from_raw(identifier: str, value: str) -> tuple[Number, bytes, More | None]:
-    """A raw value, decoded if the catalogue can (report-45), with the bytes themselves."""
-    return _remembered(identifier, value) if len(value) <= _SHORT else _decoded(identifier, value)
+RawReader: TypeAlias = Callable[[str], tuple[Number, bytes, More | None]]
+"""Reads the hex of a raw value; gives the bytes too."""
 
 
-def _decoded(identifier: str, value: str) -> tuple[Number, bytes, More | None]:
-    raw = bytes.fromhex(value)
+def raw_reader(identifier: str) -> RawReader:
+    """What reads raw values of an identifier; what cannot be decoded is kept as it is (report-45)."""
     entry = BUILTIN.find(identifier)
     if entry is None or entry.layout is None:
-        return None, raw, None
-    try:
-        decoded = entry.decode(raw)
-    except WireError:  # bytes that are no value of this identifier are kept as they are
-        return None, raw, None
-    number, more = from_json(decoded.value, decoded.ext)
-    return number, raw, more
+        return lambda value: (None, bytes.fromhex(value), None)
+    # Most samples are numbers of a few bytes.
+    return _number_reader(entry, entry.layout) if type(entry.layout) is NumberLayout else _reader(entry)
 
 
-_remembered = lru_cache(_CACHED)(_decoded)
+def _reader(entry: Entry) -> RawReader:
+    def read(value: str) -> tuple[Number, bytes, More | None]:
+        raw = bytes.fromhex(value)
+        try:
+            decoded = entry.decode(raw)
+        except WireError:
+            return None, raw, None
+        number, more = from_json(decoded.value, decoded.ext)
+        return number, raw, more
+
+    return read
+
+
+def _number_reader(entry: Entry, layout: NumberLayout) -> RawReader:
+    other = _reader(entry)
+    unpack, finish, digits = struct.Struct(f">{layout.code}").unpack, layout.finish, 2 * layout.size
+
+    def read(value: str) -> tuple[Number, bytes, More | None]:
+        if len(value) != digits:  # with an extension, or too short
+            return other(value)
+        raw = bytes.fromhex(value)
+        (number,) = unpack(raw)
+        return number if finish is None else finish(number), raw, None
+
+    return read
 
 
 def to_json(number: Number, more: More | None) -> Any:

@@ -72,7 +72,7 @@ topic write {front}mt/gateway/+/request/#
 topic write {front}mt/gateways/request/#
 topic readwrite meshtech/diagnostics/#
 
-# A gateway has what is its own, and hears what is said to all.
+# A gateway has what is its own, and hears what is said to all; mosquitto warns of that line and obeys it.
 pattern readwrite {front}mt/gateway/%u/#
 pattern read {topics.broadcasts()}
 pattern readwrite meshtech/diagnostics/%u/#

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
 
 MEDIA_TYPE: Final = "text/csv"
-CONTENT_TYPE: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present"
+CONTENT_TYPE: Final = f"{MEDIA_TYPE}; header=present"
 
 _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(rest.Sample))
 _FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets take the wide ones for the others

@@ -13,6 +13,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from meshfleet.wire import payload
 from meshfleet.wire.codes import Kind
@@ -45,7 +46,7 @@ def decode(kind: Kind, data: bytes) -> Report:
 
 _ReportT = TypeVar("_ReportT", Heartbeat, MeasurementError)
 _JsonT = TypeVar("_JsonT", PropertyDecoded, MeasurementDecoded, EventDecoded)
-_RawT = TypeVar("_RawT", Property, Measurement, Event)
+_RawT = TypeVar("_RawT", Property, Measurement)
 _HeardT = TypeVar("_HeardT", Dfu, Rssi)
 
 # A plain time is one that msgspec reads as we would. It keeps offsets, and rounds what is finer than
@@ -59,8 +60,7 @@ _T_AT: Final = len('{"')
 _FINER = re.compile(rb"\.\d{4}")
 
 # What the fast way may raise: either a tolerated spelling or an error, which the careful way will tell apart.
-# TypeError is an event without a value, which has no hex to look at.
-_NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError, TypeError)
+_NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
 def _is_plain(data: bytes, time: datetime) -> bool:
@@ -121,12 +121,31 @@ def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
         try:
             if len(data) <= MAX_PAYLOAD:
                 report = fast(data)
-                unhexlify(report.value)  # type: ignore[arg-type] # an event may have none: see _NOT_PLAIN
+                unhexlify(report.value)
                 if data[_Z_AT] == _Z or _is_plain(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
         return payload.read(kind, data)
+
+    return decode
+
+
+def _event_decoder() -> Callable[[bytes], Event]:
+    """For a raw value that may be missing."""
+    fast = msgspec.json.Decoder(Event).decode
+
+    def decode(data: bytes) -> Event:
+        try:
+            if len(data) <= MAX_PAYLOAD:
+                report = fast(data)
+                if report.value is not UNSET:
+                    unhexlify(report.value)
+                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                    return report
+        except _NOT_PLAIN:
+            pass
+        return payload.read(Event, data)
 
     return decode
 
@@ -172,7 +191,7 @@ DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
     Kind.MEASUREMENT_DECODED: _json_decoder(MeasurementDecoded),
     Kind.MEASUREMENT_ERROR: _decoder(MeasurementError),
     Kind.MEASUREMENT_ERROR_DECODED: _decoder(MeasurementError),
-    Kind.EVENT: _raw_decoder(Event),
+    Kind.EVENT: _event_decoder(),
     Kind.EVENT_DECODED: _json_decoder(EventDecoded),
 }
 """One decoder per kind. A hot loop takes the decoder of a topic's kind from here."""

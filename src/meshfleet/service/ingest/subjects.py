@@ -1,0 +1,240 @@
+"""What reports mean. A subject is what the end of a topic names; it takes the payloads that come there.
+
+The functions that are made here are the hottest of the service: from bytes to a row. So each is written out
+for its kind, and calls nobody whom it need not call.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from meshfleet.db.samples import NO_SEQ, Clock, More, SampleKind
+from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.values import from_json, raw_reader, to_json
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.identifiers.numbers import identifier_number
+from meshfleet.wire.ids import mac_number
+from meshfleet.wire.reports import DECODERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from meshfleet.db.samples import Row
+    from meshfleet.service.ingest.draft import Draft
+    from meshfleet.service.ingest.values import Number
+    from meshfleet.wire.topics import ReportTopic
+
+    Take: TypeAlias = Callable[[Draft, int, int, bytes], None]
+    """Adds a payload, of a device and by a gateway, to a draft; raises a `WireError` if it cannot be read."""
+
+MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY = (
+    identifier_number(BUILTIN[name].id)
+    for name in ("model-number", "firmware-version", "hardware-version", "variant", "battery-level")
+)
+_FACTS: Final = frozenset({MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY})
+"""Properties that tell what a device is."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_WIDEST: Final = 2**31 - 1
+"""What the tables hold; no status and no RSSI comes near it."""
+
+
+class Subject(NamedTuple):
+    """What is reported: a kind, and an identifier if it has one."""
+
+    name: str
+    """The kind as topics have it."""
+    take: Take
+
+
+def subject(topic: ReportTopic) -> Subject:
+    """What the end of a topic means."""
+    return Subject(str(topic.kind), _KINDS[topic.kind](topic))
+
+
+# --- Samples ---
+
+
+def _taking_raw(topic: ReportTopic) -> Take:
+    decode: Callable[[bytes], Any] = DECODERS[topic.kind]
+    kind, identifier = _stored(topic)
+    read = raw_reader(topic.identifier or "")
+    keep = _keeping(kind, identifier)
+
+    def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
+        report = decode(payload)
+        since = report.time - _EPOCH
+        time = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+        seq, value = report.seq, report.value
+        number, raw, more = (None, None, None) if value is UNSET else read(value)
+        row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, raw, more)
+        if keep is not None or not draft.earliest <= time <= draft.latest:
+            (keep or _doubt)(draft, device, row)
+        elif (rows := draft.rows.get(device)) is None:
+            draft.rows[device] = [row]
+        else:
+            rows.append(row)
+
+    return take
+
+
+def _taking_decoded(topic: ReportTopic) -> Take:
+    decode: Callable[[bytes], Any] = DECODERS[topic.kind]
+    kind, identifier = _stored(topic)
+    name = topic.identifier or ""
+    keep = _keeping(kind, identifier)
+
+    def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
+        report = decode(payload)
+        since = report.time - _EPOCH
+        time = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+        seq, number = report.seq, report.value
+        more = None
+        if type(number) is not float or report.ext is not UNSET:
+            number, more = _value(number, report.ext)
+        row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, None, more)
+        if identifier < 0:
+            draft.names[identifier] = name
+        if keep is not None or not draft.earliest <= time <= draft.latest:
+            (keep or _doubt)(draft, device, row)
+        elif (rows := draft.rows.get(device)) is None:
+            draft.rows[device] = [row]
+        else:
+            rows.append(row)
+
+    return take
+
+
+def _taking_error(topic: ReportTopic) -> Take:
+    decode: Callable[[bytes], Any] = DECODERS[topic.kind]
+    kind, identifier = _stored(topic)
+    name = topic.identifier or ""
+
+    def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
+        report = decode(payload)
+        if identifier < 0:
+            draft.names[identifier] = name
+        ext = report.error_ext
+        more = More(error=report.error, error_ext=None if ext is UNSET else ext)
+        _keep(draft, device, (_millis(report.time), kind, identifier, report.seq, gateway, None, None, more))
+
+    return take
+
+
+def _stored(topic: ReportTopic) -> tuple[int, int]:
+    """The kind and the identifier as samples have them."""
+    assert topic.identifier is not None  # noqa: S101 # topics of these kinds have one
+    return _SAMPLES[topic.kind.raw], identifier_number(topic.identifier)
+
+
+def _value(value: Any, ext: Any) -> tuple[Number, More | None]:
+    if value is UNSET and ext is UNSET:
+        return None, None
+    return from_json(None if value is UNSET else value, None if ext is UNSET else ext)
+
+
+def _millis(time: datetime) -> int:
+    since = time - _EPOCH
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+def _keeping(kind: int, identifier: int) -> Callable[[Draft, int, Row], None] | None:
+    """What to do with a row, if more than to keep it."""
+    return _learn if kind == SampleKind.PROPERTY and identifier in _FACTS else None
+
+
+def _keep(draft: Draft, device: int, row: Row) -> None:
+    if draft.earliest <= row[0] <= draft.latest:
+        draft.rows.setdefault(device, []).append(row)
+    else:
+        _doubt(draft, device, row)
+
+
+def _doubt(draft: Draft, device: int, row: Row) -> None:
+    """Keep a sample whose time cannot be right, and mark it."""
+    more = row[7]
+    clock = Clock.FUTURE if row[0] > draft.now else Clock.PAST
+    marked = More(clock=clock) if more is None else replace(more, clock=clock)
+    draft.rows.setdefault(device, []).append((*row[:7], marked))
+
+
+def _learn(draft: Draft, device: int, row: Row) -> None:
+    """Keep a sample that tells what a device is, and take over what it tells."""
+    _keep(draft, device, row)
+    time, _, identifier, _, gateway, number, _, more = row
+    if draft.earliest <= time <= draft.latest:
+        value = to_json(number, more)
+        draft.readings.append((ReadingKind.FACT, device, gateway, time, value, identifier, False))
+
+
+# --- Readings ---
+
+
+def _taking_heartbeats(topic: ReportTopic) -> Take:
+    decode: Callable[[bytes], Any] = DECODERS[topic.kind]
+
+    def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
+        report = decode(payload)
+        time = _millis(report.time)
+        if draft.earliest <= time <= draft.latest:  # the others would decide state, which they must not
+            draft.readings.append(
+                (ReadingKind.HEARTBEAT, device, gateway, time, _narrow(report.status), 0, False)
+            )
+
+    return take
+
+
+def _taking_rssi(topic: ReportTopic) -> Take:
+    decode: Callable[[bytes], Any] = DECODERS[topic.kind]
+
+    def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
+        report = decode(payload)
+        time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi)
+        if draft.earliest <= time <= draft.latest:
+            draft.readings.append((ReadingKind.LINK, device, gateway, time, rssi, parent, report.unreachable))
+
+    return take
+
+
+def _taking_dfu(topic: ReportTopic) -> Take:
+    decode: Callable[[bytes], Any] = DECODERS[topic.kind]
+
+    def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
+        report = decode(payload)
+        time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi)
+        if draft.earliest <= time <= draft.latest:
+            draft.readings.append((ReadingKind.DFU, device, gateway, time, rssi, parent, False))
+
+    return take
+
+
+def _narrow(number: int) -> int:
+    return min(max(number, -_WIDEST), _WIDEST)
+
+
+_SAMPLES: Final[Mapping[Kind, int]] = {
+    Kind.PROPERTY: SampleKind.PROPERTY,
+    Kind.MEASUREMENT: SampleKind.MEASUREMENT,
+    Kind.MEASUREMENT_ERROR: SampleKind.MEASUREMENT_ERROR,
+    Kind.EVENT: SampleKind.EVENT,
+}
+
+_KINDS: Final[Mapping[Kind, Callable[[ReportTopic], Take]]] = {
+    Kind.HEARTBEAT: _taking_heartbeats,
+    Kind.DFU: _taking_dfu,
+    Kind.RSSI: _taking_rssi,
+    Kind.PROPERTY: _taking_raw,
+    Kind.PROPERTY_DECODED: _taking_decoded,
+    Kind.MEASUREMENT: _taking_raw,
+    Kind.MEASUREMENT_DECODED: _taking_decoded,
+    Kind.MEASUREMENT_ERROR: _taking_error,
+    Kind.MEASUREMENT_ERROR_DECODED: _taking_error,
+    Kind.EVENT: _taking_raw,
+    Kind.EVENT_DECODED: _taking_decoded,
+}

@@ -1,0 +1,156 @@
+"""The whole service behind mosquitto: from an empty folder to reports that outlive every kill."""
+
+from __future__ import annotations
+
+import re
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psycopg
+import pytest
+
+from meshfleet.link import Address, Link, Publish
+from meshfleet.wire.ids import Mac, device_id
+from meshfleet.wire.times import write_millis
+from tests.cli.outside import PATIENCE, Program, run, url
+from tests.link.proxy import EAGER
+from tests.scenarios.serving import Service
+from tests.servers import Mosquitto
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.service.mqtt.house import Credentials
+
+pytestmark = pytest.mark.anyio
+
+G, STRANGER, D = Mac("02005e000001"), Mac("02005e000002"), Mac("02005e0000aa")
+_numbers = count(1)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> str:
+    """The setting of an empty database."""
+    if request.param == "sqlite":
+        return "sqlite"
+    server: str = request.getfixturevalue("postgresql_server")
+    name = f"outside_{next(_numbers)}"
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
+    return f"{server}/{name}"
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Mosquitto:
+    """With the files that we write, as soon as they are there; it does not run yet."""
+    (tmp_path / "mosquitto").mkdir()
+    return Mosquitto(tmp_path / "mosquitto", "allow_anonymous false", f"include_dir {tmp_path / 'ours'}")
+
+
+def ready(service: Service) -> int:
+    return httpx.get(f"{service.url}/readyz", timeout=PATIENCE).status_code
+
+
+def wait(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def configure(folder: Path, service: Service, database: str) -> str:
+    """Write the files, and tell the address for the service."""
+    given = ["--data", str(service.data), "--database", database, "--out", str(folder / "ours")]
+    result = run("broker-config", "mosquitto", *given)
+    assert result.exit_code == 0, result.output
+    return (folder / "ours" / "meshfleet.env").read_text().strip().partition("=")[2]
+
+
+async def report(mosquitto: Mosquitto, who: Credentials, seqs: range) -> None:
+    """Let a gateway report measurements; mosquitto has taken them when this returns."""
+    host, port = mosquitto.address
+    there = Address(host=host, port=port, user=who.user, password=who.password)
+    now = write_millis(time.time_ns() // 1_000_000)
+    async with Link(there, who.user, clean=True, options=EAGER) as gateway:
+        topic = f"mt/gateway/{who.user}/device/{D}/measurement-decoded/temperature"
+        payloads = [b'{"time":"%s","seq":%d,"value":21.5}' % (now.encode(), seq) for seq in seqs]
+        await gateway.publish_all([Publish(topic, payload, 1) for payload in payloads])
+
+
+def stored(service: Service) -> list[int]:
+    """The numbers of the samples that the service has of the device."""
+    found: dict[str, Any] = service.ask("GET", f"/api/v1/devices/{device_id(D)}/samples?MaxResults=1000")
+    return sorted(each["seq"] for each in found["items"])
+
+
+def has(service: Service, numbers: int) -> bool:
+    """Whether a device is known, and that many of its samples."""
+    known = service.ask("GET", f"/api/v1/devices?Ids={device_id(D)}")["items"]
+    return bool(known) and len(stored(service)) >= numbers
+
+
+@pytest.mark.rule("broker-21", "broker-22", "broker-23")
+async def test_a_fleet_moves_to_mosquitto_and_survives_kills(
+    tmp_path: Path, mosquitto: Mosquitto, database: str
+) -> None:
+    elsewhere = url(mosquitto)
+    with Service(tmp_path, "--broker", elsewhere, "--database", database) as first:
+        wait(lambda: ready(first) == 503)
+        gateway = first.claim(G)
+        claim = first.ask("POST", f"/api/v1/gateways/{G}/credentials")
+        gateway = gateway._replace(password=claim["password"])
+        assert claim["broker"] == {"host": "127.0.0.1", "port": mosquitto.address.port, "tls": False}
+        address = configure(tmp_path, first, database).replace("127.0.0.1:1883", elsewhere.partition("//")[2])
+        with mosquitto:
+            code, log = first.stop()
+            told = re.findall("has no connection: .*Connection refused", log)
+            assert (code, len(told)) == (0, 1)
+            with Service(tmp_path, "--broker", address, "--database", database) as service:
+                wait(lambda: ready(service) == 200)
+                await report(mosquitto, gateway, range(50))
+                wait(lambda: has(service, 50))
+                service.kill()
+                await report(mosquitto, gateway, range(50, 100))
+                service.start()
+                await report(mosquitto, gateway, range(100, 150))
+                wait(lambda: has(service, 150))
+                assert stored(service) == list(range(150))
+                assert ready(service) == 200
+
+
+@pytest.mark.rule("rest-79")
+@pytest.mark.parametrize("autoclaim", ["on", "off"])
+async def test_a_gateway_that_nobody_claimed_registers_itself_unless_that_is_off(
+    tmp_path: Path, autoclaim: str
+) -> None:
+    with Mosquitto(tmp_path) as open_to_all:
+        given = ["--broker", url(open_to_all), "--gateways-autoclaim", autoclaim]
+        with Service(tmp_path, *given) as service:
+            gateway = service.claim(G)
+            service.stop()
+            service.start()
+            wait(lambda: ready(service) == 200)
+            await report(open_to_all, gateway._replace(user=STRANGER), range(3))
+            await report(open_to_all, gateway, range(10, 12))
+            wait(lambda: has(service, 2) and {10, 11} <= set(stored(service)))
+            listed = [each["mac"] for each in service.ask("GET", "/api/v1/gateways")["items"]]
+            is_on = autoclaim == "on"
+            assert listed == ([G, STRANGER] if is_on else [G])
+            assert stored(service) == ([0, 1, 2, 10, 11] if is_on else [10, 11])
+
+
+def test_of_two_services_on_one_database_only_one_takes_reports(
+    tmp_path: Path, mosquitto: Mosquitto, postgresql_server: str
+) -> None:
+    name = f"outside_{next(_numbers)}"
+    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
+    given = ["--broker", url(mosquitto), "--database", f"{postgresql_server}/{name}"]
+    with Service(tmp_path, *given):
+        more = ["--http", "127.0.0.1:0", "--data", str(tmp_path / "other")]
+        with Program("serve", *given, *more) as second:
+            code, _, errors = second.end()
+    assert (code, "another Meshfleet takes reports" in errors) == (1, True)

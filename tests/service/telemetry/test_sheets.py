@@ -1,0 +1,289 @@
+"""Samples as CSV: all of them in one stream, which any program and any spreadsheet can read."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from meshfleet.db.samples.sample import Clock, More, SampleKind
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.service.telemetry import routes
+from meshfleet.wire.times import write_millis
+from tests.service.http.by_hand import bearer, head, talk
+from tests.service.telemetry.stock import AT, faults, learn_name, sample, store, walk
+
+if TYPE_CHECKING:
+    from meshfleet.db.samples.sample import Use, Wanted
+    from tests.service.http.running import Running
+
+_PATIENCE = 10.0
+"""Seconds until a server must have noticed; reached only when it is broken."""
+
+HEADER = "time,kind,identifier,name,seq,value,raw,ext,error,errorExt,gateway,clock"
+CSV = {"Accept": "text/csv"}
+MANY = 20_000
+
+
+def path(device: str) -> str:
+    return f"/api/v1/devices/{device}/samples"
+
+
+def sheet(service: Running, device: str, **query: Any) -> list[dict[str, str]]:
+    """The rows of a sheet, as a program reads it that takes nothing but RFC 4180."""
+    answer = service.viewer.get(path(device), params=query, headers=CSV)
+    assert answer.status_code == 200, answer.text
+    text = answer.content.decode()
+    assert text.endswith("\r\n")
+    rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    assert ",".join(rows[0]) == HEADER
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+
+
+@pytest.fixture(scope="module")
+def busy(service: Running) -> str:
+    """A device with very many samples, over some days."""
+    device = service.new_device()
+    store(service, device, *(sample(AT + 20_000 * number, number / 4) for number in range(MANY)))
+    return device
+
+
+@pytest.mark.rule("rest-84")
+def test_a_sheet_is_utf_8_with_the_fields_in_its_first_line_and_a_name_for_its_file(service: Running) -> None:
+    device = service.new_device()
+    answer = service.viewer.get(path(device), headers=CSV)
+    assert answer.headers["Content-Type"] == "text/csv; header=present; charset=utf-8"
+    mac = device.removeprefix("bmac-")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="samples-{mac}.csv"'
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.content == f"{HEADER}\r\n".encode()
+
+
+@pytest.mark.rule("rest-84", "rest-187")
+def test_a_sheet_has_all_samples_the_oldest_first(service: Running, busy: str) -> None:
+    rows = sheet(service, busy)
+    assert [row["time"] for row in rows] == [write_millis(AT + 20_000 * number) for number in range(MANY)]
+    assert [float(row["value"]) for row in rows] == [number / 4 for number in range(MANY)]
+
+
+@pytest.mark.rule("rest-84")
+@pytest.mark.parametrize("size", [1, 7, 99, 100, 101])
+def test_it_does_not_matter_in_which_blocks_it_is_read(
+    service: Running, busy: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_LINES", size)
+    rows = sheet(service, busy, From=write_millis(AT + 1), To=write_millis(AT + 20_000 * 101))
+    assert [float(row["value"]) for row in rows] == [number / 4 for number in range(1, 101)]
+
+
+@pytest.mark.rule("rest-84")
+def test_a_sheet_and_the_pages_say_the_same(service: Running) -> None:
+    device, name = service.new_device(), service.new_name('soil, "moisture" é')
+    number = learn_name(service, name)
+    store(
+        service,
+        device,
+        sample(AT, 21, seq=3, raw=b"\x08\x66", more=More(ext='{"a":\n"1,2"}')),
+        sample(AT + 1, None, identifier=number, more=More(text='"a \\"word\\",\\r\\nand = more é"')),
+        sample(AT + 2, None, kind=SampleKind.MEASUREMENT_ERROR, more=More(error=9, error_ext=1)),
+        sample(AT + 3, 1, kind=SampleKind.EVENT, more=More(text="true", clock=Clock.PAST)),
+        sample(AT + 4, None, kind=SampleKind.PROPERTY, identifier=5, more=More(text='["=1+1", {"x": null}]')),
+    )
+
+    def as_cells(row: dict[str, Any]) -> dict[str, str]:
+        return {
+            field: "" if value is None else str(value)
+            for field, value in row.items()
+            if field not in {"value", "ext"}
+        }
+
+    listed, rows = walk(service, path(device))[::-1], sheet(service, device)
+    assert len(rows) == 5
+    for row, cells in zip(listed, rows, strict=True):
+        for field in ("value", "ext"):
+            cell = cells.pop(field)
+            assert (json.loads(cell) if cell else None) == row[field]
+        assert cells == as_cells(row)
+
+
+@pytest.mark.rule("rest-84")
+def test_a_sheet_has_the_same_filters(service: Running) -> None:
+    device = service.new_device()
+    store(service, device, *(sample(AT + each, each, kind=SampleKind(each % 4)) for each in range(40)))
+    store(service, device, *(sample(AT + each, -each, identifier=0x8802) for each in range(40)))
+    query = {"Kind": ["event", "property"], "Identifier": "temperature"}
+    rows = sheet(service, device, **query, From=write_millis(AT + 3), To=write_millis(AT + 12))
+    assert [row["value"] for row in rows] == ["3", "4", "7", "8", "11"]
+
+
+@pytest.mark.rule("rest-181")
+@pytest.mark.parametrize("name", ["=1+1", "-1", "@SUM(1)", " =1", "=cmd|' /C calc'!A0", "\uff1d1", "\uff201"])
+def test_no_name_is_a_formula(service: Running, name: str) -> None:
+    device, unique = service.new_device(), service.new_name(name)
+    number = learn_name(service, unique.replace("/", "|"))
+    store(service, device, sample(identifier=number, number=1))
+    (row,) = sheet(service, device)
+    assert row["name"] == "'" + unique.replace("/", "|")
+
+
+@pytest.mark.rule("rest-181")
+@pytest.mark.parametrize("text", ["=1+1", "@x", "+1", "-1", "\t=1", "\r=1", '"=1'])
+def test_no_value_is_a_formula(service: Running, text: str) -> None:
+    device = service.new_device()
+    store(service, device, sample(more=More(text=json.dumps(text))))
+    (row,) = sheet(service, device)
+    assert row["value"].startswith('"')
+    assert json.loads(row["value"]) == text
+
+
+@pytest.mark.rule("rest-84", "rest-188")
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ({"MaxResults": "5"}, ["MaxResults"]),
+        ({"NextToken": "x"}, ["NextToken"]),
+        ({"maxresults": "5", "nexttoken": ""}, ["MaxResults", "NextToken"]),
+        ({"Kind": "x"}, ["Kind"]),
+        ({"From": "x"}, ["From"]),
+        ({"From": "2024-01-01T00Z", "To": "2023-01-01T00Z"}, ["From"]),
+    ],
+)
+def test_a_sheet_has_no_pages_and_refuses_what_a_list_refuses(
+    service: Running, query: dict[str, Any], fields: list[str]
+) -> None:
+    assert faults(service.viewer.get(path(service.new_device()), params=query, headers=CSV)) == fields
+
+
+@pytest.mark.rule("rest-185")
+@pytest.mark.parametrize(
+    ("accept", "media"),
+    [
+        ("text/csv", "csv"),
+        ("TEXT/CSV; charset=utf-8", "csv"),
+        ("text/csv;q=0.5, text/plain", "csv"),
+        ("text/html, text/csv ; Q=0.2 , */*;q=0.1", "csv"),
+        ("text/csv, application/json;q=0.9", "csv"),
+        ("text/csv, application/json", "json"),
+        ("text/csv;q=0.5, application/json;q=0.6", "json"),
+        ("text/csv;q=0", "json"),
+        ("text/csv;q=0.000", "json"),
+        ("application/json", "json"),
+        ("*/*", "json"),
+        ("text/*", "json"),
+        ("text/html", "json"),
+        ("", "json"),
+        (",;,q=1;=", "json"),
+        ("text/csvx", "json"),
+        ("text/csv;q=nan", "csv"),
+    ],
+)
+def test_who_names_csv_gets_csv_and_everybody_else_json(service: Running, accept: str, media: str) -> None:
+    answer = service.viewer.get(path(service.new_device()), headers={"Accept": accept})
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].partition(";")[0].rpartition("/")[2] == media
+
+
+@pytest.mark.rule("rest-185")
+def test_who_names_nothing_gets_json(service: Running) -> None:
+    with talk(service) as connection:
+        connection.send(head(f"GET {path(service.new_device())}", bearer(service)))
+        answer = connection.read()
+    assert answer is not None
+    assert answer.json() == {"items": [], "nextToken": None}
+
+
+class Interrupted:
+    """Reads as the store does, until something happens at the third block."""
+
+    def __init__(self, service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read = service.samples.read
+        self._reads = 0
+        monkeypatch.setattr(routes, "_LINES", 2)
+        monkeypatch.setattr(service.samples, "read", self.read)
+        self.waits, self.stopped = threading.Event(), threading.Event()
+
+    async def read(self, wanted: Wanted, use: Use[Any]) -> Any:
+        self._reads += 1
+        return await (self._read(wanted, use) if self._reads < 3 else self.happen())
+
+    async def happen(self) -> None:
+        raise DatabaseUnavailable("it went away")
+
+
+class Endless(Interrupted):
+    """It takes for ever."""
+
+    async def happen(self) -> None:
+        self.waits.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+
+
+@pytest.mark.rule("rest-84")
+def test_a_client_that_goes_away_ends_its_sheet(
+    service: Running, busy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading = Endless(service, monkeypatch)
+    with service.viewer.stream("GET", path(busy), headers=CSV) as answer:
+        chunks = answer.iter_bytes()
+        assert next(chunks).startswith(HEADER.encode())
+        assert reading.waits.wait(_PATIENCE)
+        assert not reading.stopped.is_set()
+    assert reading.stopped.wait(_PATIENCE)
+    assert service.viewer.get("/api/v1/auth/me").status_code == 200
+    assert caplog.records == []
+
+
+@pytest.mark.rule("rest-84")
+def test_a_sheet_that_cannot_be_finished_does_not_look_finished(
+    service: Running, busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Interrupted(service, monkeypatch)
+    with pytest.raises(httpx.RemoteProtocolError):
+        service.viewer.get(path(busy), headers=CSV)
+
+
+@pytest.mark.rule("rest-84")
+def test_a_sheet_that_cannot_be_begun_is_a_problem(
+    service: Running, busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Interrupted(service, monkeypatch)
+    monkeypatch.setattr(service.samples, "read", lambda *_: reading.happen())
+    answer = service.viewer.get(path(busy), headers=CSV)
+    assert (answer.status_code, answer.json()["code"]) == (503, "database-unavailable")
+
+
+@pytest.mark.rule("rest-84")
+def test_nobody_hears_of_a_client_that_leaves_at_once(
+    service: Running, busy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        with talk(service) as connection:
+            connection.send(head(f"GET {path(busy)}", bearer(service), "Accept: text/csv"))
+            connection.hang_up()
+    assert service.viewer.get(path(busy)).status_code == 200
+    assert caplog.records == []
+
+
+@pytest.mark.rule("rest-84")
+def test_sheets_that_nobody_takes_keep_no_thread_from_others(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than threads to read with, each longer than what waits in a connection."""
+    monkeypatch.setattr(routes, "_LINES", 20)
+    device, text = service.new_device(), json.dumps("x" * 100_000)
+    store(service, device, *(sample(AT + each, more=More(text=text)) for each in range(200)))
+    with ExitStack() as stack:
+        for _ in range(12):
+            stream = service.viewer.stream("GET", path(device), headers=CSV)
+            assert stack.enter_context(stream).status_code == 200
+        assert len(walk(service, path(device), MaxResults=10, From=write_millis(AT + 175))) == 25
