@@ -26,6 +26,13 @@ NOT_BENCHMARKS = {
     "broker_server",
     "gateway_ends",
     "harness",
+    "ingest_anchors",
+    "ingest_check",
+    "ingest_load",
+    "ingest_meter",
+    "ingest_nodered",
+    "ingest_ours",
+    "ingest_reports",
     "link_ends",
 }
 

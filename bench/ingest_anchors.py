@@ -1,7 +1,7 @@
-"""What a user would otherwise build, under the same load: mosquitto, and something that writes to PostgreSQL.
+"""What a user would otherwise build, under the same load: mosquitto, and something that fills PostgreSQL.
 
-`psql`       mosquitto_sub, formatted and piped into \\copy: one statement, one commit at the very end, nothing parsed
-`node-red`   a flow that parses reports and inserts 500 rows at a time
+psql       mosquitto_sub, formatted and piped into a COPY: nothing is parsed, and all is committed at the end
+node_red   a flow that parses reports and inserts 500 rows at a time
 
 Both acknowledge to the gateways what is not stored yet, and neither knows devices, states or rejects.
 """
@@ -23,11 +23,13 @@ from tests.servers import Mosquitto
 
 from bench import ingest_nodered
 from bench.ingest_meter import Family, Process, wait_for
-from bench.ingest_ours import Load, begin, fresh_database, generator
+from bench.ingest_ours import begin, fresh_database, generator
 from bench.link import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from bench.ingest_load import Load
 
     Figures = dict[str, float]
 
@@ -61,7 +63,7 @@ class Broker(NamedTuple):
 
 
 def psql(server: str, load: Load) -> Figures:
-    """Pipe reports into \\copy."""
+    """Pipe reports into a COPY."""
     database, family = fresh_database(server), Family.of_server(server)
     _execute(database, _TABLE, _INDEX)
     with _mosquitto() as broker, _pipe(broker.port, database, load.amount) as (subscriber, copier):
@@ -145,7 +147,16 @@ def _pipe(
 ) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
     subscribe = [str(need(MOSQUITTO_SUB)), "-h", "127.0.0.1", "-p", str(port), "-q", "1", "-t", _TOPIC]
     subscribe += ["-C", str(count), "-F", r"%I\t%t\t%p"]
-    copy = [_psql(), "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--dbname", database, "--command", _COPY]
+    copy = [
+        _psql(),
+        "--quiet",
+        "--no-psqlrc",
+        "--set=ON_ERROR_STOP=1",
+        "--dbname",
+        database,
+        "--command",
+        _COPY,
+    ]
     with (
         subprocess.Popen(subscribe, stdout=subprocess.PIPE) as subscriber,  # noqa: S603 # a part of the tests
         subprocess.Popen(copy, stdin=subscriber.stdout) as copier,  # noqa: S603 # of the system

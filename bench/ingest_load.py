@@ -1,10 +1,10 @@
 """The gateways of `bench.ingest`, all of them one process: they push, or keep a pace.
 
-python -m bench.ingest_load push PORT GATEWAYS DEVICES COUNT SECONDS    as fast as full windows allow, until either
+python -m bench.ingest_load push PORT GATEWAYS DEVICES COUNT SECONDS    with full windows, until either
 python -m bench.ingest_load pace PORT GATEWAYS DEVICES RATE SECONDS     each gateway its share of the rate
 
-DEVICES are those of one gateway; 0 is no limit. It prints "ready", waits for a line, prints one JSON object when
-all is acknowledged, and stays connected until its input ends.
+DEVICES are those of one gateway; 0 is no limit. It prints "ready", waits for a line, prints one JSON object
+when all is acknowledged, and stays connected until its input ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from itertools import cycle, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,18 @@ PIECE, WINDOW = 100, 2_000
 
 STRETCH: Final = 5
 """Seconds over which the slowest rate is told."""
+
+
+class Load(NamedTuple):
+    """Gateways, and what they do."""
+
+    role: str
+    gateways: int
+    devices: int
+    """Of one gateway."""
+    amount: int
+    """How many reports are pushed, or the rate of a pace; 0: only the seconds count."""
+    seconds: int
 
 
 class Sent(msgspec.Struct):

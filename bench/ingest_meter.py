@@ -116,7 +116,9 @@ class Memory:
     def growth(self) -> float:
         """The mean of the last quarter of the time, as a multiple of that of the second."""
         quarter = max(1, len(self._seen) // 4)
-        return statistics.mean(self._seen[-quarter:]) / statistics.mean(self._seen[quarter : 2 * quarter] or self._seen)
+        return statistics.mean(self._seen[-quarter:]) / statistics.mean(
+            self._seen[quarter : 2 * quarter] or self._seen
+        )
 
 
 def wait_until_settled(process: Process) -> None:

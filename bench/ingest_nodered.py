@@ -98,7 +98,12 @@ def node_red(folder: Path, *, broker: int, database: str, count: int) -> Iterato
         "DATABASE": database,
         "REPORTS": str(count),
     }
-    command = [str(_BIN / "node"), str(FOLDER / "node_modules" / "node-red" / "red.js"), "--userDir", str(folder)]
+    command = [
+        str(_BIN / "node"),
+        str(FOLDER / "node_modules" / "node-red" / "red.js"),
+        "--userDir",
+        str(folder),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:  # noqa: S603 # installed above
         try:
             yield program

@@ -16,24 +16,25 @@ import msgspec
 import psycopg
 from sqlalchemy import insert
 
-from bench.api_client import Client
 from bench.broker_clients import gateway
+from bench.ingest_check import PASSWORD, check
 from bench.ingest_load import Sent
 from bench.ingest_meter import Family, Memory, Process, wait_until_settled
-from bench.ingest_reports import ROUND, device, reports, samples
+from bench.ingest_reports import ROUND, reports
 from meshfleet.db import open_database
 from meshfleet.db.tables import gateway as claims
 from meshfleet.service import clock
 from meshfleet.service.accounts.keys import digest
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import Mac, device_id, mac_number
-from meshfleet.wire.times import write_millis
+from meshfleet.wire.ids import Mac, mac_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
+
+    from bench.ingest_load import Load
 
     Figures = dict[str, float]
 
@@ -43,23 +44,7 @@ SAMPLES: Final = sum(each.is_sample for each in reports(0, 1)) / ROUND
 _LIMITS: Final = {"connections": 5_000, "connections-per-address": 5_000, "publish-rate": 10_000_000}
 """All gateways are at one address here, and are to be as fast as they can."""
 
-_PASSWORD: Final = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
 _PATIENCE: Final = 120.0
-_LOOKED_AT: Final = 5
-"""Devices whose samples are counted after a load."""
-_PAGE: Final = 1000
-
-
-class Load(NamedTuple):
-    """Gateways, and what they do."""
-
-    role: str
-    gateways: int
-    devices: int
-    """Of one gateway."""
-    amount: int
-    """How many reports are pushed, or the rate of a pace; 0: only the seconds count."""
-    seconds: int
 
 
 class Service(NamedTuple):
@@ -80,14 +65,14 @@ def service(gateways: int, server: str | None = None) -> Iterator[Service]:
         _claim_all(database, Path(folder), gateways)
         with _running(database, Path(folder)) as (process, told):
             port = int(told["mqtt"][0].rpartition(":")[2])
-            yield Service(process, port, told["url"], server and Family.of_server(server) or None)
+            yield Service(process, port, told["url"], Family.of_server(server) if server else None)
 
 
 def fresh_database(server: str) -> str:
     """Make an empty database, and tell its address."""
     name = f"bench_{time.time_ns()}"
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type] # the name is ours
+        connection.execute(f"CREATE DATABASE {name}")
     return server.rpartition("/")[0] + f"/{name}"
 
 
@@ -126,7 +111,7 @@ def measured(ours: Service, load: Load) -> Figures:
         "MiB": memory.most,
         "MiB_growth": memory.growth,
         "samples": sent.count * SAMPLES,
-        **_missing(ours, load, sent, since),
+        "checked": check(ours.url, load, sent, since=since),
         **(
             {"server_cpu_us": server_cpu / sent.count * 1e6}
             if ours.server
@@ -147,34 +132,6 @@ def told(sent: Sent) -> Figures:
     }
 
 
-def _missing(ours: Service, load: Load, sent: Sent, since: int) -> Figures:
-    """Count the samples of some devices that a load has brought, as a user would see them."""
-    until, missing = clock.now() + 1, 0
-    with Client(ours.url) as client:
-        login = {"username": "admin", "password": _PASSWORD}
-        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
-        if b'"/api/v1/devices/{id}/samples"' not in client.get("/api/v1/openapi.json"):
-            return {}
-        for each in range(_LOOKED_AT):
-            of, number = each * load.gateways // _LOOKED_AT, each * load.devices // _LOOKED_AT
-            wanted = samples(of, load.devices, number, sent=sent.by_gateway[of])
-            path = f"/api/v1/devices/{device_id(Mac(device(of, number)))}/samples"
-            missing += wanted - _counted(client, f"{path}?From={write_millis(since)}&To={write_millis(until)}")
-    if missing:
-        raise RuntimeError(f"{missing} samples of {_LOOKED_AT} devices were acknowledged and are not there")
-    return {"missing": missing}
-
-
-def _counted(client: Client, path: str) -> int:
-    count, token = 0, ""
-    while True:
-        page = json.loads(client.get(f"{path}&MaxResults={_PAGE}{token}"))
-        count += len(page["items"])
-        if page["nextToken"] is None:
-            return count
-        token = f"&NextToken={page['nextToken']}"
-
-
 def _claim_all(database: str, folder: Path, gateways: int) -> None:
     opened = open_database(database, folder)
     try:
@@ -186,7 +143,9 @@ def _claim_all(database: str, folder: Path, gateways: int) -> None:
 def _claim(connection: Connection, macs: list[Mac]) -> None:
     now = clock.now()
     registry.observe(connection, [Sighting(device=mac, at=now, heard=False) for mac in macs])
-    rows = [{"device": mac_number(mac), "password": digest(f"secret-{mac}"), "claimed_at": now} for mac in macs]
+    rows = [
+        {"device": mac_number(mac), "password": digest(f"secret-{mac}"), "claimed_at": now} for mac in macs
+    ]
     connection.execute(insert(claims), rows)
 
 
@@ -195,7 +154,7 @@ def _running(database: str, folder: Path) -> Iterator[tuple[Process, dict[str, s
     command = [sys.executable, "-m", "meshfleet", "serve", "--json", "--data", str(folder)]
     command += ["--database", database, "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
     command += [part for name, value in _LIMITS.items() for part in (f"--limits-{name}", str(value))]
-    environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": _PASSWORD}
+    environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": PASSWORD}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as program:  # noqa: S603 # our own
         try:
             yield Process(program.pid), json.loads(_line(program))

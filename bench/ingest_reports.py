@@ -1,7 +1,7 @@
 """What the gateways of `bench.ingest` report: ready-made bytes with holes for what differs from time to time.
 
-In one round every device sends twenty reports: 14 measurements, 2 properties, 1 event, 2 heartbeats and 1 RSSI.
-One half of the gateways is in raw mode, the other in decoded mode. Each series counts its `seq` without holes,
+In one round every device sends twenty: 14 measurements, 2 properties, 1 event, 2 heartbeats and 1 RSSI. One
+half of the gateways is in raw mode, the other in decoded mode. Each series counts its `seq` without holes,
 its values wander, and `time` is now. Texts in the holes have one width each, so the length of a packet stays.
 """
 
@@ -200,7 +200,7 @@ def _spelt(values: Iterable[object], spell: Callable[[object], str]) -> Values:
 
 _DECODED: Final = {name: _spelt(values, json.dumps) for name, values in _VALUES.items()}
 _RAW: Final = {
-    name: tuple(BUILTIN.encode(name, value).hex().encode() for value in values)  # type: ignore[arg-type] # JSON
+    name: tuple(BUILTIN.encode(name, value).hex().encode() for value in values)
     for name, values in _VALUES.items()
 }
 _COUNTS: Final = _spelt((1 + each % 3 for each in range(KEPT)), str)

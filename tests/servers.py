@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -78,17 +78,18 @@ class Mosquitto:
             self._process = None
 
 
-@contextmanager
-def postgresql(*settings: str) -> Iterator[Address]:
-    """Run a PostgreSQL server with a fresh cluster; the user is `postgres`, without a password.
+class PostgreSQL:
+    """A server with a fresh cluster, which can be stopped, killed and started again: same port, same folder.
 
-    Each of `settings` is a line of its configuration, such as `shared_buffers=1GB`.
+    The user is `postgres`, without a password. Each of `settings` is a line of its configuration, such as
+    `shared_buffers=1GB`.
     """
-    program = need(POSTGRESQL)
-    address = Address("127.0.0.1", free_port())
-    as_owner: list[str] = []
-    with TemporaryDirectory(prefix="meshfleet-postgresql-") as name:
-        folder = Path(name)
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.address = Address("127.0.0.1", free_port())
+        self.url = f"postgresql://postgres@{self.address.host}:{self.address.port}"
+        program = need(POSTGRESQL)
+        as_owner: list[str] = []
         if os.geteuid() == 0:
             # PostgreSQL refuses to run as root; Debian's package made it a user of its own, who must get in.
             as_owner = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
@@ -96,11 +97,67 @@ def postgresql(*settings: str) -> Iterator[Address]:
         data = ["-D", str(folder / "data")]
         initdb = [str(program.with_name("initdb")), *data, "-U", "postgres", "-A", "trust", "--no-sync"]
         subprocess.run([*as_owner, *initdb], check=True, capture_output=True, cwd=folder)
-        options = ["-h", address.host, "-p", str(address.port), "-k", str(folder), "-F"]
+        options = ["-h", self.address.host, "-p", str(self.address.port), "-k", str(folder), "-F"]
         options += [part for each in settings for part in ("-c", each)]
-        with _running([*as_owner, str(program), *data, *options], address, folder / "postgresql.log"):
-            _wait_until_ready(f"postgresql://postgres@{address.host}:{address.port}/postgres")
-            yield address
+        self._command = [*as_owner, str(program), *data, *options]
+        self._log = folder / "postgresql.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(signal.SIGINT)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = _start(self._command, self._log)
+        _wait(self._process, self.address, self._log)
+        _wait_until_ready(f"{self.url}/postgres")
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop it by a signal, and wait until it is gone. It lets its clients go before that at SIGINT."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(_PATIENCE)
+            self._process = None
+
+    def kill(self) -> None:
+        """Let all its processes end without a moment to do anything."""
+        assert self._process is not None
+        children = _children(self._process.pid)
+        self.stop(signal.SIGKILL)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        until = time.monotonic() + _PATIENCE
+        while any(map(_is_running, children)):  # the next one does not start before all have let go
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def _children(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")
+    return [int(number) for number in text.split()]
+
+
+def _is_running(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text("utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@contextmanager
+def postgresql(*settings: str) -> Iterator[Address]:
+    """Run a PostgreSQL server with a fresh cluster, for as long as the block lasts; see `PostgreSQL`."""
+    with (
+        TemporaryDirectory(prefix="meshfleet-postgresql-") as name,
+        PostgreSQL(Path(name), *settings) as server,
+    ):
+        yield server.address
 
 
 def _wait_until_ready(server: str) -> None:
@@ -113,17 +170,6 @@ def _wait_until_ready(server: str) -> None:
             if time.monotonic() > until:
                 raise
         time.sleep(0.02)
-
-
-@contextmanager
-def _running(command: Sequence[str], address: Address, log: Path) -> Iterator[None]:
-    process = _start(command, log)
-    try:
-        _wait(process, address, log)
-        yield
-    finally:
-        process.terminate()
-        process.wait(_PATIENCE)
 
 
 def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import select
 import subprocess
 import sys
@@ -68,6 +69,12 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate(timeout=PATIENCE)
+
+    @property
+    def memory(self) -> float:
+        """MiB of memory that it has."""
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text("utf-8").split()[1]
+        return int(pages) * resource.getpagesize() / 2**20
 
     def line(self) -> str:
         """The next line on its standard output."""

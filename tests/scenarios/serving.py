@@ -62,6 +62,18 @@ class Service:
         code, _, errors = self._program.end(SIGTERM)
         return code, errors
 
+    @property
+    def memory(self) -> float:
+        """MiB of memory that it has."""
+        return self._program.memory
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it says that all is well."""
+        answer = httpx.get(f"{self.url}/readyz", verify=self._trusting, timeout=PATIENCE)
+        assert answer.status_code in {200, 503}, answer.text
+        return answer.status_code == 200
+
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """Ask as admin."""
         with httpx.Client(base_url=self.url, verify=self._trusting, timeout=PATIENCE) as client:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from sqlalchemy import Boolean, Integer, LargeBinary, Text
@@ -60,6 +60,31 @@ def execute(connection: Connection, statement: str, rows: Sequence[Row]) -> None
     if rows:
         text = statement if connection.dialect.name == "sqlite" else statement.replace("?", "%s")
         connection.exec_driver_sql(text, list(rows))
+
+
+class Update(NamedTuple):
+    """A change of many rows: the key, then what is set, if a condition holds in which `{column}` is new."""
+
+    columns: tuple[str, ...]
+    condition: str
+
+
+def update(connection: Connection, table: Table, change: Update, rows: Sequence[Row]) -> None:
+    """Set columns of rows that are found by their key. Each row has a value for each column of the change."""
+    key, *others = change.columns
+    if connection.dialect.name == "sqlite":
+        new = {column: f"?{place}" for place, column in enumerate(change.columns, start=1)}
+        source, values = "", rows
+    else:
+        new = {column: f"new.{column}" for column in change.columns}
+        arrays = ", ".join(f"%s::{_type(table.columns[column])}[]" for column in change.columns)
+        source = f" FROM unnest({arrays}) AS new ({', '.join(change.columns)})"
+        values = [tuple(list(column) for column in zip(*rows, strict=True))]
+    connection.exec_driver_sql(
+        f"UPDATE {table.name} SET {', '.join(f'{each} = {new[each]}' for each in others)}{source}"  # noqa: S608
+        f" WHERE {table.name}.{key} = {new[key]} AND ({change.condition.format(**new)})",
+        list(values),
+    )
 
 
 def pick(connection: Connection, query: str, numbers: Sequence[int]) -> Sequence[Row]:

@@ -56,6 +56,9 @@ _PARTS: Final = {
 """The times, and what each is the time of."""
 
 
+# --- Whole states ---
+
+
 def _newer(time: str) -> str:
     return (
         f"excluded.{time} IS NOT NULL"
@@ -63,29 +66,54 @@ def _newer(time: str) -> str:
     )
 
 
-_LOUDER: Final = (
-    " AND (device_state.radio_at IS NULL OR excluded.parent = device_state.parent"
-    f" OR excluded.rssi >= device_state.rssi OR device_state.radio_at < excluded.radio_at - {BEST_FOR})"
+_MERGE: Final = "UPDATE SET " + ", ".join(
+    f"{column} = CASE WHEN {_newer(time)} THEN excluded.{column} ELSE device_state.{column} END"
+    for time, parts in _PARTS.items()
+    for column in (time, *parts)
 )
 
 
-def _update(radio: str) -> str:
-    """What is newer; `radio` is one more condition for how the device is heard."""
-    conditions = {time: _newer(time) for time in _PARTS}
-    conditions["radio_at"] += radio
-    return "UPDATE SET " + ", ".join(
-        f"{column} = CASE WHEN {conditions[time]} THEN excluded.{column} ELSE device_state.{column} END"
-        for time, parts in _PARTS.items()
-        for column in (time, *parts)
-    )
+def merge(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Take over what is newer in whole states, given as rows. Their devices must be there."""
+    bulk.insert(connection, device_state, rows, otherwise=_MERGE)
 
 
-_MERGE: Final = {False: _update(""), True: _update(_LOUDER)}
+# --- Parts of many states ---
+
+_LOUDER: Final = (
+    "device_state.parent = {parent} OR device_state.rssi <= {rssi}"
+    f" OR device_state.radio_at < {{radio_at}} - {BEST_FOR}"
+)
+"""Several parents hear a device: the one that hears it best counts, for as long as it does."""
 
 
-def merge(connection: Connection, rows: Sequence[tuple[Any, ...]], *, loudest: bool = False) -> None:
-    """Take over what is newer in states, given as rows. Their devices must be there.
+def update(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Take over what is newer in a part of states, which is called by its time and must be there.
 
-    Several parents hear a device: with `loudest` the one that hears it best counts, for as long as it does.
+    Each row has the device, the time, and what it is the time of. A part that is written by itself costs a
+    third of a whole state.
     """
-    bulk.insert(connection, device_state, rows, otherwise=_MERGE[loudest])
+    if rows:
+        bulk.update(connection, device_state, _UPDATES[time], rows)
+
+
+def update_heard(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """The same for `reported_at` and `gateway_at` in one: devices were heard through their own gateways.
+
+    Each row has the device, the time, the mode, and the time again.
+    """
+    if rows:
+        bulk.update(connection, device_state, _HEARD, rows)
+
+
+def _condition(time: str) -> str:
+    newer = f"device_state.{time} <= {{{time}}}"
+    if time == "radio_at":
+        newer = f"{newer} AND ({_LOUDER})"
+    return f"device_state.{time} IS NULL OR {newer}"
+
+
+_UPDATES: Final = {
+    time: bulk.Update(("device", time, *parts), _condition(time)) for time, parts in _PARTS.items()
+}
+_HEARD: Final = bulk.Update(("device", "reported_at", "boot_mode", "gateway_at"), _condition("reported_at"))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import astuple
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import foreign_name, reading_journal
+from meshfleet.db.tables import device_state, foreign_name, reading_journal
 from meshfleet.errors import WireError
-from meshfleet.service.devices import registry
+from meshfleet.service.devices import registry, states
 from meshfleet.service.devices.model import Sighting
-from meshfleet.service.devices.states import State, merge
+from meshfleet.service.devices.states import State
 from meshfleet.service.gateways import registering
 from meshfleet.service.ingest import readings
 from meshfleet.service.ingest.notes import known
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.rejects import Reject
 
 _KNOWN: Final = (
-    "SELECT id, gateway, gateway_at FROM device LEFT JOIN device_state ON device_state.device = id"
-    " WHERE id IN numbers"
+    "SELECT id, gateway, gateway_at, device_state.device IS NOT NULL FROM device"
+    " LEFT JOIN device_state ON device_state.device = id WHERE id IN numbers"
 )
 _REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, payload) VALUES (?, ?, ?, ?, ?)"
 
@@ -71,26 +71,76 @@ def trim_rejects(connection: Connection) -> None:
 def write_notes(connection: Connection, notes: Notes) -> None:
     """Bring devices to what is newly known of them; those that are not known are added."""
     wanted = {number for device, note in notes.items() for number in _numbers(device, note)}
-    present = {row[0]: (row[1], row[2]) for row in bulk.pick(connection, _KNOWN, sorted(wanted))}
-    states: dict[int, tuple[Any, ...]] = {}
-    sightings: list[Sighting] = []
-    for heard, note in notes.items():
-        device = _owner(heard, note, present)
-        if device is None:
-            continue
-        gateway, gateway_at = present.get(device, (None, None))
-        stays = (
-            gateway is not None and gateway != note.gateway and note.heard_at - (gateway_at or 0) < _LOYAL_FOR
-        )
-        if device not in present or (gateway != note.gateway and not stays):
-            mac = number_mac(device)
-            sightings.append(
-                Sighting(device=mac, at=note.heard_at, heard=False, gateway=number_mac(note.gateway))
-            )
-        sightings += _facts(device, note)
-        states[device] = _state(device, note, belongs=not stays)
-    registry.observe(connection, sightings)
-    merge(connection, [states[device] for device in sorted(states)], loudest=True)
+    present = {row[0]: _Present(*row[1:]) for row in bulk.pick(connection, _KNOWN, sorted(wanted))}
+    owned = {
+        device: note
+        for heard, note in sorted(notes.items())
+        if (device := _owner(heard, note, present)) is not None
+    }
+    registry.observe(connection, list(_sightings(owned, present)))
+    bulk.insert(
+        connection,
+        device_state,
+        [astuple(State(device)) for device in owned if not (device in present and present[device].has_state)],
+    )
+    _write_states(connection, owned, present)
+
+
+class _Present(NamedTuple):
+    """What is known of a device before."""
+
+    gateway: int | None
+    gateway_at: int | None
+    has_state: bool
+
+    def is_loyal_to_another(self, note: Note) -> bool:
+        """Whether a note came through a gateway to which the device does not belong."""
+        if self.gateway in {None, note.gateway}:
+            return False
+        return note.heard_at - (self.gateway_at or 0) < _LOYAL_FOR
+
+
+_NOBODY: Final = _Present(None, None, has_state=False)
+
+
+def _sightings(notes: Notes, present: Mapping[int, _Present]) -> Iterator[Sighting]:
+    """What changes seldom: new devices, their gateways, what they are."""
+    for device, note in notes.items():
+        before = present.get(device, _NOBODY)
+        if before.gateway != note.gateway and not before.is_loyal_to_another(note):
+            gateway = number_mac(note.gateway)
+            yield Sighting(device=number_mac(device), at=note.heard_at, heard=False, gateway=gateway)
+        if note.facts is not None:
+            yield from _facts(device, note.facts)
+
+
+def _write_states(connection: Connection, notes: Notes, present: Mapping[int, _Present]) -> None:
+    """What changes often, part by part."""
+    here, elsewhere, statuses, radios, batteries = [], [], [], [], []
+    for device, note in notes.items():
+        at = note.heard_at
+        mode = "dfu" if note.dfu_at >= note.at else None
+        if present.get(device, _NOBODY).is_loyal_to_another(note):
+            elsewhere.append((device, at, mode))
+        else:
+            here.append((device, at, mode, at))
+        if known(note.status_at) is not None:
+            statuses.append((device, note.status_at, note.status))
+        if known(note.radio_at) is not None:
+            radios.append((device, note.radio_at, note.parent, note.rssi))
+        if note.facts is not None and BATTERY in note.facts:
+            battery_at, battery = note.facts[BATTERY]
+            batteries.append((device, battery_at, _percent(battery)))
+    states.update_heard(connection, here)
+    states.update(connection, "reported_at", elsewhere)
+    states.update(connection, "status_at", statuses)
+    states.update(connection, "radio_at", radios)
+    states.update(connection, "battery_at", batteries)
+
+
+def _percent(battery: Any) -> int | None:
+    """A battery level; 255, and whatever else it cannot be, says that nothing is known."""
+    return battery if isinstance(battery, int) and 0 <= battery <= _FULL else None
 
 
 def _numbers(device: int, note: Note) -> tuple[int, ...]:
@@ -105,33 +155,12 @@ def _owner(device: int, note: Note, present: Mapping[int, object]) -> int | None
     return device - 1 if device - 1 in present else None
 
 
-def _state(device: int, note: Note, *, belongs: bool) -> tuple[Any, ...]:
-    """A note as a row."""
-    battery_at, battery = (note.facts or {}).get(BATTERY, (None, None))
-    return astuple(
-        State(
-            device,
-            reported_at=note.heard_at,
-            status=note.status,
-            boot_mode="dfu" if note.dfu_at >= note.at else None,
-            parent=note.parent,
-            rssi=note.rssi,
-            battery=battery if isinstance(battery, int) and 0 <= battery <= _FULL else None,
-            status_at=known(note.status_at),
-            radio_at=known(note.radio_at),
-            battery_at=battery_at,
-            gateway_at=note.heard_at if belongs else None,
-        )
-    )
-
-
 _FULL: Final = 100
-"""Percent; 255 stands for a battery of which nothing is known."""
 
 
-def _facts(device: int, note: Note) -> Iterator[Sighting]:
+def _facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[Sighting]:
     """What properties tell of a device. Values that cannot be are kept as samples, and tell nothing."""
-    for identifier, (at, value) in (note.facts or {}).items():
+    for identifier, (at, value) in facts.items():
         read = _READ.get(identifier)
         if read is None:
             continue

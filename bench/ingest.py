@@ -1,0 +1,208 @@
+"""Ingest, from a publish to a committed row: what a report costs the service, and what others take.
+
+The load is that of `ingest_reports`. All of it runs on one machine: gateways, service and PostgreSQL server.
+Figures are per received report, with everything that the service does; what is compared takes turns.
+
+python -m bench.ingest [PHASE ...] [--quick]      runs phases alone, and prints one JSON object
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tests.servers import postgresql
+
+from bench.ingest_anchors import ANCHORS
+from bench.ingest_load import Load
+from bench.ingest_ours import SAMPLES, measured, service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Figures = dict[str, float]
+    Table = dict[str, Figures]
+    Tables = dict[str, Table]
+
+PUSHING, DEVICES = 20, 50
+FULL: Final = 10_000_000
+QUICK_FULL: Final = 300_000
+
+SQLITE, POSTGRESQL, FILLED, COMPARED = "on SQLite", "on PostgreSQL", "with many samples", "compared"
+
+
+class Bar(NamedTuple):
+    """What a figure must be."""
+
+    part: str
+    row: str
+    figure: str
+    most: float | None = None
+    least: float | None = None
+
+    def judge(self, tables: Tables) -> dict[str, Any] | None:
+        """How it came out; None when it was not measured."""
+        got = tables.get(self.part, {}).get(self.row, {}).get(self.figure)
+        if got is None:
+            return None
+        met = (self.most is None or got <= self.most) and (self.least is None or got >= self.least)
+        return {"bar": self.most if self.least is None else self.least, "got": got, "met": met}
+
+
+def _sound(part: str, row: str) -> tuple[Bar, Bar]:
+    """Memory, the same everywhere: its amount in MiB, and that it is flat."""
+    return Bar(part, row, "MiB", most=300), Bar(part, row, "MiB_growth", most=1.1)
+
+
+BARS: Final = (
+    Bar(SQLITE, "pushed", "cpu_us_settled", most=14),
+    Bar(SQLITE, "pushed", "per_s", least=50_000),
+    Bar(SQLITE, "pushed", "bytes_per_sample", most=400),
+    *_sound(SQLITE, "pushed"),
+    Bar(SQLITE, "25000/s from 200", "cpu_us_settled", most=20),
+    Bar(SQLITE, "25000/s from 200", "per_s", least=24_750),
+    *_sound(SQLITE, "25000/s from 200"),
+    Bar(SQLITE, "20000/s from 2000", "cpu_us_settled", most=30),
+    Bar(SQLITE, "20000/s from 2000", "per_s", least=19_800),
+    *_sound(SQLITE, "20000/s from 2000"),
+    Bar(FILLED, "full", "per_s of empty", least=0.8),
+    Bar(FILLED, "filling", "bytes_per_sample", most=400),
+    *_sound(FILLED, "filling"),
+    Bar(POSTGRESQL, "pushed", "cpu_us_settled", most=15),
+    Bar(POSTGRESQL, "pushed", "per_s", least=15_000),
+    *_sound(POSTGRESQL, "pushed"),
+)
+
+
+def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
+    """Run all phases, or some."""
+    tables: Tables = {}
+    with _on_the_disk():
+        for phase in phases or PHASES:
+            part, rows = PHASES[phase](quick=quick)
+            tables.setdefault(part, {}).update(rows)
+    tables = {part: {name: _rounded(row) for name, row in rows.items()} for part, rows in tables.items()}
+    verdicts = {f"{bar.part}, {bar.row}: {bar.figure}": bar.judge(tables) for bar in BARS}
+    return {**tables, "bars": {name: verdict for name, verdict in verdicts.items() if verdict}}
+
+
+def _pushed(*, quick: bool) -> tuple[str, Table]:
+    with service(PUSHING) as ours:
+        return SQLITE, {"pushed": measured(ours, _push(seconds=5 if quick else 60))}
+
+
+def _paced(gateways: int, devices: int, rate: int, *, quick: bool) -> tuple[str, Table]:
+    with service(gateways) as ours:
+        load = Load("pace", gateways, devices, rate, 5 if quick else 60)
+        return SQLITE, {f"{rate}/s from {gateways}": measured(ours, load)}
+
+
+def _filled(*, quick: bool) -> tuple[str, Table]:
+    """The same store again and again, in turns with an empty one that is a fresh one every time."""
+    count = int((QUICK_FULL if quick else FULL) / SAMPLES)
+    load, turns = _push(seconds=3 if quick else 10), 1 if quick else 3
+    rows: dict[str, list[Figures]] = {"empty": [], "full": []}
+    with service(PUSHING) as full:
+        filling = measured(full, _push(count=count))
+        for _ in range(turns):
+            with service(PUSHING) as empty:
+                rows["empty"].append(measured(empty, load))
+            rows["full"].append(measured(full, load))
+    table = {name: _medians(some) for name, some in rows.items()}
+    table["full"]["per_s of empty"] = table["full"]["per_s"] / table["empty"]["per_s"]
+    return FILLED, {"filling": filling, **table}
+
+
+def _on_postgresql(*, quick: bool) -> tuple[str, Table]:
+    with _server() as server, service(PUSHING, server) as ours:
+        return POSTGRESQL, {"pushed": measured(ours, _push(seconds=5 if quick else 60))}
+
+
+def _compared(*, quick: bool) -> tuple[str, Table]:
+    load = _push(count=40_000 if quick else 300_000)
+    cases: dict[str, Callable[[str, Load], Figures]] = {"ours": _ours, **ANCHORS}
+    turns: dict[str, list[Figures]] = {name: [] for name in cases}
+    with _server() as server:
+        for _ in range(1 if quick else 3):
+            for name, case in cases.items():
+                turns[name].append(case(server, load))
+    table = {name: _with_total(_medians(some)) for name, some in turns.items()}
+    table["ours"] |= {
+        f"{figure} of {name}": table["ours"][figure] / table[name][figure]
+        for name in ANCHORS
+        for figure in ("cpu_us", "total_cpu_us", "per_s")
+    }
+    return COMPARED, table
+
+
+def _ours(server: str, load: Load) -> Figures:
+    with service(load.gateways, server) as ours:
+        figures = measured(ours, load)
+    return {
+        "cpu_us": figures["cpu_us_settled"],
+        "server_cpu_us": figures["server_cpu_us"],
+        "per_s": figures["per_s"],
+    }
+
+
+PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
+    "pushed": _pushed,
+    "paced-200": partial(_paced, 200, 50, 25_000),
+    "paced-2000": partial(_paced, 2_000, 10, 20_000),
+    "filled": _filled,
+    "postgresql": _on_postgresql,
+    "compared": _compared,
+}
+
+
+def main() -> None:
+    """Run phases by hand."""
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest")
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"one of {', '.join(PHASES)}; all without")
+    parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.phases) - PHASES.keys():
+        parser.error(f"no phase named {', '.join(sorted(unknown))}")
+    print(json.dumps(run(quick=chosen.quick, phases=chosen.phases), indent=1))
+
+
+def _push(*, count: int = 0, seconds: int = 0) -> Load:
+    return Load("push", PUSHING, DEVICES, count, seconds)
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    """A PostgreSQL server that means it: tests run it without fsync."""
+    with postgresql("fsync=on") as address:
+        yield f"postgresql://postgres@{address.host}:{address.port}/postgres"
+
+
+@contextmanager
+def _on_the_disk() -> Iterator[None]:
+    """The usual place for temporary files may be in memory; this one outlasts a start of the machine."""
+    before, tempfile.tempdir = tempfile.tempdir, "/var/tmp"  # noqa: S108 # folders in it get names of their own
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _medians(turns: Sequence[Figures]) -> Figures:
+    return {key: statistics.median(figures[key] for figures in turns) for key in turns[0]}
+
+
+def _with_total(row: Figures) -> Figures:
+    return {**row, "total_cpu_us": row["cpu_us"] + row["server_cpu_us"]}
+
+
+def _rounded(row: Figures) -> Figures:
+    return {key: round(value, 2) for key, value in row.items()}
+
+
+if __name__ == "__main__":
+    main()

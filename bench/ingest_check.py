@@ -1,0 +1,53 @@
+"""Whether what was acknowledged under the load of `bench.ingest` is there: asked as a user would ask."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.api_client import Client
+from bench.ingest_reports import device, samples
+from meshfleet.service import clock
+from meshfleet.wire.ids import Mac, device_id
+from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.ingest_load import Load, Sent
+
+PASSWORD: Final = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
+
+_LOOKED_AT: Final = 5
+"""Devices whose samples are counted."""
+
+
+def check(url: str, load: Load, sent: Sent, *, since: int) -> int:
+    """Count the samples that a load has brought since its beginning; raises when one is missing or too many.
+
+    Nothing of it may have been rejected. Tells how many were counted.
+    """
+    times, counted = f"From={write_millis(since)}&To={write_millis(clock.now() + 1)}", 0
+    with Client(url) as client:
+        login = {"username": "admin", "password": PASSWORD}
+        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
+        if rejects := json.loads(client.get("/api/v1/rejects"))["items"]:
+            raise RuntimeError(f"reports were rejected, as this one: {rejects[0]}")
+        for each in range(_LOOKED_AT):
+            of, number = each * load.gateways // _LOOKED_AT, each * load.devices // _LOOKED_AT
+            path = f"/api/v1/devices/{device_id(Mac(device(of, number)))}/samples?{times}"
+            found = sum(1 for _ in _items(client, path))
+            if found != (wanted := samples(of, load.devices, number, sent=sent.by_gateway[of])):
+                raise RuntimeError(f"{path} has {found} samples, and {wanted} were acknowledged")
+            counted += found
+    return counted
+
+
+def _items(client: Client, path: str) -> Iterator[Any]:
+    token = ""
+    while True:
+        page = json.loads(client.get(f"{path}&MaxResults=1000{token}"))
+        yield from page["items"]
+        if page["nextToken"] is None:
+            return
+        token = f"&NextToken={page['nextToken']}"
