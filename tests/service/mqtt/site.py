@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Self
 
-from meshfleet.service.mqtt.endpoint import Endpoint, Recorder
+from meshfleet.service.mqtt.endpoint import Endpoint
 from meshfleet.service.mqtt.listeners import Entrance
 from meshfleet.settings import Settings
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Suback, Subscribe
@@ -15,7 +15,21 @@ from tests.broker.raw import PATIENCE, Raw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from meshfleet.broker import Batch
+    from meshfleet.db import Database
     from tests.service.mqtt.house import Credentials, House
+
+
+class Recorder:
+    """A consumer that forgets reports, and writes down what the broker has to remember."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take(self, batch: Batch) -> None:
+        """Commit a batch."""
+        if batch.has_news:
+            await self._database.write(batch.record)
 
 
 class Site:

@@ -98,10 +98,11 @@ def test_the_pages_together_are_the_list_also_when_more_arrive(service: Running)
     keep(service, gateway, *(str(number).encode() for number in range(7)))
     page = ask(service, REJECTS, Gateway=gateway, MaxResults=3)
     seen = payloads(page["items"])
-    while page["nextToken"] is not None:
+    for _ in range(2):
         keep(service, gateway, b"new")
         page = ask(service, REJECTS, Gateway=gateway, MaxResults=3, NextToken=page["nextToken"])
         seen += payloads(page["items"])
+    assert page["nextToken"] is None
     assert seen == ["6", "5", "4", "3", "2", "1", "0"]
 
 

@@ -151,8 +151,9 @@ class SamplesInFiles:
         while group := self._to_merge():
             await self._replace(group, frozenset(), level=group[0].level + 1)
         for segment in self._segments:
-            gone = expired_kinds(self._retention, segment.kinds, _age_from(segment), now)
-            if gone == kinds_of(segment.kinds):
+            kinds = kinds_of(segment.kinds)
+            gone = expired_kinds(self._retention, kinds, _age_from(segment), now)
+            if gone == kinds:
                 await self._drop(segment)
             elif gone:
                 await self._replace([segment], gone, level=segment.level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from psycopg.errors import CheckViolation
 from sqlalchemy.exc import DBAPIError
@@ -11,11 +11,11 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.db.database import Overtaken
 from meshfleet.db.samples import copying
 from meshfleet.db.samples.retention import expired_kinds
-from meshfleet.db.samples.sample import ALL_KINDS, DAY, More, Result, Sample, SampleKind
+from meshfleet.db.samples.sample import DAY, More, Result, Sample, SampleKind
 from meshfleet.db.samples.scan import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
@@ -34,14 +34,45 @@ _LOCK: Final = 0x6D737061
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+_REPORTED, _ROLLED = "sample_reported", "sample_rolled"
+_KINDS: Final = {
+    _REPORTED: frozenset(
+        {SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.MEASUREMENT_ERROR, SampleKind.EVENT}
+    ),
+    _ROLLED: frozenset({SampleKind.LINK, SampleKind.HEARTBEAT}),
+}
+"""Which kinds are in which table."""
+_TABLES: Final[dict[int, str]] = {kind: table for table, kinds in _KINDS.items() for kind in kinds}
+
+
+class _Part(NamedTuple):
+    """A partition: what one table has of one day."""
+
+    table: str
+    day: int
+
+    def __str__(self) -> str:
+        return f"{self.table}_{_EPOCH + timedelta(days=self.day):%Y%m%d}"
+
+    @classmethod
+    def parse(cls, name: str) -> _Part:
+        """Read the name of one."""
+        table, _, day = name.rpartition("_")
+        return cls(table, (datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC) - _EPOCH).days)
+
+
 class SamplesInTables:
     """The samples of a service on PostgreSQL. Several programs may use them at a time."""
 
     def __init__(self, database: Database, retention: Retention, *, now: int) -> None:
         self._database = database
         self._retention = retention
-        self._days = frozenset(database.read_now(_days))
-        """Those that are known to have a partition."""
+        self._parts = set(database.read_now(_parts))
+        """Partitions that are known to be there."""
+        self._made: set[_Part] = set()
+        """Those that will be, when what was written is committed."""
+        self._cleaned: dict[_Part, frozenset[int]] = {}
+        """Kinds that were removed from partitions that stay."""
         self._next_look = now
 
     # Writing
@@ -50,36 +81,30 @@ class SamplesInTables:
         """See `SampleStore`."""
         placed: list[bytes] = []
         strays: list[bytes] = []
-        days: set[int] = set()
+        days: set[tuple[int, int]] = set()
         for device, samples in rows.items():
             for row in samples:
                 if (more := row[7]) is None or more.clock is None:
                     placed.append(copying.placed(device, row))
-                    days.add(row[0] // DAY)
+                    days.add((row[1], row[0] // DAY))
                 else:
                     strays.append(copying.stray(device, row, more.clock, now))
-        for day in sorted(days - self._days):
-            _make_partition(transaction, day)
+        self._made = {_Part(_TABLES[kind], day) for kind, day in days} - self._parts
+        for part in sorted(self._made):
+            _make(transaction, part)
         try:
             copying.insert(transaction, "sample", copying.COLUMNS, placed)
         except DBAPIError as exc:
             if isinstance(exc.orig, CheckViolation):  # another program has removed the partition
-                self._days = frozenset()
+                self._parts.clear()
                 raise Overtaken from exc
             raise
         copying.insert(transaction, "sample_stray", copying.STRAY_COLUMNS, strays)
         return 0
 
-    def committed(self, number: int, rows: Rows) -> None:  # noqa: ARG002 # there is nothing to number
+    def committed(self, number: int, rows: Rows) -> None:  # noqa: ARG002 # readers see it anyway
         """See `SampleStore`."""
-        days = {
-            row[0] // DAY
-            for samples in rows.values()
-            for row in samples
-            if row[7] is None or row[7].clock is None
-        }
-        if not days <= self._days:
-            self._days |= days
+        self._parts |= self._made
 
     async def room(self) -> None:
         """See `SampleStore`."""
@@ -97,13 +122,14 @@ class SamplesInTables:
         if now < self._next_look:
             return
         self._next_look = now + _HOUR
-        for day in await self._database.read(_days):
-            gone = expired_kinds(self._retention, ALL_KINDS, (day + 1) * DAY, now)
-            if gone == set(SampleKind):
-                self._days -= {day}
-                await self._database.write(_drop_partition, day)
-            elif gone:
-                await self._database.write(_delete, _partition(day), sorted(gone))
+        for part in await self._database.read(_parts):
+            gone = expired_kinds(self._retention, _KINDS[part.table], (part.day + 1) * DAY, now)
+            if gone == _KINDS[part.table]:
+                self._parts.discard(part)
+                await self._database.write(_drop, part)
+            elif gone != self._cleaned.get(part, frozenset()):
+                await self._database.write(_delete, part, gone)
+                self._cleaned[part] = gone
         for kind, kept in self._retention.items():
             if kept is not None:
                 await self._database.write(_delete_strays, kind, now - kept)
@@ -112,26 +138,24 @@ class SamplesInTables:
         """See `SampleStore`."""
 
 
-def _partition(day: int) -> str:
-    return f"sample_{_EPOCH + timedelta(days=day):%Y%m%d}"
-
-
-def _make_partition(connection: Connection, day: int) -> None:
+def _make(connection: Connection, part: _Part) -> None:
     # One after the other: two programs that make the same one would get in each other's way.
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     connection.exec_driver_sql(
-        f"CREATE TABLE IF NOT EXISTS {_partition(day)} PARTITION OF sample"
-        f" FOR VALUES FROM ({day * DAY}) TO ({(day + 1) * DAY})"
+        f"CREATE TABLE IF NOT EXISTS {part} PARTITION OF {part.table}"
+        f" FOR VALUES FROM ({part.day * DAY}) TO ({(part.day + 1) * DAY})"
     )
 
 
-def _drop_partition(connection: Connection, day: int) -> None:
+def _drop(connection: Connection, part: _Part) -> None:
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_partition(day)}")
+    connection.exec_driver_sql(f"DROP TABLE IF EXISTS {part}")
 
 
-def _delete(connection: Connection, table: str, kinds: Sequence[int]) -> None:
-    statement = f"DELETE FROM {table} WHERE kind = ANY(%(kinds)s)"  # noqa: S608 # our own names
+def _delete(connection: Connection, part: _Part, kinds: frozenset[int]) -> None:
+    # It may be many rows: this takes as long as it takes.
+    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+    statement = f"DELETE FROM {part} WHERE kind = ANY(%(kinds)s)"  # noqa: S608 # our own names
     connection.exec_driver_sql(statement, {"kinds": list(kinds)})
 
 
@@ -140,14 +164,13 @@ def _delete_strays(connection: Connection, kind: int, before: int) -> None:
     connection.exec_driver_sql(statement, {"kind": kind, "before": before})
 
 
-def _days(connection: Connection) -> list[int]:
-    """The days that have a partition."""
+def _parts(connection: Connection) -> list[_Part]:
+    """The partitions that are there."""
     rows = connection.exec_driver_sql(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
-        " WHERE inhparent = 'sample'::regclass"
+        f" WHERE inhparent IN ('{_REPORTED}'::regclass, '{_ROLLED}'::regclass)"
     )
-    names = [name.removeprefix("sample_") for (name,) in rows]
-    return [(datetime.strptime(name, "%Y%m%d").replace(tzinfo=UTC) - _EPOCH).days for name in names]
+    return [_Part.parse(name) for (name,) in rows]
 
 
 def _read(connection: Connection, wanted: Wanted, use: Use[Result]) -> Result:
@@ -156,7 +179,8 @@ def _read(connection: Connection, wanted: Wanted, use: Use[Result]) -> Result:
         return _samples(connection, f"{_SAMPLE}, NULL AS clock FROM sample", wanted, begin, end)
 
     strays = _samples(connection, f"{_SAMPLE}, clock FROM sample_stray", wanted, wanted.since, wanted.until)
-    return use(scan(wanted, _days(connection), load, strays))
+    days = {part.day for part in _parts(connection) if wanted.kinds & _KINDS[part.table]}
+    return use(scan(wanted, days, load, strays))
 
 
 def _samples(connection: Connection, source: str, wanted: Wanted, begin: int, end: int) -> Iterator[Sample]:

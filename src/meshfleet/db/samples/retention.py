@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 Retention: TypeAlias = Mapping[int, int | None]
@@ -14,10 +15,8 @@ def kinds_of(bits: int) -> frozenset[int]:
     return frozenset(kind for kind in range(bits.bit_length()) if bits >> kind & 1)
 
 
-def expired_kinds(retention: Retention, kinds: int, age_from: int, now: int) -> frozenset[int]:
-    """Which of some kinds, given as bits, nobody wants any more."""
+def expired_kinds(retention: Retention, kinds: AbstractSet[int], age_from: int, now: int) -> frozenset[int]:
+    """Which of some kinds nobody wants any more."""
     return frozenset(
-        kind
-        for kind in kinds_of(kinds)
-        if (kept := retention.get(kind)) is not None and age_from + kept <= now
+        kind for kind in kinds if (kept := retention.get(kind)) is not None and age_from + kept <= now
     )

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 2 * 1024 * 1024
-"""Bytes of reports that wait for their turn, with as many again in the commit before: ten thousand usual
-ones. The tiniest, which only somebody who means harm would send, take some hundred megabytes in memory."""
+_BACKLOG: Final = 1024 * 1024
+"""Bytes of reports that wait for their turn, with as many again in the commit before: some thousand usual
+ones. The tiniest, which only somebody who means harm would send, take a hundred times as much in memory."""
 
 _RETURN: Final = Delays(most=10.0)
 """One service in front of a broker is no crowd: it may try more often than a fleet."""

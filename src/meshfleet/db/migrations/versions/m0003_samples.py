@@ -42,8 +42,11 @@ _COLUMNS = """
 """
 _IDENTITY = "PRIMARY KEY (device, kind, identifier, time, seq)"
 _POSTGRESQL = (
-    # Partitions are made by the day, when the first sample of the day comes.
-    f"CREATE TABLE sample ({_COLUMNS} CONSTRAINT pk_sample {_IDENTITY}) PARTITION BY RANGE (time)",
+    f"CREATE TABLE sample ({_COLUMNS} CONSTRAINT pk_sample {_IDENTITY}) PARTITION BY LIST (kind)",
+    # What was reported, and what minutes of other reports were rolled up to: they are not kept equally long.
+    # Partitions of these are made by the day, when the first sample of the day comes.
+    "CREATE TABLE sample_reported PARTITION OF sample FOR VALUES IN (0, 1, 2, 3) PARTITION BY RANGE (time)",
+    "CREATE TABLE sample_rolled PARTITION OF sample FOR VALUES IN (4, 5) PARTITION BY RANGE (time)",
     f"""CREATE TABLE sample_stray ({_COLUMNS}
         clock smallint NOT NULL,
         received_at bigint NOT NULL,

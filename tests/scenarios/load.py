@@ -1,0 +1,119 @@
+"""Gateways that report without a rest while the world around them breaks, and say again what was not acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Lock
+from typing import TYPE_CHECKING, Self
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
+
+from meshfleet.link import Address, Delays, Link, Options
+from tests.scenarios.ledger import Ledger
+from tests.service.mqtt.site import until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests import servers
+    from tests.service.mqtt.house import Credentials
+
+_VOICES = 4
+"""Reporters of one gateway, each of which waits for acknowledgements before it goes on."""
+_BREATH = 9
+"""Reports that it publishes at once."""
+
+_LASTING = Options(delays=Delays(first=0.01, most=0.2), patient=True)
+"""Gateways come back soon: tests do not wait for them."""
+
+
+class Load:
+    """Gateways with our own MQTT client. Who leaves the block has all of it acknowledged."""
+
+    def __init__(self, place: servers.Address, gateways: Sequence[Credentials]) -> None:
+        self.ledgers = [Ledger(who.user) for who in gateways]
+        self._links = [
+            Link(
+                Address(host=place.host, port=place.port, user=who.user, password=who.password),
+                who.user,
+                options=_LASTING,
+            )
+            for who in gateways
+        ]
+        self._is_over = False
+        self._running: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for link, ledger in zip(self._links, self.ledgers, strict=True):
+            self._running.append(asyncio.create_task(self._report(link, ledger)))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_over = True
+        if kind is not None:
+            for task in self._running:
+                task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=kind is not None)
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages were acknowledged."""
+        return sum(ledger.acknowledged for ledger in self.ledgers)
+
+    async def go_on(self, messages: int = 400) -> None:
+        """Wait until so many more are acknowledged."""
+        enough = self.acknowledged + messages
+        await until(lambda: self.acknowledged >= enough or any(task.done() for task in self._running))
+        assert self.acknowledged >= enough
+
+    async def _report(self, link: Link, ledger: Ledger) -> None:
+        async with link, asyncio.TaskGroup() as voices:
+            for _ in range(_VOICES):
+                voices.create_task(self._speak(link, ledger))
+
+    async def _speak(self, link: Link, ledger: Ledger) -> None:
+        while not self._is_over:
+            messages = ledger.draw(_BREATH)
+            await link.publish_all(messages)
+            ledger.acknowledged += len(messages)
+
+
+class PahoGateway:
+    """A gateway with paho-mqtt, which publishes the next report whenever one is acknowledged."""
+
+    def __init__(self, place: servers.Address, who: Credentials) -> None:
+        self.ledger = Ledger(who.user)
+        self._place = place
+        self._client = Client(CallbackAPIVersion.VERSION2, who.user, clean_session=False)
+        self._client.username_pw_set(*who)
+        self._client.reconnect_delay_set(min_delay=1, max_delay=1)
+        self._client.on_publish = lambda *_: self._heard()
+        self._turn = Lock()
+        self._is_over = False
+
+    async def __aenter__(self) -> Self:
+        self._client.connect(*self._place)
+        self._client.loop_start()
+        for _ in range(_VOICES * _BREATH):
+            self._speak()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_over = True
+        if kind is None:
+            await until(lambda: self.ledger.open == 0)
+        self._client.disconnect()
+        await asyncio.to_thread(self._client.loop_stop)
+
+    def _speak(self) -> None:
+        with self._turn:
+            messages = self.ledger.draw(1)
+        for message in messages:
+            self._client.publish(message.topic, message.payload, 1)
+
+    def _heard(self) -> None:
+        with self._turn:
+            self.ledger.acknowledged += 1
+        if not self._is_over:
+            self._speak()

@@ -1,0 +1,90 @@
+"""What the service has stored, as its clients read it, compared with the ledgers of gateways."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from meshfleet.wire.ids import device_id
+from meshfleet.wire.rest import LOGIN
+from tests.cli.outside import PATIENCE
+from tests.scenarios.ledger import Entry, in_json
+from tests.scenarios.serving import PASSWORD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meshfleet.wire.ids import Mac
+    from tests.scenarios.ledger import Ledger
+    from tests.scenarios.serving import Service
+
+
+def check(service: Service, ledgers: Iterable[Ledger]) -> None:
+    """See that all that was published is there, as it was published, and nothing twice.
+
+    What another broker acknowledged may still be on its way: it is waited for.
+    """
+    with _client(service) as client:
+        for ledger in ledgers:
+            assert ledger.open == 0
+            for device, entries in ledger.entries.items():
+                sheet = _wait_for(client, device, len(entries))
+                assert set(sheet) == entries
+                assert len(sheet) == len(entries)
+            assert _pages(client, device) == sheet[::-1]
+
+
+def _client(service: Service) -> httpx.Client:
+    client = httpx.Client(base_url=service.url, timeout=PATIENCE)
+    login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
+    client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+    return client
+
+
+def _wait_for(client: httpx.Client, device: Mac, entries: int) -> list[Entry]:
+    """All samples of a device, as soon as there are that many, or nothing more comes."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        sheet = _sheet(client, device)
+        if len(sheet) >= entries or time.monotonic() > until:
+            return sheet
+        time.sleep(0.1)
+
+
+def _sheet(client: httpx.Client, device: Mac) -> list[Entry]:
+    """The samples of a device, the oldest first; none if it is not known."""
+    answer = client.get(f"/api/v1/devices/{device_id(device)}/samples", headers={"Accept": "text/csv"})
+    if answer.status_code == 404:
+        return []
+    assert answer.is_success, answer.text
+    rows = csv.DictReader(io.StringIO(answer.text, newline=""))
+    return [_entry({**row, "value": json.loads(row["value"] or "null")}) for row in rows]
+
+
+def _pages(client: httpx.Client, device: Mac) -> list[Entry]:
+    """The same page by page, the newest first."""
+    found: list[Entry] = []
+    asked: dict[str, Any] = {"MaxResults": 300}
+    while True:
+        page = client.get(f"/api/v1/devices/{device_id(device)}/samples", params=asked).json()
+        found += [_entry(item) for item in page["items"]]
+        if page["nextToken"] is None:
+            return found
+        asked["NextToken"] = page["nextToken"]
+
+
+def _entry(item: dict[str, Any]) -> Entry:
+    return Entry(
+        item["time"],
+        item["kind"],
+        item["identifier"] or item["name"],
+        None if item["seq"] in {"", None} else int(item["seq"]),
+        in_json(item["value"]),
+        item["raw"] or None,
+        item["gateway"],
+    )
