@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _QUIET: Final = 0.05
 """The share of a core below which a process only waits."""
+_LOOK: Final = 3
+"""Seconds of quiet that count: the service writes device state every two."""
 _SETTLED_WITHIN: Final = 120
 """Seconds after which a process is no longer waited for."""
 
@@ -126,8 +128,8 @@ def wait_until_settled(process: Process) -> None:
     until = time.monotonic() + _SETTLED_WITHIN
     while time.monotonic() < until:
         before = process.cpu
-        time.sleep(1)
-        if process.cpu - before < _QUIET:
+        time.sleep(_LOOK)
+        if process.cpu - before < _QUIET * _LOOK:
             return
 
 

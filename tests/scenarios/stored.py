@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -17,7 +18,7 @@ from tests.scenarios.ledger import Entry, in_json
 from tests.scenarios.serving import PASSWORD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from meshfleet.wire.ids import Mac
     from tests.scenarios.ledger import Ledger
@@ -39,11 +40,13 @@ def check(service: Service, ledgers: Iterable[Ledger]) -> None:
             assert _pages(client, device) == sheet[::-1]
 
 
-def _client(service: Service) -> httpx.Client:
-    client = httpx.Client(base_url=service.url, timeout=PATIENCE)
-    login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
-    client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
-    return client
+@contextmanager
+def _client(service: Service) -> Iterator[httpx.Client]:
+    """Somebody who has logged in, once for all that is asked."""
+    with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+        login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
+        client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+        yield client
 
 
 def _wait_for(client: httpx.Client, device: Mac, entries: int) -> list[Entry]:

@@ -30,7 +30,9 @@ class Head:
         self.days: dict[Day, dict[int, Chunk]] = {}
         self.samples = 0
         self.newest = 0
-        """The number of the last batch that is in here."""
+        """The number of the last batch."""
+        self.batches: list[int] = []
+        """The numbers of those that are in here. One that nobody saw committed is in the journal alone."""
 
     def add(self, number: int, rows: Rows) -> None:
         """Take a batch over."""
@@ -42,6 +44,7 @@ class Head:
                     self._chunk(day, device).add(part)
             self.samples += len(new)
         self.newest = number
+        self.batches.append(number)
 
     def _chunk(self, day: Day, device: int) -> Chunk:
         chunks = self.days.get(day)

@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,9 @@ from meshfleet.db.samples import segments
 from meshfleet.db.samples.chunk import unpack
 from meshfleet.db.samples.head import Head
 from meshfleet.db.samples.retention import expired_kinds, kinds_of
-from meshfleet.db.samples.sample import ALL_KINDS, More, Result
+from meshfleet.db.samples.sample import ALL_KINDS, DAY, More, Result
 from meshfleet.db.samples.scan import scan
-from meshfleet.db.samples.segments import Gone, Segment
+from meshfleet.db.samples.segments import Damaged, Gone, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,14 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FULL: Final = 400_000
-"""Samples in a head that is to be written out."""
-
-_OLD: Final = 86_400_000
-"""Milliseconds after which it is written out however few there are."""
-
-_FAN: Final = 8
-"""Segments of one day and level that become one of the next."""
+_OLD: Final = DAY
+"""Milliseconds after which a head is written out however few samples it has."""
 
 _LARGEST: Final = 4
 """The level above which nothing is merged."""
@@ -61,17 +55,37 @@ _decode = msgspec.msgpack.Decoder(
 ).decode
 
 
+class Limits(NamedTuple):
+    """How much is collected before it is put in order."""
+
+    full: int = 400_000
+    """Samples in a head that is to be written out."""
+    fan: int = 8
+    """Segments of one day and level that become one of the next."""
+
+
+_USUAL: Final = Limits()
+
+
 class SamplesInFiles:
     """The samples of a service on SQLite. Only one program uses them at a time."""
 
-    def __init__(self, database: Database, folder: Path, retention: Retention, *, now: int) -> None:
+    def __init__(
+        self, database: Database, folder: Path, retention: Retention, *, now: int, limits: Limits = _USUAL
+    ) -> None:
         self._database = database
         self._folder = folder
         self._retention = retention
+        self._limits = limits
         self._head = Head()
         self._began = now
         self._frozen: Head | None = None
         """A head that is being written out."""
+        self._written: dict[Day, Segment] = {}
+        """What was made of that head, until the database knows of it: a try that fails leaves no litter."""
+        self._merged: dict[tuple[int, ...], Segment] = {}
+        """The same for what was made of segments, by their numbers."""
+        self._damaged: set[Path] = set()
         self._room = asyncio.Event()
         self._room.set()
         self._readers = ThreadPoolExecutor(_READERS, "samples.read")
@@ -96,7 +110,7 @@ class SamplesInFiles:
         """See `SampleStore`."""
         if rows:
             self._head.add(number, rows)
-            if self._head.samples >= 2 * FULL:
+            if self._head.samples >= 2 * self._limits.full:
                 self._room.clear()
 
     async def room(self) -> None:
@@ -155,7 +169,7 @@ class SamplesInFiles:
             gone = expired_kinds(self._retention, kinds, _age_from(segment), now)
             if gone == kinds:
                 await self._drop(segment)
-            elif gone:
+            elif gone and self._place(segment) not in self._damaged:
                 await self._replace([segment], gone, level=segment.level)
 
     def close(self) -> None:
@@ -164,14 +178,16 @@ class SamplesInFiles:
         self._readers.shutdown()
 
     def _is_due(self, now: int) -> bool:
-        return self._head.samples >= FULL or (self._head.samples > 0 and now - self._began >= _OLD)
+        return self._head.samples >= self._limits.full or (
+            self._head.samples > 0 and now - self._began >= _OLD
+        )
 
     async def _write_out(self, head: Head, now: int) -> None:
-        new = []
-        for day in head.days:
+        for day in head.days.keys() - self._written.keys():
             number = await self._make(head.chunks(day))
-            new.append(Segment(number, day, 0, head.count(day), ALL_KINDS, now))
-        await self._register(new, (), until=head.newest)
+            self._written[day] = Segment(number, day, 0, head.count(day), ALL_KINDS, now)
+        await self._register(list(self._written.values()), (), head.batches)
+        self._written = {}
 
     async def _drop(self, segment: Segment) -> None:
         await self._register((), [segment])
@@ -179,14 +195,24 @@ class SamplesInFiles:
 
     async def _replace(self, old: Sequence[Segment], without: frozenset[int], *, level: int) -> None:
         """Make one segment of several, but for what nobody wants any more."""
-        places = [segments.path(self._folder, each.number) for each in old]
-        chunks = segments.Merged(places, without)
+        numbers = tuple(each.number for each in old)
+        try:
+            if numbers not in self._merged:
+                self._merged[numbers] = await self._merge(old, without, level=level)
+        except Damaged as exc:
+            _log.error("a segment stays as it is: %s", exc)
+            self._damaged.add(exc.place)
+            return
+        await self._register([self._merged[numbers]], old)
+        del self._merged[numbers]
+        for each in old:
+            self._place(each).unlink(missing_ok=True)
+
+    async def _merge(self, old: Sequence[Segment], without: frozenset[int], *, level: int) -> Segment:
+        chunks = segments.Merged([self._place(each) for each in old], without)
         number = await self._make(chunks)
         written_at = max(each.written_at for each in old)
-        new = Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at)
-        await self._register([new], old)
-        for place in places:
-            place.unlink(missing_ok=True)
+        return Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at)
 
     async def _make(self, chunks: Iterable[segments.ChunkRow]) -> int:
         """Write a file, and give its number."""
@@ -196,10 +222,10 @@ class SamplesInFiles:
         return number
 
     async def _register(
-        self, new: Sequence[Segment], old: Sequence[Segment], *, until: int | None = None
+        self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
     ) -> None:
         """Let the database know, in one transaction, where samples are now."""
-        await self._database.write(_move, new, old, until)
+        await self._database.write(_move, new, old, batches)
         gone = {each.number for each in old}
         self._segments = (*(each for each in self._segments if each.number not in gone), *new)
 
@@ -207,9 +233,9 @@ class SamplesInFiles:
         """Segments that should be one."""
         groups: defaultdict[tuple[Day, int], list[Segment]] = defaultdict(list)
         for segment in self._segments:
-            groups[segment.day, segment.level].append(segment)
-        full = (group for (_, level), group in groups.items() if len(group) >= _FAN and level < _LARGEST)
-        return next(full, [])
+            if segment.level < _LARGEST and self._place(segment) not in self._damaged:
+                groups[segment.day, segment.level].append(segment)
+        return next((group for group in groups.values() if len(group) >= self._limits.fan), [])
 
     def _place(self, segment: Segment) -> Path:
         return segments.path(self._folder, segment.number)
@@ -224,7 +250,7 @@ class SamplesInFiles:
 
 def _age_from(segment: Segment) -> int:
     """From when on the age of a segment's youngest sample counts."""
-    return segment.written_at if segment.day is None else (segment.day + 1) * _OLD
+    return segment.written_at if segment.day is None else (segment.day + 1) * DAY
 
 
 def _registered(connection: Connection) -> tuple[Segment, ...]:
@@ -237,14 +263,14 @@ def _journal(connection: Connection) -> list[tuple[int, bytes]]:
     return [(number, batch) for number, batch in rows]
 
 
-def _move(connection: Connection, new: Sequence[Segment], old: Sequence[Segment], until: int | None) -> None:
-    if new:
-        connection.exec_driver_sql(
-            "INSERT INTO sample_segment VALUES (?, ?, ?, ?, ?, ?)", list(map(tuple, new))
-        )
-    if old:
-        connection.exec_driver_sql(
-            "DELETE FROM sample_segment WHERE id = ?", [(each.number,) for each in old]
-        )
-    if until is not None:
-        connection.exec_driver_sql("DELETE FROM sample_journal WHERE id <= ?", (until,))
+def _move(
+    connection: Connection, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int]
+) -> None:
+    """May run again when nobody knows whether it was committed."""
+    for statement, values in (
+        ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
+        ("DELETE FROM sample_segment WHERE id = ?", [(each.number,) for each in old]),
+        ("DELETE FROM sample_journal WHERE id = ?", [(number,) for number in batches]),
+    ):
+        if values:
+            connection.exec_driver_sql(statement, values)

@@ -168,7 +168,7 @@ def _parts(connection: Connection) -> list[_Part]:
     """The partitions that are there."""
     rows = connection.exec_driver_sql(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
-        f" WHERE inhparent IN ('{_REPORTED}'::regclass, '{_ROLLED}'::regclass)"
+        " WHERE inhparent IN ('sample_reported'::regclass, 'sample_rolled'::regclass)"
     )
     return [_Part.parse(name) for (name,) in rows]
 

@@ -14,7 +14,10 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from meshfleet.db.samples.chunk import pack, unique, unpack
+from meshfleet.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,8 +52,16 @@ class Segment(NamedTuple):
     written_at: int
 
 
-class Gone(Exception):
-    """A segment was merged into another one, or is too old, since somebody began to read."""
+class Damaged(DatabaseUnavailable):
+    """A segment is not as it was written: the disk, or somebody, has changed it."""
+
+    def __init__(self, place: Path, reason: object) -> None:
+        super().__init__(f"{place.name} cannot be read: {reason}")
+        self.place = place
+
+
+class Gone(Damaged):
+    """A segment was merged into another one, or is too old, since somebody began to read; or it is lost."""
 
 
 ChunkRow = tuple[int, int, int, int, bytes]
@@ -67,14 +78,20 @@ def write(place: Path, rows: Iterable[ChunkRow]) -> None:
     unfinished = place.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with closing(sqlite3.connect(unfinished, isolation_level=None)) as file:
-        for pragma in _UNSAFE:
-            file.execute(f"PRAGMA {pragma}")
-        file.execute(_TABLE)
-        file.execute("BEGIN")
-        file.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", rows)
-        file.execute("COMMIT")
-    _finish(unfinished, place)
+    try:
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as file:
+            for pragma in _UNSAFE:
+                file.execute(f"PRAGMA {pragma}")
+            file.execute(_TABLE)
+            file.execute("BEGIN")
+            file.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", rows)
+            file.execute("COMMIT")
+        _finish(unfinished, place)
+    except BaseException:
+        # A full disk is tried again and again, and must not get fuller by that.
+        for each in (unfinished, place):
+            each.unlink(missing_ok=True)
+        raise
 
 
 def read(place: Path, device: int, since: int, until: int) -> Iterator[Sample]:
@@ -97,7 +114,7 @@ class Merged:
     def __iter__(self) -> Iterator[ChunkRow]:
         chunks = merge(*map(_chunks, self._places), key=itemgetter(0))
         for device, parts in groupby(chunks, key=itemgetter(0)):
-            samples = unique(chain.from_iterable(unpack(chunk) for _, chunk in parts))
+            samples = unique(chain.from_iterable(chunk for _, chunk in parts))
             kept = [sample for sample in samples if sample.kind not in self._without]
             self.samples += len(kept)
             for kind in {sample.kind for sample in kept}:
@@ -106,22 +123,22 @@ class Merged:
                 yield device, part, first, last, data
 
 
-def _chunks(place: Path) -> Iterator[tuple[int, bytes]]:
+def _chunks(place: Path) -> Iterator[tuple[int, list[Sample]]]:
     with _opened(place) as file:
-        yield from file.execute("SELECT device, samples FROM chunk ORDER BY device, part")
+        for device, chunk in file.execute("SELECT device, samples FROM chunk ORDER BY device, part"):
+            yield device, unpack(chunk)
 
 
 @contextmanager
 def _opened(place: Path) -> Iterator[sqlite3.Connection]:
     """A file for reading, which nobody will ever change."""
+    address = f"{place.absolute().as_uri()}?mode=ro&immutable=1"
     try:
-        file = sqlite3.connect(f"{place.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-    except sqlite3.OperationalError as exc:
-        if place.exists():
-            raise
-        raise Gone from exc
-    with closing(file):
-        yield file
+        # Closed wherever the last one lets go of it, such as of an error on its way to another thread.
+        with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as file:
+            yield file
+    except (sqlite3.DatabaseError, msgspec.MsgspecError) as exc:
+        raise (Damaged if place.exists() else Gone)(place, exc) from exc
 
 
 def _finish(unfinished: Path, place: Path) -> None:

@@ -45,6 +45,9 @@ _SLICE: Final = 500
 _PAUSE: Final = 1.0
 """Seconds between two looks at what is to be done."""
 
+_LONGEST_PAUSE: Final = 60.0
+"""The same while something is wrong that somebody has to mend, such as a full disk."""
+
 _LEAST, _MOST = 2, 10
 """Looks between two times that notes are written: the more there are, the less often."""
 
@@ -152,15 +155,19 @@ class Ingest:
                     await self._guests.look(self._database)
                 await self.flush()
             except DatabaseUnavailable as exc:
-                _log.error("what was coalesced cannot be written, it is kept: %s", exc)
+                _log.warning("what was coalesced cannot be written, it is kept: %s", exc)
 
     async def _keep_tending(self) -> None:
+        pause = _PAUSE
         while True:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(pause)
             try:
                 await self._samples.tend(self._now())
             except (DatabaseUnavailable, OSError, sqlite3.Error) as exc:
                 _log.error("samples cannot be put in order, they stay where they are: %s", exc)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                pause = _PAUSE
 
     # Inside
 
