@@ -6,6 +6,7 @@ import os
 import resource
 import statistics
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _QUIET: Final = 0.05
 """The share of a core below which a process only waits."""
-_LOOK: Final = 3
-"""Seconds of quiet that count: the service writes device state every two."""
+_QUIET_SECONDS: Final = 11
+"""In a row, after which nothing more is put off: the service writes what it notes every ten at the latest."""
+_SHORT: Final = 5
+"""Seconds of a quarter that are too few to tell whether memory grows."""
 _SETTLED_WITHIN: Final = 120
 """Seconds after which a process is no longer waited for."""
 
@@ -80,11 +83,11 @@ class Family(NamedTuple):
     @property
     def cpu(self) -> float:
         """Seconds of CPU time that all of them have taken, with those that have ended."""
-        return self.head.cpu_with_ended + sum(each.cpu for each in self._children())
-
-    def _children(self) -> list[Process]:
-        numbers = Path(f"/proc/{self.head.number}/task/{self.head.number}/children").read_text("utf-8")
-        return [Process(int(each)) for each in numbers.split() if Path(f"/proc/{each}/stat").exists()]
+        cpu, number = self.head.cpu_with_ended, self.head.number
+        for child in Path(f"/proc/{number}/task/{number}/children").read_text("utf-8").split():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                cpu += Process(int(child)).cpu
+        return cpu
 
 
 class Memory:
@@ -109,28 +112,25 @@ class Memory:
         while not self._ended.wait(1):
             self._seen.append(self._process.memory)
 
-    @property
-    def most(self) -> float:
-        """MiB."""
-        return max(self._seen)
-
-    @property
-    def growth(self) -> float:
-        """The mean of the last quarter of the time, as a multiple of that of the second."""
-        quarter = max(1, len(self._seen) // 4)
-        return statistics.mean(self._seen[-quarter:]) / statistics.mean(
-            self._seen[quarter : 2 * quarter] or self._seen
-        )
+    def figures(self) -> dict[str, float]:
+        """The most that it had in MiB, and how it grew: the last quarter of the time by the second."""
+        most, quarter = max(self._seen), len(self._seen) // 4
+        if quarter < _SHORT:
+            return {"MiB": most}
+        second, last = self._seen[quarter : 2 * quarter], self._seen[-quarter:]
+        return {"MiB": most, "MiB_growth": statistics.mean(last) / statistics.mean(second)}
 
 
-def wait_until_settled(process: Process) -> None:
-    """Wait until a process has done what it had put off."""
-    until = time.monotonic() + _SETTLED_WITHIN
-    while time.monotonic() < until:
+def cpu_when_settled(process: Process) -> float:
+    """Wait until a process has done what it put off, and tell its CPU time without the idling after it."""
+    until, quiet, cpu = time.monotonic() + _SETTLED_WITHIN, 0, process.cpu
+    while quiet < _QUIET_SECONDS and time.monotonic() < until:
         before = process.cpu
-        time.sleep(_LOOK)
-        if process.cpu - before < _QUIET * _LOOK:
-            return
+        time.sleep(1)
+        quiet += 1
+        if process.cpu - before >= _QUIET:
+            quiet, cpu = 0, process.cpu
+    return cpu
 
 
 def wait_for(what: Callable[[], bool], *, within: float, looks: float = 0.1) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import insert
 from bench.broker_clients import gateway
 from bench.ingest_check import PASSWORD, check
 from bench.ingest_load import Sent
-from bench.ingest_meter import Family, Memory, Process, wait_until_settled
+from bench.ingest_meter import Family, Memory, Process, cpu_when_settled
 from bench.ingest_reports import ROUND, reports
 from meshfleet.db import open_database
 from meshfleet.db.tables import gateway as claims
@@ -101,15 +101,13 @@ def measured(ours: Service, load: Load) -> Figures:
         with Memory(ours.process) as memory:
             sent = begin(gateways)
         busy = ours.process.cpu - cpu
-        wait_until_settled(ours.process)
-        cpu, written = ours.process.cpu - cpu, ours.process.written - written
+        cpu, written = cpu_when_settled(ours.process) - cpu, ours.process.written - written
         server_cpu = ours.server.cpu - server_cpu if ours.server else 0.0
     return {
         **told(sent),
         "cpu_us": busy / sent.count * 1e6,
         "cpu_us_settled": cpu / sent.count * 1e6,
-        "MiB": memory.most,
-        "MiB_growth": memory.growth,
+        **memory.figures(),
         "samples": sent.count * SAMPLES,
         "checked": check(ours.url, load, sent, since=since),
         **(

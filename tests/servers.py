@@ -136,6 +136,16 @@ class PostgreSQL:
             assert time.monotonic() < until
             time.sleep(0.01)
 
+    def kill_one(self, application: str) -> None:
+        """Let the process that last served a client of this name end so; the others then start anew."""
+        find = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY state_change DESC LIMIT 1"
+        )
+        with psycopg.connect(f"{self.url}/postgres") as connection:
+            found = connection.execute(find, [application]).fetchone()
+        assert found is not None
+        os.kill(found[0], signal.SIGKILL)
+
 
 def _children(parent: int) -> list[int]:
     text = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")

@@ -6,12 +6,12 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from tests.cli.outside import PATIENCE, Program
-from tests.parts import BASH, CURL, JQ, need
+from tests.parts import BASH, CURL, JQ, MOSQUITTO_PUB, need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,19 +20,28 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
 
+class Running(NamedTuple):
+    """Where a service is."""
+
+    url: str
+    mqtt: list[str]
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def service(tmp_path: Path) -> Iterator[Running]:
     """A service with a fleet to look at, as `make run` starts it, but on a free port."""
     given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
-        yield json.loads(program.line())["url"]
+        started = json.loads(program.line())
+        yield Running(started["url"], started["mqtt"])
 
 
-def _walk(url: str) -> list[Any]:
+def _walk(service: Running) -> list[Any]:
     """Type all commands of the tour, and give back what they answer."""
-    need(CURL), need(JQ)
+    need(CURL), need(JQ), need(MOSQUITTO_PUB)
     blocks = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    script = "".join(blocks).replace("http://127.0.0.1:8080", url).replace("…", PASSWORD)
+    script = "".join(blocks).replace("http://127.0.0.1:8080", service.url).replace("…", PASSWORD)
+    script = script.replace("mosquitto_pub ", f"mosquitto_pub -p {service.mqtt[0].rpartition(':')[2]} ")
     script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
     done = subprocess.run(
         [str(need(BASH)), "-euc", script], capture_output=True, text=True, check=True, timeout=PATIENCE
@@ -40,8 +49,8 @@ def _walk(url: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_every_step_of_the_tour_does_what_it_says(url: str) -> None:
-    first, silent, summary, renamed, labelled, unlabelled, changes = _walk(url)
+def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
+    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series = _walk(service)
     assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
     assert silent["items"]
     assert all("Clip" in each["friendlyName"] and "live" in each for each in silent["items"])
@@ -50,3 +59,5 @@ def test_every_step_of_the_tour_does_what_it_says(url: str) -> None:
     assert labelled["labels"] == ["2nd floor/north", "gateways"]
     assert unlabelled["labels"] == ["gateways"]
     assert [each["action"] for each in changes["items"]] == ["device.unlabel", "device.label", "label.create"]
+    assert [(each["value"], each["raw"], each["seq"]) for each in samples["items"]] == [(46.6, "1234", 7)]
+    assert [(each["count"], each["mean"]) for each in series["items"]] == [(1, 46.6)]

@@ -36,9 +36,9 @@ class Ledger:
 
     def __init__(self, gateway: str, devices: int = 2) -> None:
         self.gateway = gateway
-        first = int(gateway, 16) + 0x10000
+        own = int(gateway, 16)
         self.entries: dict[Mac, set[Entry]] = {
-            Mac(f"{first + number:012x}"): set() for number in range(devices)
+            Mac(f"{own + (number << 16):012x}"): set() for number in range(1, devices + 1)
         }
         """What must be stored when all is acknowledged, by device."""
         self.drawn = 0
@@ -69,9 +69,7 @@ class Ledger:
         value, seen = form.write(number)
         seq = number % 256 if form.has_seq else None
         raw = None if "decoded" in form.topic else str(value)
-        self.entries[device].add(
-            Entry(at, form.kind, form.identifier, seq, in_json(seen), raw, self.gateway)
-        )
+        self.entries[device].add(Entry(at, form.kind, form.identifier, seq, in_json(seen), raw, self.gateway))
         payload = {"time": at, "value": value} | ({} if seq is None else {"seq": seq})
         topic = f"mt/gateway/{self.gateway}/device/{device}/{form.topic}"
         return Publish(topic, json.dumps(payload).encode(), 1)

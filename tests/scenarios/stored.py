@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from meshfleet.wire.ids import device_id
+from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE
 from tests.scenarios.ledger import Entry, in_json
@@ -20,7 +20,6 @@ from tests.scenarios.serving import PASSWORD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from meshfleet.wire.ids import Mac
     from tests.scenarios.ledger import Ledger
     from tests.scenarios.serving import Service
 
@@ -35,9 +34,21 @@ def check(service: Service, ledgers: Iterable[Ledger]) -> None:
             assert ledger.open == 0
             for device, entries in ledger.entries.items():
                 sheet = _wait_for(client, device, len(entries))
-                assert set(sheet) == entries
-                assert len(sheet) == len(entries)
+                _compare(sheet, entries)
             assert _pages(client, device) == sheet[::-1]
+
+
+def samples(service: Service, device: str) -> int:
+    """How many samples of a device are there."""
+    with _client(service) as client:
+        return len(_sheet(client, Mac(device)))
+
+
+def _compare(sheet: list[Entry], entries: set[Entry]) -> None:
+    missing, strange = sorted(entries.difference(sheet)), sorted(set(sheet) - entries)
+    assert not missing, f"{len(missing)} of {len(entries)} are not there: {missing[:3]} but {strange[:3]}"
+    assert not strange, f"{len(strange)} were never said: {strange[:3]}"
+    assert len(sheet) == len(entries), f"{len(sheet) - len(entries)} are there twice"
 
 
 @contextmanager

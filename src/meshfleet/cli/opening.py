@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 @contextmanager
 def opened(settings: Settings) -> Iterator[Database]:
     """Open the database that is there; none is made because of a slip of the pen."""
-    _check(settings)
+    check(settings)
     with closing(open_database(settings.database, settings.data)) as database:
         yield database
 
 
-def _check(settings: Settings) -> None:
+def check(settings: Settings) -> None:
+    """Whether there is a database; raises why not."""
     if settings.database != "sqlite":
         return
     try:

@@ -12,7 +12,8 @@ from meshfleet.broker.changes import Changes
 from meshfleet.db.samples import Sample, SampleKind, Wanted, open_samples
 from meshfleet.db.tables import device, device_state, foreign_name, reading_journal, reject
 from meshfleet.service.ingest.ingest import Ingest
-from tests.service.ingest.messages import A, D, number
+from tests.service.ingest.messages import D, number
+from tests.service.ingest.stores import Fragile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Select, Table
 
     from meshfleet.db import Database
-    from meshfleet.db.samples import SampleStore
     from meshfleet.service.ingest.guests import Guests
     from meshfleet.wire.mqtt.packets import Publish
 
@@ -45,24 +45,16 @@ class Intake:
         self.database = database
         self._folder = folder
         self._guests = guests
-        self.store = self._open()
-        self.ingest = self._begin(self.store)
+        self.store, self.ingest = self._begin()
 
-    def _open(self) -> SampleStore:
-        return open_samples(self.database, self._folder, {}, now=self.now)
-
-    def _begin(self, store: SampleStore) -> Ingest:
-        return Ingest(self.database, store, prefix="", guests=self._guests, now=lambda: self.now)
-
-    def use(self, store: SampleStore) -> None:
-        """Go on with another store around the real one."""
-        self.ingest = self._begin(store)
+    def _begin(self) -> tuple[Fragile, Ingest]:
+        store = Fragile(open_samples(self.database, self._folder, {}, now=self.now))
+        return store, Ingest(self.database, store, prefix="", guests=self._guests, now=lambda: self.now)
 
     async def restart(self) -> None:
         """Forget all that is only in memory, and go on."""
         self.store.close()
-        self.store = self._open()
-        self.ingest = self._begin(self.store)
+        self.store, self.ingest = self._begin()
         await self.ingest.restore()
 
     async def take(self, *messages: Publish) -> None:
@@ -135,5 +127,3 @@ def batch(messages: Sequence[Publish]) -> Batch:
     """A batch with which the broker has nothing to remember."""
     return Batch(messages, Changes(), b"")
 
-
-__all__ = ["DAY", "MINUTE", "NOON", "SECOND", "A", "D", "Intake", "batch"]

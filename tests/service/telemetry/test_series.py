@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.db.samples.sample import Clock, More, Sample, SampleKind
-from meshfleet.service.telemetry.series import Grid, Summary
+from meshfleet.service.telemetry.series import Grid, Tally
 from meshfleet.wire.rest import MAX_POINTS, Bucket
 from meshfleet.wire.times import parse_time, to_millis
 
@@ -30,9 +30,9 @@ def sample(time: int, number: float | None, more: More | None = None, seq: int =
 
 
 def summed(grid: Grid, samples: Sequence[Sample]) -> list[Bucket]:
-    summary = Summary(grid)
-    summary.add(samples)
-    return summary.buckets()
+    tally = Tally(grid)
+    tally.add(samples)
+    return tally.buckets()
 
 
 def begin(bucket: Bucket) -> int:
@@ -104,6 +104,14 @@ def test_the_largest_numbers_have_a_mean_that_json_can_say() -> None:
     assert (bucket.min, bucket.mean, bucket.max, bucket.last) == (largest,) * 4
     told = msgspec.json.decode(msgspec.json.encode(bucket))
     assert told["mean"] == largest
+
+
+@pytest.mark.rule("rest-86")
+def test_a_mean_does_not_lose_small_numbers_beside_large_ones() -> None:
+    grid = Grid.over(AT, AT + 1000, parts=1)
+    values = [1e18, *[1.0] * 98, -1e18]
+    (bucket,) = summed(grid, [sample(AT + place, each) for place, each in enumerate(values)])
+    assert bucket.mean == 0.98
 
 
 @given(grids(), st.data())
@@ -209,7 +217,7 @@ def test_it_does_not_matter_in_how_many_calls_samples_come(
     case: tuple[Grid, list[Sample]], size: int
 ) -> None:
     grid, samples = case
-    summary = Summary(grid)
+    tally = Tally(grid)
     for start in range(0, len(samples), size):
-        summary.add(samples[start : start + size])
-    assert summary.buckets() == summed(grid, samples)
+        tally.add(samples[start : start + size])
+    assert tally.buckets() == summed(grid, samples)

@@ -23,7 +23,7 @@ from meshfleet.db.samples.head import Head
 from meshfleet.db.samples.retention import expired_kinds, kinds_of
 from meshfleet.db.samples.sample import ALL_KINDS, DAY, More, Result
 from meshfleet.db.samples.scan import scan
-from meshfleet.db.samples.segments import Damaged, Gone, Segment
+from meshfleet.db.samples.segments import Gone, SamplesDamaged, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -88,6 +88,7 @@ class SamplesInFiles:
         self._damaged: set[Path] = set()
         self._room = asyncio.Event()
         self._room.set()
+        self._is_closed = False
         self._readers = ThreadPoolExecutor(_READERS, "samples.read")
         self._keeper = ThreadPoolExecutor(1, "samples.keep")
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -130,9 +131,9 @@ class SamplesInFiles:
         for tries_left in reversed(range(_TRIES)):
             try:
                 return use(self._scan(wanted, heads))
-            except Gone:
+            except Gone as exc:
                 if not tries_left:
-                    raise
+                    raise SamplesDamaged(exc.place, exc) from exc
         raise AssertionError("the last try returns or raises")
 
     def _scan(self, wanted: Wanted, heads: Sequence[dict[Day, bytes]]) -> Iterator[Sample]:
@@ -174,6 +175,7 @@ class SamplesInFiles:
 
     def close(self) -> None:
         """See `SampleStore`."""
+        self._is_closed = True
         self._keeper.shutdown()
         self._readers.shutdown()
 
@@ -199,7 +201,7 @@ class SamplesInFiles:
         try:
             if numbers not in self._merged:
                 self._merged[numbers] = await self._merge(old, without, level=level)
-        except Damaged as exc:
+        except (SamplesDamaged, Gone) as exc:
             _log.error("a segment stays as it is: %s", exc)
             self._damaged.add(exc.place)
             return
@@ -218,8 +220,16 @@ class SamplesInFiles:
         """Write a file, and give its number."""
         number, self._next = self._next, self._next + 1
         place = segments.path(self._folder, number)
-        await asyncio.get_running_loop().run_in_executor(self._keeper, segments.write, place, chunks)
+        work = asyncio.get_running_loop().run_in_executor
+        await work(self._keeper, segments.write, place, self._unless_closed(chunks))
         return number
+
+    def _unless_closed(self, chunks: Iterable[segments.ChunkRow]) -> Iterator[segments.ChunkRow]:
+        """Nobody waits for a file that is made in order to be of use later."""
+        for chunk in chunks:
+            if self._is_closed:
+                raise InterruptedError("the samples are closed")
+            yield chunk
 
     async def _register(
         self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()

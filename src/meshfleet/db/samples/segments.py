@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from meshfleet.db.samples.chunk import pack, unique, unpack
-from meshfleet.errors import DatabaseUnavailable
+from meshfleet.errors import FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,16 +52,22 @@ class Segment(NamedTuple):
     written_at: int
 
 
-class Damaged(DatabaseUnavailable):
-    """A segment is not as it was written: the disk, or somebody, has changed it."""
+class Gone(Exception):
+    """A segment was merged into another one, or is too old, since somebody began to read."""
 
-    def __init__(self, place: Path, reason: object) -> None:
-        super().__init__(f"{place.name} cannot be read: {reason}")
+    def __init__(self, place: Path) -> None:
+        super().__init__(f"{place.name} is gone")
         self.place = place
 
 
-class Gone(Damaged):
-    """A segment was merged into another one, or is too old, since somebody began to read; or it is lost."""
+class SamplesDamaged(FleetError):
+    """A segment is not as it was written: the disk, or somebody, has changed it."""
+
+    code = "samples-damaged"
+
+    def __init__(self, place: Path, reason: Exception) -> None:
+        super().__init__(f"samples in {place.name} cannot be read: {reason}")
+        self.place = place
 
 
 ChunkRow = tuple[int, int, int, int, bytes]
@@ -138,7 +144,9 @@ def _opened(place: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as file:
             yield file
     except (sqlite3.DatabaseError, msgspec.MsgspecError) as exc:
-        raise (Damaged if place.exists() else Gone)(place, exc) from exc
+        if place.exists():
+            raise SamplesDamaged(place, exc) from exc
+        raise Gone(place) from exc
 
 
 def _finish(unfinished: Path, place: Path) -> None:

@@ -20,6 +20,7 @@ from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.ingest.figures import Counts
 from meshfleet.service.ingest.notes import learn, learn_from_samples
 from meshfleet.service.ingest.reading import Reader
+from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
 
@@ -59,6 +60,14 @@ _REFUSALS: Final = (DataError, IntegrityError)
 """What a database raises for what it will never take."""
 
 
+_HEARD: Final = 1 << 18
+"""How many devices that were heard are remembered."""
+
+
+class _OnlyTried(Exception):
+    """Ends a transaction of which nothing is wanted but to know that it could be."""
+
+
 class _Numbers(NamedTuple):
     """What a committed draft is called."""
 
@@ -95,6 +104,8 @@ class Ingest:
         self._quota = Quota()
         self._notes: Notes = {}
         self._rollups = Rollups()
+        self._heard: set[int] = set()
+        """Devices that the journal or the database knows."""
         self._newest = 0
         """The number of the last readings that are in memory."""
         self._flush: _Flush | None = None
@@ -114,14 +125,8 @@ class Ingest:
     async def take(self, batch: Batch) -> None:
         """Commit a batch; see `Consumer`."""
         await self._samples.room()
-        draft = await self._read(batch.messages)
         try:
-            await self._commit(draft, batch)
-        except _REFUSALS as exc:
-            _log.error(
-                "a batch cannot be stored, its reports are tried one by one: %s", type(exc.orig).__name__
-            )
-            await self._commit_singly(batch)
+            await self._commit_what_is_taken(batch)
         except DBAPIError as exc:  # nobody knows what it means, so nobody loses a report for it
             raise DatabaseUnavailable(f"the database fails: {type(exc.orig).__name__}") from exc
 
@@ -179,36 +184,74 @@ class Ingest:
             self._reader.read(messages[start : start + _SLICE], draft)
         return draft
 
-    async def _commit(self, draft: Draft, batch: Batch | None) -> None:
+    async def _commit_what_is_taken(self, batch: Batch) -> None:
+        """Commit a batch, without the reports that the database will never take."""
+        try:
+            await self._commit(await self._read(batch.messages), batch)
+        except _REFUSALS as exc:
+            _log.error("a batch cannot be stored, the report at fault is sought: %s", type(exc.orig).__name__)
+            refused = await self._refused(batch.messages)
+            draft = await self._read([each for each in batch.messages if id(each) not in refused])
+            draft.rejects += refused.values()
+            await self._commit(draft, batch)
+
+    async def _refused(self, messages: Sequence[Publish]) -> dict[int, Reject]:
+        """Find the reports that the database does not take, by halves: they must not keep others from it.
+
+        Nothing is written. Messages are told apart by `id`, for two may be alike.
+        """
+        draft = await self._read(messages)
+        try:
+            await self._database.write(self._try, draft)
+        except _OnlyTried:
+            return {}
+        except _REFUSALS as exc:
+            if len(messages) == 1:
+                reason = UnstorableReport("report", f"the database refuses it: {type(exc.orig).__name__}")
+                return {id(messages[0]): reject(messages[0], reason, draft.now)}
+        half = len(messages) // 2
+        return await self._refused(messages[:half]) | await self._refused(messages[half:])
+
+    async def _commit(self, draft: Draft, batch: Batch) -> None:
         kept = self._quota.admit(draft.rejects, draft.now)
+        new = self._announce(draft)
         async with self._turn:
             numbers = await self._database.write(self._write, draft, batch, kept)
             self._samples.committed(numbers.samples, draft.rows)
+        self._quota.charge(kept, draft.now)
         self._remember(draft, numbers.readings)
+        if len(self._heard) > _HEARD:
+            self._heard.clear()
+        self._heard |= new
         self.figures.count(draft)
         if self._guests is not None:
             self._guests.known |= draft.newcomers
 
-    def _write(
-        self, connection: Connection, draft: Draft, batch: Batch | None, kept: Sequence[Reject]
-    ) -> _Numbers:
-        if batch is not None and batch.has_news:
+    def _write(self, connection: Connection, draft: Draft, batch: Batch, kept: Sequence[Reject]) -> _Numbers:
+        if batch.has_news:
             batch.record(connection)
         number = self._samples.write(connection, draft.rows, draft.now)
         return _Numbers(number, store.write_draft(connection, draft, kept))
 
-    async def _commit_singly(self, batch: Batch) -> None:
-        """Find the report that the database does not take: it must not keep all others from being stored."""
-        for message in batch.messages:
-            draft = await self._read([message])
-            try:
-                await self._commit(draft, None)
-            except _REFUSALS as exc:
-                draft = Draft(self._now())
-                reason = UnstorableReport("report", f"the database refuses it: {type(exc.orig).__name__}")
-                draft.rejects.append(reject(message, reason, draft.now))
-                await self._commit(draft, None)
-        await self._commit(Draft(self._now()), batch)
+    def _try(self, connection: Connection, draft: Draft) -> None:
+        self._samples.write(connection, draft.rows, draft.now)
+        store.write_draft(connection, draft, draft.rejects)
+        raise _OnlyTried
+
+    def _announce(self, draft: Draft) -> set[int]:
+        """Let the journal have the devices that were not heard before; gives them.
+
+        What samples tell of a device is only in memory until it is flushed. After a crash nobody would know a
+        device that is new, and so nobody could ask for its samples.
+        """
+        new = set()
+        for device in draft.rows.keys() - self._heard:
+            for time, _, _, _, gateway, _, _, more in draft.rows[device]:
+                if more is None or more.clock is None:
+                    draft.readings.append((ReadingKind.HEARD, device, gateway, time, None, 0, False))
+                    new.add(device)
+                    break
+        return new
 
     def _remember(self, draft: Draft, number: int | None) -> None:
         """A draft is committed: let what it says be part of what is coalesced."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from meshfleet.service.devices.states import BEST_FOR
 from meshfleet.service.ingest.readings import ReadingKind
@@ -69,6 +70,13 @@ class Note(Struct, gc=False):
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)
 
+    def in_dfu(self, other: Note) -> Note:
+        """This note with one of the same device that was made while it was in DFU mode."""
+        both = replace(self)
+        both.hear_in_dfu(other.gateway, other.dfu_at)
+        both.hear(other.parent, other.rssi, other.radio_at)
+        return both
+
     def learn_fact(self, identifier: int, at: int, value: Any) -> None:
         """Take over the value of a property."""
         if self.facts is None:
@@ -102,7 +110,7 @@ def learn(notes: Notes, readings: Iterable[Reading], now: int) -> None:
             note.learn_status(value, at)
         elif kind == ReadingKind.FACT:
             note.learn_fact(other, at, value)
-        elif not unreachable:
+        elif kind == ReadingKind.LINK and not unreachable:
             note.hear(other, value, at)
 
 

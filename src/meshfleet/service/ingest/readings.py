@@ -15,6 +15,8 @@ class ReadingKind(IntEnum):
     LINK = 1
     DFU = 2
     FACT = 3
+    HEARD = 4
+    """A device that was not heard before sent a sample."""
 
 
 Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import PayloadTooLarge
@@ -61,16 +62,20 @@ class Quota:
 
     def __init__(self) -> None:
         self._minute = 0
-        self._used: dict[int | None, int] = {}
+        self._used: Counter[int | None] = Counter()
 
     def admit(self, rejects: Sequence[Reject], now: int) -> list[Reject]:
-        """Those that are kept."""
-        if now // _MINUTE != self._minute:
-            self._minute, self._used = now // _MINUTE, {}
+        """Those that are kept, if they can be written: only then are they to be charged."""
+        used = Counter(self._used) if now // _MINUTE == self._minute else Counter()
         kept = []
         for each in rejects:
-            used = self._used.get(each.gateway, 0)
-            if used < _QUOTA:
-                self._used[each.gateway] = used + 1
+            used[each.gateway] += 1
+            if used[each.gateway] <= _QUOTA:
                 kept.append(each)
         return kept
+
+    def charge(self, kept: Sequence[Reject], now: int) -> None:
+        """These are written."""
+        if now // _MINUTE != self._minute:
+            self._minute, self._used = now // _MINUTE, Counter()
+        self._used.update(each.gateway for each in kept)

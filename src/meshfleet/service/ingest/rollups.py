@@ -39,6 +39,24 @@ class Minute(Struct, gc=False):
     last: int = 0
     last_at: int = -(2**62)
     unreachable: bool = False
+    times: set[int] | None = None
+    """Of all that is in it, if that is more than one."""
+
+    def has(self, time: int) -> bool:
+        """Whether a reading of this moment is in it: then it came again (report-36)."""
+        return time == self.last_at or (self.times is not None and time in self.times)
+
+    def add(self, time: int, value: int, *, unreachable: bool) -> None:
+        """Count a reading."""
+        if self.count:
+            self.times = self.times or {self.last_at}
+            self.times.add(time)
+        self.count += 1
+        self.total += value
+        self.least = min(self.least, value)
+        self.most = max(self.most, value)
+        if time >= self.last_at:
+            self.last, self.last_at, self.unreachable = value, time, unreachable
 
 
 class Shown(Struct, frozen=True, gc=False, rename="camel"):
@@ -68,12 +86,8 @@ class Rollups:
             if minute is None:
                 minute = self._open[key] = Minute(batch, now, gateway)
             minute.touched_at = now
-            minute.count += 1
-            minute.total += value
-            minute.least = min(minute.least, value)
-            minute.most = max(minute.most, value)
-            if time >= minute.last_at:
-                minute.last, minute.last_at, minute.unreachable = value, time, unreachable
+            if not minute.has(time):
+                minute.add(time, value, unreachable=unreachable)
 
     def close(self, now: int) -> dict[int, list[Row]]:
         """Take out the minutes that are over, as samples by device."""

@@ -8,15 +8,14 @@ from msgspec.structs import astuple
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import device_state, foreign_name, reading_journal
-from meshfleet.errors import WireError
 from meshfleet.service.devices import registry, states
 from meshfleet.service.devices.model import Sighting
 from meshfleet.service.devices.states import State
 from meshfleet.service.gateways import registering
 from meshfleet.service.ingest import readings
+from meshfleet.service.ingest.facts import BATTERY, FIRMWARE, HARDWARE, MODEL, VARIANT
 from meshfleet.service.ingest.notes import known
 from meshfleet.service.ingest.rejects import KEPT
-from meshfleet.service.ingest.subjects import BATTERY, FIRMWARE, HARDWARE, MODEL, VARIANT
 from meshfleet.wire.ids import Version, model_number, number_mac
 
 if TYPE_CHECKING:
@@ -72,11 +71,7 @@ def write_notes(connection: Connection, notes: Notes) -> None:
     """Bring devices to what is newly known of them; those that are not known are added."""
     wanted = {number for device, note in notes.items() for number in _numbers(device, note)}
     present = {row[0]: _Present(*row[1:]) for row in bulk.pick(connection, _KNOWN, sorted(wanted))}
-    owned = {
-        device: note
-        for heard, note in sorted(notes.items())
-        if (device := _owner(heard, note, present)) is not None
-    }
+    owned = _by_owner(notes, present)
     registry.observe(connection, list(_sightings(owned, present)))
     bulk.insert(
         connection,
@@ -129,8 +124,7 @@ def _write_states(connection: Connection, notes: Notes, present: Mapping[int, _P
         if known(note.radio_at) is not None:
             radios.append((device, note.radio_at, note.parent, note.rssi))
         if note.facts is not None and BATTERY in note.facts:
-            battery_at, battery = note.facts[BATTERY]
-            batteries.append((device, battery_at, _percent(battery)))
+            batteries.append((device, *note.facts[BATTERY]))
     states.update_heard(connection, here)
     states.update(connection, "reported_at", elsewhere)
     states.update(connection, "status_at", statuses)
@@ -138,14 +132,19 @@ def _write_states(connection: Connection, notes: Notes, present: Mapping[int, _P
     states.update(connection, "battery_at", batteries)
 
 
-def _percent(battery: Any) -> int | None:
-    """A battery level; 255, and whatever else it cannot be, says that nothing is known."""
-    return battery if isinstance(battery, int) and 0 <= battery <= _FULL else None
-
-
 def _numbers(device: int, note: Note) -> tuple[int, ...]:
     """The devices that a note may be about."""
     return (device,) if known(note.at) is not None else (device, device - 1)
+
+
+def _by_owner(notes: Notes, present: Mapping[int, object]) -> Notes:
+    """Notes by the devices that they are about. They may be needed again, so they stay as they are."""
+    owned: Notes = {}
+    for heard, note in sorted(notes.items()):
+        device = _owner(heard, note, present)
+        if device is not None:
+            owned[device] = owned[device].in_dfu(note) if device in owned else note
+    return owned
 
 
 def _owner(device: int, note: Note, present: Mapping[int, object]) -> int | None:
@@ -155,38 +154,16 @@ def _owner(device: int, note: Note, present: Mapping[int, object]) -> int | None
     return device - 1 if device - 1 in present else None
 
 
-_FULL: Final = 100
-
-
 def _facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[Sighting]:
-    """What properties tell of a device. Values that cannot be are kept as samples, and tell nothing."""
+    """What properties tell of a device."""
     for identifier, (at, value) in facts.items():
-        read = _READ.get(identifier)
-        if read is None:
-            continue
-        try:
+        if (read := _READ.get(identifier)) is not None:
             yield Sighting(device=number_mac(device), at=at, heard=False, **read(value))
-        except (WireError, TypeError, ValueError):
-            continue
-
-
-def _model(value: Any) -> dict[str, Any]:
-    return {"model": model_number(_byte_or_two(value, 0xFFFF))}
-
-
-def _variant(value: Any) -> dict[str, Any]:
-    return {"variant": _byte_or_two(value, 0xFF)}
-
-
-def _byte_or_two(value: Any, most: int) -> int:
-    if not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError
-    return value
 
 
 _READ: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
-    MODEL: _model,
-    VARIANT: _variant,
+    MODEL: lambda value: {"model": model_number(value)},
+    VARIANT: lambda value: {"variant": value},
     FIRMWARE: lambda value: {"firmware": Version.parse(value)},
     HARDWARE: lambda value: {"hardware": Version.parse(value)},
 }

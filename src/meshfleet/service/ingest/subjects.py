@@ -13,10 +13,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from meshfleet.db.samples import NO_SEQ, Clock, More, SampleKind
+from meshfleet.service.ingest.facts import FACTS
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.values import from_json, raw_reader, to_json
 from meshfleet.wire.codes import Kind
-from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.reports import DECODERS
@@ -32,17 +32,10 @@ if TYPE_CHECKING:
     Take: TypeAlias = Callable[[Draft, int, int, bytes], None]
     """Adds a payload, of a device and by a gateway, to a draft; raises a `WireError` if it cannot be read."""
 
-MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY = (
-    identifier_number(BUILTIN[name].id)
-    for name in ("model-number", "firmware-version", "hardware-version", "variant", "battery-level")
-)
-_FACTS: Final = frozenset({MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY})
-"""Properties that tell what a device is."""
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-_WIDEST: Final = 2**31 - 1
-"""What the tables hold; no status and no RSSI comes near it."""
+_WIDE, _SMALL = 2**31 - 1, 2**15 - 1
+"""What the tables hold of a status and of an RSSI; none comes near it."""
 
 
 class Subject(NamedTuple):
@@ -146,7 +139,7 @@ def _millis(time: datetime) -> int:
 
 def _keeping(kind: int, identifier: int) -> Callable[[Draft, int, Row], None] | None:
     """What to do with a row, if more than to keep it."""
-    return _learn if kind == SampleKind.PROPERTY and identifier in _FACTS else None
+    return _learn if kind == SampleKind.PROPERTY and identifier in FACTS else None
 
 
 def _keep(draft: Draft, device: int, row: Row) -> None:
@@ -170,7 +163,8 @@ def _learn(draft: Draft, device: int, row: Row) -> None:
     time, _, identifier, _, gateway, number, _, more = row
     if draft.earliest <= time <= draft.latest:
         value = to_json(number, more)
-        draft.readings.append((ReadingKind.FACT, device, gateway, time, value, identifier, False))
+        if FACTS[identifier](value):
+            draft.readings.append((ReadingKind.FACT, device, gateway, time, value, identifier, False))
 
 
 # --- Readings ---
@@ -181,11 +175,9 @@ def _taking_heartbeats(topic: ReportTopic) -> Take:
 
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time = _millis(report.time)
+        time, status = _millis(report.time), _narrow(report.status, _WIDE)
         if draft.earliest <= time <= draft.latest:  # the others would decide state, which they must not
-            draft.readings.append(
-                (ReadingKind.HEARTBEAT, device, gateway, time, _narrow(report.status), 0, False)
-            )
+            draft.readings.append((ReadingKind.HEARTBEAT, device, gateway, time, status, 0, False))
 
     return take
 
@@ -195,7 +187,7 @@ def _taking_rssi(topic: ReportTopic) -> Take:
 
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi)
+        time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi, _SMALL)
         if draft.earliest <= time <= draft.latest:
             draft.readings.append((ReadingKind.LINK, device, gateway, time, rssi, parent, report.unreachable))
 
@@ -207,15 +199,15 @@ def _taking_dfu(topic: ReportTopic) -> Take:
 
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi)
+        time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi, _SMALL)
         if draft.earliest <= time <= draft.latest:
             draft.readings.append((ReadingKind.DFU, device, gateway, time, rssi, parent, False))
 
     return take
 
 
-def _narrow(number: int) -> int:
-    return min(max(number, -_WIDEST), _WIDEST)
+def _narrow(number: int, most: int) -> int:
+    return min(max(number, -most), most)
 
 
 _SAMPLES: Final[Mapping[Kind, int]] = {

@@ -12,6 +12,7 @@ from litestar.di import Provide
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
 from litestar.params import FromPath, QueryParameter, SkipValidation
 from litestar.response import Stream
+from msgspec import Struct
 
 from meshfleet.db import Database
 from meshfleet.db.samples.sample import Sample, SampleStore
@@ -27,7 +28,7 @@ from meshfleet.service.telemetry.identifiers import foreign_names, title
 from meshfleet.service.telemetry.media import wants_csv
 from meshfleet.service.telemetry.reading import in_blocks
 from meshfleet.service.telemetry.rows import shown
-from meshfleet.service.telemetry.series import Summary
+from meshfleet.service.telemetry.series import Tally
 from meshfleet.wire import rest
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Mac, mac_number
@@ -51,8 +52,8 @@ class _JsonOrCsv(Operation):
         content[sheet.MEDIA_TYPE] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
 
 
-class SampleListing(rest.Body, frozen=True, kw_only=True):
-    """What pages of samples belong to."""
+class SampleListing(Struct, frozen=True, kw_only=True):
+    """What the pages of a list of samples belong to."""
 
     device: Mac
     chosen: SampleChoice
@@ -98,8 +99,8 @@ async def show_series(
     """Show the numbers of one identifier over time, summed up in buckets of equal length."""
     device = device_in_path(device_id)
     await database.read(listing.device, device)
-    summary = Summary(asked.grid)
-    async for _ in in_blocks(samples, asked.of(device), summary.add, size=_SUMMED):
+    tally = Tally(asked.grid)
+    async for _ in in_blocks(samples, asked.of(device), tally.add, size=_SUMMED):
         pass
     number = identifier_number(asked.identifier)
     called = title(number, {number: asked.identifier})
@@ -108,7 +109,7 @@ async def show_series(
         name=called.name,
         unit=called.unit,
         complete_up_to=None,
-        items=summary.buckets(),
+        items=tally.buckets(),
     )
 
 

@@ -53,7 +53,7 @@ class Grid(Struct, frozen=True):
         return self.since - (-part * (self.until - self.since) // self.parts)
 
 
-class Summary:
+class Tally:
     """Sums up the samples of a series. They come in the order of time, in as many calls as one likes."""
 
     def __init__(self, grid: Grid) -> None:

@@ -1,0 +1,95 @@
+"""Made-up samples and questions. There are few identities, so that the same ones come again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+from meshfleet.db.samples import NO_SEQ, More, SampleKind, Wanted
+from tests.db.samples.trial import DAY, DEVICE, EVER, NOON, OTHER
+
+if TYPE_CHECKING:
+    from meshfleet.db.samples import Row
+
+MIDNIGHT = NOON - NOON % DAY
+
+TIMES = [
+    *(MIDNIGHT + day * DAY + near for day in (-1, 0, 1) for near in (-1, 0, 1)),
+    NOON,
+    *(0, -1, DAY, -DAY - 1),
+    -315_619_200_000,  # 1960
+    4_102_444_799_999,  # the end of 2099
+]
+FAR_TIMES = [-62_135_596_800_000, 253_402_300_799_999]
+"""The first and the last moment that a report can name; nobody believes them."""
+IDENTIFIERS = [0x8800, -1, 2**48 - 1, -(2**62)]
+SEQS = [NO_SEQ, 0, 255]
+CLOCKS = [None, None, None, 1, 2]
+MORES = [
+    *(None, None, None),
+    More(text='"ä\\n"'),
+    More(text="true", ext='{"a":1}'),
+    More(ext="{}"),
+    More(error=9, error_ext=-(2**53)),
+    More(error=0),
+]
+VALUES: list[tuple[float | int | None, bytes | None]] = [
+    *((21.5, None), (1, b"\1"), (None, b""), (None, None), (-0.25, b"\0\xff'\\"), (2**53, None)),
+]
+times = st.sampled_from(TIMES)
+devices = st.sampled_from([DEVICE, OTHER, 0, 2**48 - 1])
+identities = st.tuples(
+    times, st.sampled_from(SampleKind), st.sampled_from(IDENTIFIERS), st.sampled_from(SEQS)
+)
+
+
+def _row(number: int) -> Row:
+    """A row for each number: one draw is many times faster than one for each field."""
+    gateway = 0xD0CF5E000000 + number % 1009
+    number, kind = divmod(number, len(SampleKind))
+    number, identifier = divmod(number, len(IDENTIFIERS))
+    number, seq = divmod(number, len(SEQS))
+    number, value = divmod(number, len(VALUES))
+    number, clock = divmod(number, len(CLOCKS))
+    number, more = divmod(number, len(MORES))
+    moments = TIMES if CLOCKS[clock] is None else TIMES + FAR_TIMES
+    rest = _marked(MORES[more], CLOCKS[clock])
+    return (
+        moments[number % len(moments)],
+        kind,
+        IDENTIFIERS[identifier],
+        SEQS[seq],
+        gateway,
+        *VALUES[value],
+        rest,
+    )
+
+
+def _marked(more: More | None, clock: int | None) -> More | None:
+    if clock is None:
+        return more
+    some = more or More()
+    return More(some.text, some.ext, some.error, some.error_ext, clock)
+
+
+rows = st.integers(0, 2**32).map(_row)
+"""Rows, now and then with a time that is not believed."""
+
+batches = st.dictionaries(devices, st.lists(rows, min_size=1, max_size=8), max_size=3)
+
+moments = st.sampled_from([*TIMES, *FAR_TIMES, *EVER.values()])
+
+
+def wanteds() -> st.SearchStrategy[Wanted]:
+    """Any question."""
+    values: dict[str, Any] = {
+        "device": devices,
+        "kinds": st.sampled_from([*map(frozenset, ((), (1,), (0, 3, 5))), frozenset(SampleKind)]),
+        "identifier": st.none() | st.sampled_from(IDENTIFIERS),
+        "since": st.just(EVER["since"]) | moments,
+        "until": st.just(EVER["until"]) | moments,
+        "newest_first": st.booleans(),
+        "after": st.none() | identities,
+    }
+    return st.builds(Wanted, **values)

@@ -1,0 +1,106 @@
+"""Values at their limits come out as they went in, on both databases."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.db.samples import NO_SEQ, More
+from tests.db.samples.trial import DEVICE, NOON, row, samples
+
+if TYPE_CHECKING:
+    from tests.db.samples.trial import Trial
+
+pytestmark = pytest.mark.anyio
+
+NUMBERS = [
+    0.0,
+    -0.0,
+    0.1,
+    sys.float_info.max,
+    -sys.float_info.max,
+    sys.float_info.min,
+    5e-324,
+    math.inf,
+    -math.inf,
+    1 / 3,
+    0,
+    2**53,
+    -(2**53),
+]
+
+TEXTS = [
+    "",
+    " ",
+    'it\'s "so" \\ \\N \\. \\x41',
+    "\t\n\r\x01\x1b\x7f",
+    "🔧 Gerät e\u0301 \u200b\ufeff\uffff",
+    "%s %(a)s ? :a $1",
+    "'); DROP TABLE sample; --",
+    "NULL",
+    '{"a": [1, null]}',
+]
+
+LARGE = 64 * 1024
+"""Bytes of the largest payload."""
+
+
+async def test_numbers_at_their_limits_stay_what_they_are(trial: Trial) -> None:
+    trial.put({DEVICE: [row(NOON + step, number) for step, number in enumerate(NUMBERS)]})
+    for _ in range(2):
+        found = [each.number for each in await trial.read()]
+        assert found == NUMBERS
+        assert str(found[1]) == "-0.0"
+        trial.reopen()
+        await trial.tend()
+
+
+async def test_what_is_no_number_stays_none(trial: Trial) -> None:
+    trial.put({DEVICE: [row(number=math.nan), row(NOON + 1, None)]})
+    await trial.tend()
+    first, second = [each.number for each in await trial.read()]
+    assert first is not None
+    assert math.isnan(first)
+    assert second is None
+
+
+async def test_odd_texts_stay_what_they_are(trial: Trial) -> None:
+    rows = [row(NOON + step, None, more=More(text=text)) for step, text in enumerate(TEXTS)]
+    rows += [row(NOON - 1 - step, None, more=More(ext=text, clock=2)) for step, text in enumerate(TEXTS)]
+    trial.put({DEVICE: rows})
+    for _ in range(2):
+        assert await trial.read() == samples(sorted(rows, key=lambda each: each[0]))
+        trial.reopen()
+        await trial.tend()
+
+
+async def test_the_largest_values_stay_what_they_are(trial: Trial) -> None:
+    everything = More(text="ä" * (LARGE // 2), ext="x" * LARGE, error=2**53, error_ext=-(2**53), clock=1)
+    rows = [
+        row(raw=bytes(range(256)) * (LARGE // 256), more=everything),
+        row(NOON + 1, raw=b"", more=More(text="")),
+        row(NOON + 2, identifier=2**63 - 1, seq=255, gateway=2**48 - 1),
+        row(NOON + 3, identifier=-(2**63), seq=NO_SEQ, gateway=0),
+    ]
+    trial.put({2**48 - 1: rows, 0: rows})
+    for _ in range(2):
+        for device in (2**48 - 1, 0):
+            assert await trial.read(device) == samples(rows)
+        trial.reopen()
+        await trial.tend()
+
+
+async def test_many_samples_of_one_moment_are_told_apart_by_kind_identifier_and_seq(trial: Trial) -> None:
+    rows = [
+        row(kind=kind, identifier=identifier, seq=seq)
+        for kind in range(6)
+        for identifier in (-1, 0, 1)
+        for seq in (NO_SEQ, 0, 1, 255)
+    ]
+    trial.put({DEVICE: rows[::-1]})
+    await trial.tend()
+    assert await trial.read() == samples(rows)
+    assert await trial.read(identifier=-1, kinds=frozenset({3})) == samples(rows[36:40])

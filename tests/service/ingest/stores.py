@@ -1,0 +1,56 @@
+"""A store of samples that can be told to fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import OperationalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db.samples import Row, Rows, SampleStore, Wanted
+    from meshfleet.db.samples.sample import Result, Use
+
+
+class Fragile:
+    """The real store. It does its work, and then the database fails, or refuses what was written."""
+
+    def __init__(self, store: SampleStore) -> None:
+        self.real = store
+        self.failures = 0
+        """How many of the next writes fail."""
+        self.refuses: Callable[[Row], bool] = lambda _: False
+        """Which rows the database will never take."""
+
+    def write(self, transaction: Connection, rows: Rows, now: int) -> int:
+        """See `SampleStore`."""
+        number = self.real.write(transaction, rows, now)
+        if self.failures:
+            self.failures -= 1
+            raise OperationalError("COMMIT", None, ConnectionError("the server is gone"))
+        if any(self.refuses(row) for samples in rows.values() for row in samples):
+            transaction.exec_driver_sql("INSERT INTO foreign_name (number, name) VALUES (1, NULL)")
+        return number
+
+    def committed(self, number: int, rows: Rows) -> None:
+        """See `SampleStore`."""
+        self.real.committed(number, rows)
+
+    async def room(self) -> None:
+        """See `SampleStore`."""
+        await self.real.room()
+
+    async def read(self, wanted: Wanted, use: Use[Result]) -> Result:
+        """See `SampleStore`."""
+        return await self.real.read(wanted, use)
+
+    async def tend(self, now: int) -> None:
+        """See `SampleStore`."""
+        await self.real.tend(now)
+
+    def close(self) -> None:
+        """See `SampleStore`."""
+        self.real.close()
