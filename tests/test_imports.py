@@ -19,7 +19,7 @@ ROOMS = {
     "wire": {"errors"},
     "link": {"errors", "wire"},
     "db": {"errors"},
-    "settings": {"errors", "wire"},
+    "settings": {"errors", "wire", "link"},
     "broker": {"errors", "wire", "link", "db", "settings"},
     "service": {"errors", "wire", "link", "db", "settings", "broker"},
     "gateway": {"errors", "wire", "link"},

@@ -129,10 +129,8 @@ async def test_a_gateway_that_nobody_claimed_registers_itself_unless_that_is_off
     with Mosquitto(tmp_path) as open_to_all:
         given = ["--broker", url(open_to_all), "--gateways-autoclaim", autoclaim]
         with Service(tmp_path, *given) as service:
-            gateway = service.claim(G)
-            service.stop()
-            service.start()
             wait(lambda: ready(service) == 200)
+            gateway = service.claim(G)  # and it reports at once
             await report(open_to_all, gateway._replace(user=STRANGER), range(3))
             await report(open_to_all, gateway, range(10, 12))
             wait(lambda: has(service, 2) and {10, 11} <= set(stored(service)))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
+from meshfleet.cli.opening import check, opened
 from meshfleet.cli.settings import settings_of, settings_options
-from meshfleet.db import open_database
-from meshfleet.errors import UnusableFolder
 from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.accounts.passwords import hash_password
@@ -43,7 +41,7 @@ def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, 
     The service may run meanwhile, or not.
     """
     settings, username = settings_of(config, flags), parse_username(name)
-    _check_database(settings)
+    check(settings)
     password = _asked() if ask else secrets.token_urlsafe(_BYTES)
     _reset(settings, username, password)
     if as_json:
@@ -54,24 +52,11 @@ def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, 
         click.echo(f"{username} signs in with the password {password} from now on (shown this once)")
 
 
-def _check_database(settings: Settings) -> None:
-    """Make no new one because of a slip of the pen."""
-    if settings.database != "sqlite":
-        return
-    try:
-        (settings.data / "meshfleet.sqlite").open("r+b").close()
-    except FileNotFoundError:
-        reason = f"there is no database in {settings.data}; give the data directory with --data"
-        raise UnusableFolder(reason) from None
-    except OSError as exc:
-        raise UnusableFolder(f"the database in {settings.data} cannot be used: {exc.strerror}") from exc
-
-
 def _asked() -> str:
     return parse_password(click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
 
 
 def _reset(settings: Settings, username: str, password: str) -> None:
     hashed = hash_password(password)
-    with closing(open_database(settings.database, settings.data)) as database:
+    with opened(settings) as database:
         database.write_now(people.change_password, username, hashed, by=COMMAND_LINE, now=now())

@@ -29,6 +29,7 @@ class Draft:
         "rejects",
         "rows",
         "seen",
+        "strangers",
     )
 
     def __init__(self, now: int) -> None:
@@ -43,5 +44,7 @@ class Draft:
         """Names that the catalogue does not know."""
         self.newcomers: set[int] = set()
         """Gateways that were not known before."""
+        self.strangers: set[int] = set()
+        """Gateways that nobody has claimed, and that may not come by themselves."""
         self.seen: list[str] = []
         """The kinds of all reports."""

@@ -17,7 +17,17 @@ class Guests:
         self.are_welcome = welcome
         """Whether those that nobody claimed are registered; else their reports are rejected (rest-79)."""
         self.known: set[int] = set()
+        self.turned_away: set[int] = set()
+        """Who was not known at the last look either."""
 
     async def look(self, database: Database) -> None:
         """See who is claimed now."""
-        self.known = await database.read(registering.known)
+        self.known, self.turned_away = await database.read(registering.known), set()
+
+    async def look_for(self, strangers: set[int], database: Database) -> bool:
+        """Whether one of these, whom nobody has looked for since, was claimed a moment ago."""
+        if strangers <= self.turned_away:
+            return False
+        await self.look(database)
+        self.turned_away = strangers - self.known
+        return bool(strangers & self.known)

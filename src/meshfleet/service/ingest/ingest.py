@@ -182,6 +182,8 @@ class Ingest:
             if start:
                 await asyncio.sleep(0)
             self._reader.read(messages[start : start + _SLICE], draft)
+        if self._guests is not None and await self._guests.look_for(draft.strangers, self._database):
+            return await self._read(messages)
         return draft
 
     async def _commit_what_is_taken(self, batch: Batch) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import UnclaimedGateway, WireError
 from meshfleet.service.ingest.rejects import reject, too_large
 from meshfleet.service.ingest.sources import Sources
-from meshfleet.wire.ids import number_mac
+from meshfleet.wire.ids import EVERY_GATEWAY, mac_number, number_mac
 from meshfleet.wire.mqtt.packets import Oversized
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.draft import Draft
     from meshfleet.service.ingest.guests import Guests
     from meshfleet.wire.mqtt.packets import Publish
+
+_EVERY_GATEWAY: Final = mac_number(EVERY_GATEWAY)
+"""Which is nobody, whoever claims to be it."""
 
 
 class Reader:
@@ -49,6 +52,7 @@ class Reader:
 
     def _meet(self, guests: Guests, gateway: int, draft: Draft) -> None:
         """A gateway that nobody claimed speaks (rest-79)."""
-        if not guests.are_welcome:
+        if not guests.are_welcome or gateway == _EVERY_GATEWAY:
+            draft.strangers.add(gateway)
             raise UnclaimedGateway("gateway", f"{number_mac(gateway)} is not claimed")
         draft.newcomers.add(gateway)
