@@ -23,6 +23,8 @@ _VOICES = 4
 """Reporters of one gateway, each of which waits for acknowledgements before it goes on."""
 _BREATH = 9
 """Reports that it publishes at once."""
+_AHEAD = 1000
+"""Messages that may be acknowledged before anybody asks for them: a broker that nothing holds up is fast."""
 
 _LASTING = Options(delays=Delays(first=0.01, most=0.2), patient=True)
 """Gateways come back soon: tests do not wait for them."""
@@ -42,6 +44,8 @@ class Load:
             for who in gateways
         ]
         self._is_over = False
+        self._enough = 0
+        self._wanted = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -51,6 +55,7 @@ class Load:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_over = True
+        self._wanted.set()
         if kind is not None:
             for task in self._running:
                 task.cancel()
@@ -63,9 +68,10 @@ class Load:
 
     async def go_on(self, messages: int = 400) -> None:
         """Wait until so many more are acknowledged."""
-        enough = self.acknowledged + messages
-        await until(lambda: self.acknowledged >= enough or any(task.done() for task in self._running))
-        assert self.acknowledged >= enough
+        self._enough = self.acknowledged + messages
+        self._wanted.set()
+        await until(lambda: self.acknowledged >= self._enough or any(task.done() for task in self._running))
+        assert self.acknowledged >= self._enough
 
     async def _report(self, link: Link, ledger: Ledger) -> None:
         async with link, asyncio.TaskGroup() as voices:
@@ -77,6 +83,9 @@ class Load:
             messages = ledger.draw(_BREATH)
             await link.publish_all(messages)
             ledger.acknowledged += len(messages)
+            if self.acknowledged >= self._enough + _AHEAD and not self._is_over:
+                self._wanted.clear()
+            await self._wanted.wait()
 
 
 class PahoGateway:
