@@ -24,6 +24,7 @@ NOT_BENCHMARKS = {
     "broker_ends",
     "broker_load",
     "broker_server",
+    "brokers_exposure",
     "gateway_ends",
     "harness",
     "ingest_anchors",

@@ -15,6 +15,7 @@ from argon2 import PasswordHasher
 
 from bench import broker_clients as clients
 from meshfleet.db import bulk, open_database
+from meshfleet.db.samples import open_samples
 from meshfleet.db.tables import account, gateway
 from meshfleet.service import clock
 from meshfleet.service.accounts.keys import digest
@@ -66,7 +67,7 @@ async def serve(port: int) -> None:
         database = open_database("sqlite", Path(folder))
         database.write_now(_fill)
         settings = Settings(data=Path(folder), limits=LIMITS)
-        api = Api(database, settings)
+        api = Api(database, settings, open_samples(database, Path(folder), {}, now=clock.now()))
         endpoint = Endpoint(
             database,
             settings,
@@ -87,7 +88,7 @@ def _fill(connection: Connection) -> None:
     now, cheap = clock.now(), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     macs = [Mac(clients.gateway(number)) for number in range(GATEWAYS)]
     registry.observe(connection, [Sighting(device=mac, at=now, heard=False) for mac in macs])
-    rows = [(mac_number(mac), digest(f"secret-{mac}"), now, None, None) for mac in macs]
+    rows = [(mac_number(mac), digest(f"secret-{mac}"), now, None, None, None) for mac in macs]
     bulk.insert(connection, gateway, rows)
     names = [clients.viewer(number) for number in range(VIEWERS)]
     people = [(name, cheap.hash(f"secret-{name}"), Role.VIEWER.value, now, None) for name in names]

@@ -26,6 +26,9 @@ _BREATH = 9
 _AHEAD = 1000
 """Messages that may be acknowledged before anybody asks for them: a broker that nothing holds up is fast."""
 
+_MOST = 3000
+"""Messages that a gateway with paho-mqtt publishes."""
+
 _LASTING = Options(delays=Delays(first=0.01, most=0.2), patient=True)
 """Gateways come back soon: tests do not wait for them."""
 
@@ -124,5 +127,5 @@ class PahoGateway:
     def _heard(self) -> None:
         with self._turn:
             self.ledger.acknowledged += 1
-        if not self._is_over:
+        if not self._is_over and self.ledger.drawn < _MOST:
             self._speak()

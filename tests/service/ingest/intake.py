@@ -126,4 +126,3 @@ class Intake:
 def batch(messages: Sequence[Publish]) -> Batch:
     """A batch with which the broker has nothing to remember."""
     return Batch(messages, Changes(), b"")
-

@@ -50,9 +50,7 @@ async def test_a_late_report_through_another_gateway_moves_no_device(intake: Int
 
 @pytest.mark.rule("report-50")
 async def test_within_a_batch_the_newest_report_tells_the_gateway(intake: Intake) -> None:
-    await intake.settle(
-        temperature(T + 2, gateway=B), temperature(T + 1, gateway=A), heartbeat(T, gateway=A)
-    )
+    await intake.settle(temperature(T + 2, gateway=B), temperature(T + 1, gateway=A), heartbeat(T, gateway=A))
     assert intake.gateway() == B
 
 

@@ -98,7 +98,9 @@ async def test_no_minute_is_counted_at_a_wrong_time(intake: Intake, at: int) -> 
 
 async def test_a_little_ahead_is_now(intake: Intake) -> None:
     await intake.settle(
-        heartbeat(NOON + 9 * MINUTE, 5), link(NOON + 8 * MINUTE, -40), prop("battery-level", NOON + MINUTE, 50)
+        heartbeat(NOON + 9 * MINUTE, 5),
+        link(NOON + 8 * MINUTE, -40),
+        prop("battery-level", NOON + MINUTE, 50),
     )
     state = intake.state()
     assert (state.reported_at, state.status_at, state.radio_at, state.battery_at) == (NOON,) * 4

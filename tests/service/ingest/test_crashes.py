@@ -26,7 +26,8 @@ pytestmark = pytest.mark.anyio
 async def counts(intake: Intake) -> list[tuple[int, int, int]]:
     """Minute, count and last of all heartbeats, after all minutes were told."""
     intake.now += 15 * MINUTE
-    await intake.ingest.flush()
+    for _ in range(2):  # the first makes up for one that failed
+        await intake.ingest.flush()
     found = await intake.minutes(SampleKind.HEARTBEAT)
     return [(time, shown["count"], shown["last"]) for time, _, _, shown in found]
 

@@ -67,7 +67,20 @@ async def test_a_measurement_of_the_same_name_is_no_fact(intake: Intake) -> None
     assert facts(intake) == (0, 0, "0.0.0", 0, "0.0.0")
 
 
-NONSENSE: list[Any] = [None, True, -1, 0x10000, 1.5, 2**70, "", "2011", "a.b.c", "1.2.3-beta.256", [1], {"a": 2**70}]
+NONSENSE: list[Any] = [
+    None,
+    True,
+    -1,
+    0x10000,
+    1.5,
+    2**70,
+    "",
+    "2011",
+    "a.b.c",
+    "1.2.3-beta.256",
+    [1],
+    {"a": 2**70},
+]
 
 
 async def test_values_that_cannot_be_tell_nothing_and_are_kept(intake: Intake) -> None:

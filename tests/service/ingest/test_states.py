@@ -106,7 +106,11 @@ def said(what: str, at: int, value: int) -> Publish:
 def newest(told: list[tuple[str, int, int]], what: str, most: int) -> tuple[int | None, int | None]:
     """Of some news the latest, or of several such the one that came last: what it says, and its time."""
     at, value = max(
-        ((at, place, value) for place, (each, at, value) in enumerate(told) if each == what and value <= most),
+        (
+            (at, place, value)
+            for place, (each, at, value) in enumerate(told)
+            if each == what and value <= most
+        ),
         default=(None, None, None),
     )[::2]
     return value, None if at is None else T + at
@@ -141,9 +145,7 @@ async def test_numbers_that_no_device_has_are_cut_to_what_can_be_kept(intake: In
     assert (second.status, second.rssi) == (-(2**31) + 1, -(2**15) + 1)
 
 
-@pytest.mark.parametrize(
-    "level", [255, 101, -1, True, None, "80", 80.5, 2**70, [80], {"level": 80}], ids=str
-)
+@pytest.mark.parametrize("level", [255, 101, -1, True, None, "80", 80.5, 2**70, [80], {"level": 80}], ids=str)
 async def test_a_level_that_no_battery_has_says_nothing(in_file: Intake, level: object) -> None:
     await in_file.settle(prop("battery-level", T, 64))
     await in_file.settle(prop("battery-level", T + 1, level))

@@ -184,5 +184,7 @@ async def test_names_that_no_catalogue_has_get_a_number_and_are_remembered(intak
 
 
 async def test_known_names_are_not_remembered_again(in_file: Intake) -> None:
-    await in_file.take(prop("motion", NOON, 1), report("measurement-decoded/temperature", NOON, value=1, seq=1))
+    await in_file.take(
+        prop("motion", NOON, 1), report("measurement-decoded/temperature", NOON, value=1, seq=1)
+    )
     assert in_file.names() == {}

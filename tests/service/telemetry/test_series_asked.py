@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.samples.sample import DAY, Clock, More, SampleKind
-from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store
 
@@ -97,19 +96,6 @@ def test_without_points_there_are_three_hundred(service: Running) -> None:
     assert len(ask(service, path(device), Identifier="8800", **HOUR)["items"]) == 300
     assert len(ask(service, path(device), Identifier="8800", **HOUR, Points=2000)["items"]) == 2000
     assert len(ask(service, path(device), Identifier="8800", **HOUR, Points=1)["items"]) == 1
-
-
-@pytest.mark.rule("rest-86")
-def test_it_does_not_matter_in_which_blocks_it_is_read(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = service.new_device()
-    store(service, device, *(sample(AT + each * 1000, each) for each in range(100)))
-    whole = ask(service, path(device), Identifier="8800", **HOUR)
-    assert sum(each["count"] for each in whole["items"]) == 100
-    for size in (1, 7, 99, 100, 101):
-        monkeypatch.setattr(routes, "_SUMMED", size)
-        assert ask(service, path(device), Identifier="8800", **HOUR) == whole
 
 
 @pytest.mark.rule("rest-85")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Annotated, Final
 
@@ -28,7 +29,7 @@ from meshfleet.service.telemetry.identifiers import foreign_names, title
 from meshfleet.service.telemetry.media import wants_csv
 from meshfleet.service.telemetry.reading import in_blocks
 from meshfleet.service.telemetry.rows import shown
-from meshfleet.service.telemetry.series import Tally
+from meshfleet.service.telemetry.series import tallied
 from meshfleet.wire import rest
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Mac, mac_number
@@ -36,9 +37,6 @@ from meshfleet.wire.rest import RejectPage, SamplePage, Series
 
 _LINES: Final = 5_000
 """Samples that a sheet is written of at once; what a client has not taken waits in memory."""
-
-_SUMMED: Final = 20_000
-"""Samples that a series is summed up of at once."""
 
 
 @dataclass
@@ -75,7 +73,6 @@ async def list_samples(
     With `Accept: text/csv` all of them come as CSV, the oldest first, and without pages.
     """
     device = device_in_path(device_id)
-    await database.read(listing.device, device)
     if wants_csv(request.headers.getall("accept", [])):
         _refuse_pages(request)
         await request.body()  # there is none; but who goes away before its end counts as a mistake
@@ -84,6 +81,8 @@ async def list_samples(
     after = None if next_token is None else pages.read(asked, next_token)
     wanted = chosen.of(device, newest_first=True, after=after)
     found = await samples.read(wanted, lambda each: list(islice(each, limit + 1)))
+    if not found:
+        await _check_known(database, device)
     cut = pages.cut(asked, found, limit, lambda last: last.identity)
     items = await _shown(database, cut["items"])
     return Response(SamplePage(items=items, next_token=cut["next_token"]))
@@ -98,10 +97,9 @@ async def show_series(
 ) -> Series:
     """Show the numbers of one identifier over time, summed up in buckets of equal length."""
     device = device_in_path(device_id)
-    await database.read(listing.device, device)
-    tally = Tally(asked.grid)
-    async for _ in in_blocks(samples, asked.of(device), tally.add, size=_SUMMED):
-        pass
+    buckets = await samples.read(asked.of(device), partial(tallied, grid=asked.grid))
+    if not buckets:
+        await _check_known(database, device)
     number = identifier_number(asked.identifier)
     called = title(number, {number: asked.identifier})
     return Series(
@@ -109,7 +107,7 @@ async def show_series(
         name=called.name,
         unit=called.unit,
         complete_up_to=None,
-        items=tally.buckets(),
+        items=buckets,
     )
 
 
@@ -133,6 +131,14 @@ async def list_rejects(
     return RejectPage(items=[each.shown for each in cut["items"]], next_token=cut["next_token"])
 
 
+async def _check_known(database: Database, device: Mac) -> None:
+    """Refuse what is asked of a device of which nothing was ever heard.
+
+    One that was just heard for the first time, or was forgotten, has samples and may not be in the registry.
+    """
+    await database.read(listing.device, device)
+
+
 async def _shown(database: Database, samples: list[Sample]) -> list[rest.Sample]:
     foreign = await foreign_names(database, (each.identifier for each in samples))
     return [shown(each, foreign) for each in samples]
@@ -141,7 +147,9 @@ async def _shown(database: Database, samples: list[Sample]) -> list[rest.Sample]
 async def _sheet(database: Database, store: SampleStore, device: Mac, chosen: SampleChoice) -> Stream:
     """A stream of CSV. Its beginning is there before it is promised: until then it can still be refused."""
     lines = _lines(database, store, device, chosen)
-    beginning = sheet.first_line() + await anext(lines)
+    if not (some := await anext(lines)):
+        await _check_known(database, device)
+    beginning = sheet.first_line() + some
     return Stream(_from(beginning, lines), media_type=sheet.CONTENT_TYPE, headers=sheet.headers(device))
 
 

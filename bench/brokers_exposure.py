@@ -1,0 +1,218 @@
+"""What mosquitto loses of what it has acknowledged, when it is killed.
+
+python -m bench.brokers_exposure [--tries N]
+
+Gateways publish at QoS 1 and at a steady rate through mosquitto to the part of the service that listens to
+another broker; only the consumer behind it is another, which keeps what comes in memory. At a random moment
+mosquitto is killed with SIGKILL and started again. What was acknowledged to a gateway and never comes is lost.
+
+All settings are tried at the same time, each with a mosquitto of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+from collections import defaultdict
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from signal import SIGKILL
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from tests.servers import Mosquitto
+
+from meshfleet.link import Address, Delays, Link, Options
+from meshfleet.service.mqtt.outside import Outside, options_of
+from meshfleet.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from meshfleet.broker import Batch
+
+SETTINGS: Final = {
+    "none": ("persistence false",),
+    "autosave_interval 1800": ("persistence true",),
+    "autosave_interval 10": ("persistence true", "autosave_interval 10"),
+    "autosave_interval 1": ("persistence true", "autosave_interval 1"),
+    "on changes, 1000": ("persistence true", "autosave_on_changes true", "autosave_interval 1000"),
+    "on changes, 1": ("persistence true", "autosave_on_changes true", "autosave_interval 1"),
+}
+QUEUES: Final = ("max_inflight_messages 2000", "max_queued_messages 0")
+
+GATEWAYS: Final = 4
+RATE: Final = 50
+"""Reports per second of each."""
+
+SHORTEST, LONGEST = 4.0, 14.0
+"""Seconds until the kill; longer than the longest interval between two saves that is not endless."""
+
+QUIET: Final = 3.0
+"""Seconds without a report after which no more are expected."""
+
+_BACK = Options(delays=Delays(first=0.2, most=1.0), patient=True)
+
+
+class Losses(NamedTuple):
+    """What became of one try."""
+
+    acknowledged: int
+    before: int
+    """Acknowledged before the kill, and lost."""
+    after: int
+    """Acknowledged after mosquitto was back, and lost."""
+
+
+class Collecting:
+    """A consumer that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.come: set[bytes] = set()
+
+    async def take(self, batch: Batch) -> None:
+        """Keep a batch."""
+        self.come |= {message.payload for message in batch.messages}
+
+
+class Gateway:
+    """Publishes numbers, and knows which were acknowledged."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self.before: set[bytes] = set()
+        self.after: set[bytes] = set()
+        self.is_after = False
+        self._link = Link(address, name, options=_BACK)
+        self._name = name
+
+    async def run(self) -> None:
+        """Publish at its rate until cancelled, then wait for what is on its way."""
+        topic = f"mt/gateway/{self._name}/device/{self._name}/measurement/8800"
+        async with self._link, asyncio.TaskGroup() as tasks:
+            with suppress(asyncio.CancelledError):
+                for number in count():
+                    tasks.create_task(self._publish(topic, f"{self._name} {number}".encode()))
+                    await asyncio.sleep(1 / RATE)
+
+    async def _publish(self, topic: str, payload: bytes) -> None:
+        await self._link.publish(topic, payload)
+        (self.after if self.is_after else self.before).add(payload)
+
+
+class Site:
+    """A mosquitto and a service that has a session there."""
+
+    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
+        self._mosquitto = Mosquitto(folder, *settings, *QUEUES)
+        host, port = self._mosquitto.address
+        self._address = Address(host=host, port=port)
+        self._consumer = Collecting()
+        self._names = (f"02005e{number:06x}" for number in count(1))
+
+    async def __aenter__(self) -> Self:
+        """Let the session be saved, as one is that has been there for long."""
+        await asyncio.to_thread(self._mosquitto.start)
+        async with self._service():
+            pass
+        await asyncio.to_thread(self._mosquitto.stop)
+        await asyncio.to_thread(self._mosquitto.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._mosquitto.stop)
+
+    async def lose(self, *, connected: bool) -> Losses:
+        """Kill mosquitto under load, with the service there or away, and tell what was lost."""
+        gateways = [Gateway(self._address, next(self._names)) for _ in range(GATEWAYS)]
+        if connected:
+            async with self._service():
+                await self._kill_under_load(gateways)
+                await self._settle()
+        else:
+            await self._kill_under_load(gateways)
+            async with self._service():
+                await self._settle()
+        before = set().union(*(each.before for each in gateways))
+        after = set().union(*(each.after for each in gateways))
+        come = self._consumer.come
+        return Losses(len(before) + len(after), len(before - come), len(after - come))
+
+    async def _kill_under_load(self, gateways: Sequence[Gateway]) -> None:
+        running = [asyncio.create_task(each.run()) for each in gateways]
+        await asyncio.sleep(random.uniform(SHORTEST, LONGEST))  # noqa: S311 # no secret
+        await asyncio.to_thread(self._mosquitto.stop, SIGKILL)
+        for each in gateways:
+            each.is_after = True
+        await asyncio.to_thread(self._mosquitto.start)
+        await asyncio.sleep(2.0)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running)
+
+    async def _settle(self) -> None:
+        come = -1
+        while come < len(self._consumer.come):
+            come = len(self._consumer.come)
+            await asyncio.sleep(QUIET)
+
+    @asynccontextmanager
+    async def _service(self) -> AsyncIterator[None]:
+        outside = Outside(
+            self._address, "meshfleet", prefix="", consumer=self._consumer, options=options_of(Settings())
+        )
+        running = asyncio.create_task(outside.run())
+        while outside.trouble is not None:  # noqa: ASYNC110 # it tells nobody
+            await asyncio.sleep(0.01)
+        yield
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def _measure(name: str, tries: int, found: dict[tuple[str, bool], list[Losses]]) -> None:
+    with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
+        async with Site(Path(folder), SETTINGS[name]) as site:
+            for number in range(2 * tries):
+                connected = number % 2 == 0
+                found[name, connected].append(await site.lose(connected=connected))
+
+
+async def _measure_all(tries: int) -> dict[tuple[str, bool], list[Losses]]:
+    found: defaultdict[tuple[str, bool], list[Losses]] = defaultdict(list)
+    async with asyncio.TaskGroup() as tasks:
+        for name in SETTINGS:
+            tasks.create_task(_measure(name, tries, found))
+    return found
+
+
+def main() -> None:
+    """Try all settings, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.brokers_exposure")
+    parser.add_argument(
+        "--tries", type=int, default=5, help="kills for each setting, with the service and without"
+    )
+    found = asyncio.run(_measure_all(parser.parse_args().tries))
+    print(f"{GATEWAYS} gateways, {RATE} reports per second each, killed after {SHORTEST:g} to {LONGEST:g} s")
+    print("| settings | service | acknowledged | lost before the kill: median, most | lost after it |")
+    print("|---|---|---|---|---|")
+    for name in SETTINGS:
+        for connected in (True, False):
+            print(_row(name, found[name, connected], connected=connected))
+
+
+def _row(name: str, tries: Sequence[Losses], *, connected: bool) -> str:
+    acknowledged, before, after = zip(*tries, strict=True)
+    cells = [
+        name,
+        "connected" if connected else "away",
+        f"{min(acknowledged)} to {max(acknowledged)}",
+        f"{statistics.median(before):g}, {max(before)}",
+        f"{statistics.median(after):g}, {max(after)}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

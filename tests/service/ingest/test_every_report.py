@@ -1,0 +1,136 @@
+"""Whatever comes: reports that the wire can write are taken, and nothing else ever stops a batch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from meshfleet.wire import reports
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.mqtt.packets import Oversized, Publish
+from meshfleet.wire.topics import ReportTopic
+from tests.service.ingest.intake import DAY, MINUTE, NOON
+from tests.service.ingest.messages import when
+from tests.wire import strategies
+
+if TYPE_CHECKING:
+    from tests.service.ingest.intake import Intake
+
+pytestmark = pytest.mark.anyio
+
+shared = settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+BEGIN = datetime.fromtimestamp(NOON / 1000, UTC)
+
+known_names = st.sampled_from(sorted(BUILTIN.names))
+known_identifiers = st.sampled_from(sorted(entry.id for entry in BUILTIN))
+
+
+@st.composite
+def written(draw: st.DrawFn) -> Publish:
+    """A report as a gateway would write it, of what the catalogue knows or not."""
+    topic, report = draw(strategies.any_reports())
+    if topic.kind.has_identifier and draw(st.booleans()):
+        known = known_names if topic.kind.decoded else known_identifiers
+        topic = ReportTopic(topic.gateway, topic.device, topic.kind, draw(known))
+    if draw(st.booleans()):  # else nearly all times are unbelievable
+        report = replace(report, time=BEGIN + timedelta(milliseconds=draw(st.integers(-DAY, MINUTE))))
+    return Publish(str(topic), reports.encode(topic.kind, report), qos=1)
+
+
+@given(st.lists(written(), max_size=12))
+@shared
+async def test_every_report_that_can_be_written_is_taken(intake: Intake, messages: list[Publish]) -> None:
+    figures = intake.ingest.figures
+    reports_before = figures.reports.total()
+    await intake.settle(*messages)
+    assert intake.rejects() == []
+    assert figures.rejects == {}
+    assert figures.reports.total() == reports_before + len(messages)
+
+
+@given(st.lists(written(), min_size=1, max_size=6))
+@shared
+async def test_a_sample_has_the_time_the_gateway_and_the_device_of_its_report(
+    in_file: Intake, messages: list[Publish]
+) -> None:
+    await in_file.take(*messages)
+    for message in messages:
+        _, _, gateway, _, device, word, *_ = message.topic.split("/", 6)
+        if not Kind(word).has_identifier:
+            continue
+        time = message.payload[len('{"time":"') :][:24].decode()
+        found = [each for each in await in_file.samples(device) if when(each.time) == time]
+        assert int(gateway, 16) in {each.gateway for each in found}
+
+
+# --- Anything ---
+
+topics = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#"), min_size=1, max_size=60),
+    strategies.any_topics().map(str),
+    st.builds(
+        lambda topic, cut: str(topic)[: max(1, len(str(topic)) - cut)],
+        strategies.report_topics(),
+        st.integers(0, 40),
+    ),
+)
+"""Every topic that a broker lets through."""
+
+json_texts = st.sampled_from(
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'{"time":null}',
+        b'{"time":"2023-11-15T12:00:00Z","seq":1,"value":"\\ud800"}',
+        b'{"time":"2023-11-15T12:00:00Z","seq":1,"value":"\\u0000","ext":{"\\u0000":1}}',
+        b'{"time":"2023-11-15T12:00:00Z","seq":1,"value":1' + b"0" * 400 + b"}",
+        b'{"time":"2023-11-15T12:00:00Z","seq":1,"value":' + b"[" * 2000 + b"]" * 2000 + b"}",
+        b'{"time":"0001-01-01T00:00:00Z","seq":1,"value":"00","status":0,"error":1}',
+        b'{"time":"9999-12-31T23:59:59.999Z","seq":1,"value":"","status":0,"error":1}',
+        b'{"time":"0001-01-01T00:00:00+23:59","seq":1,"value":"00"}',
+        b'{"\\u0000":1,"time":"2023-11-15T12:00:00Z","seq":1,"status":9007199254740993}',
+    ]
+)
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> Publish:
+    """A message that may be a report."""
+    message = draw(written())
+    topic = draw(st.one_of(st.just(message.topic), topics))
+    payload = draw(
+        st.one_of(
+            st.just(message.payload), strategies.damaged(message.payload), st.binary(max_size=80), json_texts
+        )
+    )
+    if draw(st.integers(0, 9)) == 0:
+        return Oversized(topic, b"", size=draw(st.integers(0, 2**40)))
+    return Publish(topic, payload, qos=draw(st.integers(0, 1)))
+
+
+def counted(intake: Intake) -> int:
+    figures = intake.ingest.figures
+    return figures.reports.total() + figures.rejects.total()
+
+
+@pytest.mark.rule("report-30", "report-31")
+@given(st.lists(anything(), max_size=25))
+@settings(shared, max_examples=30)
+async def test_whatever_comes_each_message_is_a_report_or_a_reject(
+    intake: Intake, messages: list[Publish]
+) -> None:
+    intake.now += MINUTE  # a new quota
+    before, batches = counted(intake), intake.ingest.figures.batches
+    await intake.settle(*messages)
+    assert counted(intake) == before + len(messages)
+    assert intake.ingest.figures.batches == batches + 1
