@@ -4,7 +4,7 @@ python -m bench.brokers_exposure [--tries N]
 
 Gateways publish at QoS 1 and at a steady rate through mosquitto to the part of the service that listens to
 another broker; only the consumer behind it is another, which keeps what comes in memory. At a random moment
-mosquitto is killed with SIGKILL and started again. What was acknowledged to a gateway and never comes is lost.
+mosquitto is killed with SIGKILL and started again. What was acknowledged and never comes is lost.
 
 All settings are tried at the same time, each with a mosquitto of its own.
 """
@@ -144,6 +144,7 @@ class Site:
         running = [asyncio.create_task(each.run()) for each in gateways]
         await asyncio.sleep(random.uniform(SHORTEST, LONGEST))  # noqa: S311 # no secret
         await asyncio.to_thread(self._mosquitto.stop, SIGKILL)
+        await asyncio.sleep(0.05)  # what it said before is heard by now
         for each in gateways:
             each.is_after = True
         await asyncio.to_thread(self._mosquitto.start)

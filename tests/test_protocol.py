@@ -22,7 +22,7 @@ PROVED_OF_SERVICE = {"rest", "auth", "broker"}
 
 NOT_YET = {
     *("rest-25", "rest-26"),  # creating jobs and requests
-    *("rest-46", "rest-47", "rest-51", "rest-52"),  # what reports tell, and presence
+    *("rest-47", "rest-51", "rest-52"),  # what reports tell, and presence
     *("rest-77", "rest-78"),  # when gateways are connected
     *(f"rest-{number}" for number in range(87, 95)),  # links, position, retention
     *(f"rest-{number}" for number in range(97, 159)),  # requests, firmware, jobs, live

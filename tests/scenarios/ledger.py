@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshfleet.wire.ids import Mac
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Entry(NamedTuple):
@@ -67,7 +69,7 @@ class Ledger:
         device = self._devices[number % len(self._devices)]
         form = _FORMS[number % len(_FORMS)]
         value, seen = form.write(number)
-        seq = number % 256 if form.has_seq else None
+        seq = None if form.kind == "property" else number % 256
         raw = None if "decoded" in form.topic else str(value)
         self.entries[device].add(Entry(at, form.kind, form.identifier, seq, in_json(seen), raw, self.gateway))
         payload = {"time": at, "value": value} | ({} if seq is None else {"seq": seq})
@@ -81,7 +83,6 @@ class _Form(NamedTuple):
     topic: str
     kind: str
     identifier: str
-    has_seq: bool
     write: Callable[[int], tuple[Any, Any]]
     """The value in the report, and the value that clients see."""
 
@@ -99,11 +100,11 @@ def _note(number: int) -> tuple[Any, Any]:
 
 
 _FORMS = (
-    _Form("measurement/8800", "measurement", "8800", True, lambda n: (f"{n % 3000:04x}", n % 3000 / 100)),  # noqa: FBT003
-    _Form("measurement-decoded/temperature", "measurement", "8800", True, lambda n: (n / 4, n / 4)),  # noqa: FBT003
-    _Form("property/8100", "property", "8100", False, lambda n: (f"{n % 100:02x}", n % 100)),  # noqa: FBT003
-    _Form("property-decoded/ledger-note", "property", "ledger-note", False, _note),  # noqa: FBT003
-    _Form("event/8112", "event", "8112", True, lambda n: (f"{n:04x}", {"modelNumber": n})),  # noqa: FBT003
-    _Form("event-decoded/alarm-call", "event", "alarm-call", True, lambda n: (n % 2 == 0, n % 2 == 0)),  # noqa: FBT003
-    _Form("measurement/f00d", "measurement", "f00d", True, lambda n: (f"{n:08x}", None)),  # noqa: FBT003
+    _Form("measurement/8800", "measurement", "8800", lambda n: (f"{n % 3000:04x}", n % 3000 / 100)),
+    _Form("measurement-decoded/temperature", "measurement", "8800", lambda n: (n / 4, n / 4)),
+    _Form("property/8100", "property", "8100", lambda n: (f"{n % 100:02x}", n % 100)),
+    _Form("property-decoded/ledger-note", "property", "ledger-note", _note),
+    _Form("event/8112", "event", "8112", lambda n: (f"{n:04x}", {"modelNumber": n})),
+    _Form("event-decoded/alarm-call", "event", "alarm-call", lambda n: (n % 2 == 0, n % 2 == 0)),
+    _Form("measurement/f00d", "measurement", "f00d", lambda n: (f"{n:08x}", None)),
 )

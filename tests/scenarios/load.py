@@ -1,4 +1,4 @@
-"""Gateways that report without a rest while the world around them breaks, and say again what was not acknowledged."""
+"""Gateways that report without a rest, and say again what was not acknowledged when they are back."""
 
 from __future__ import annotations
 

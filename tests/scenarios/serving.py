@@ -67,7 +67,6 @@ class Service:
         """MiB of memory that it has."""
         return self._program.memory
 
-    @property
     def is_ready(self) -> bool:
         """Whether it says that all is well."""
         answer = httpx.get(f"{self.url}/readyz", verify=self._trusting, timeout=PATIENCE)

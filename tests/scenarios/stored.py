@@ -35,7 +35,7 @@ def check(service: Service, ledgers: Iterable[Ledger]) -> None:
             for device, entries in ledger.entries.items():
                 sheet = _wait_for(client, device, len(entries))
                 _compare(sheet, entries)
-            assert _pages(client, device) == sheet[::-1]
+                assert _pages(client, device) == sheet[::-1]
 
 
 def samples(service: Service, device: str) -> int:

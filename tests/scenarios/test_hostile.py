@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 GOOD, CLUMSY = "02005e000001", "02005e000002"
 HOSTILE = "02005e00000a"
 
-LEEWAY = 400.0
-"""MiB that the service may grow by: notes on some ten thousand devices, and what is under way."""
+LEEWAY = 300.0
+"""MiB that the service may grow by; those who mean harm send more than that."""
 
 _numbers = count(1)
 
@@ -55,10 +55,10 @@ async def test_gateways_that_send_garbage_at_full_speed_hurt_nobody_else(service
                     stack.enter_context(Vandal(place, hostile, attack, client_id=client_id))
                     for client_id in (HOSTILE, HOSTILE.upper())
                 ]
-                await load.go_on(500)
-                assert service.is_ready, name
+                while any(vandal.rounds < 3 for vandal in vandals):
+                    await load.go_on(50)
+                    assert service.is_ready(), name
                 assert service.ask("GET", "/api/v1/gateways")["items"]
-            assert sum(vandal.sent for vandal in vandals) > 0, name
         wrong = await service.guest(clumsy)
         wrong.send(Publish(f"mt/gateway/{CLUMSY}/device/{CLUMSY}/heartbeat", b'{"seq":300}', 1, packet_id=1))
         assert await wrong.expect(Puback) == Puback(1)

@@ -41,10 +41,8 @@ _log = logging.getLogger(__name__)
 FULL: Final = 8 * 1024 * 1024
 """Bytes in a round after which publishers wait for the next one."""
 
-_BUSY: Final = 32
-"""Messages in a round that make the next one wait a little: so more of them share its cost."""
-_REST: Final = 0.005
-"""Seconds."""
+_RESTS: Final = ((256, 0.02), (32, 0.005), (0, 0.0))
+"""How many messages in a round make the next wait for how many seconds, so that more share its cost."""
 
 _LAZY: Final = 1.0
 """Seconds that changes may wait for which nobody waits."""
@@ -185,10 +183,10 @@ class Journal:
         """Commit round after round; after `stop` the last one."""
         while not self._is_stopping or self.round.is_urgent or self.round.changes:
             await self._wait()
-            is_busy = len(self.round.reports) >= _BUSY
+            rest = next(pause for least, pause in _RESTS if len(self.round.reports) >= least)
             await self.commit()
-            if is_busy:
-                await asyncio.sleep(_REST)
+            if rest:
+                await asyncio.sleep(rest)
 
     async def commit(self) -> None:
         """Commit what is collected, and answer."""

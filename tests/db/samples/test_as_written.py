@@ -60,9 +60,7 @@ Deeds = list[tuple[str, Any]]
 _PUT, _AGAIN, _BACK, _TEND, _END, _UNSEEN = "put", "put again", "put back", "tend", "end", "end unseen"
 
 deeds = st.lists(
-    st.tuples(st.sampled_from([Deeds = list[tuple[str, Any]]
-
-_PUT, _AGAIN, _BACK, _UNSEEN]), made_up.batches)
+    st.tuples(st.sampled_from([_PUT, _AGAIN, _BACK, _UNSEEN]), made_up.batches)
     | st.tuples(st.just(_PUT), made_up.batches)
     | st.tuples(st.just(_TEND), st.sampled_from([0, 3_600_000, DAY]))
     | st.tuples(st.just(_TEND), st.just(0))
@@ -124,7 +122,7 @@ questions = st.lists(made_up.wanteds(), min_size=1, max_size=8)
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(st.builds(Limits, st.integers(1, 9), st.integers(2, 3)), deeds, questions)
+@given(st.builds(Limits, full=st.integers(1, 9), fan=st.integers(2, 3)), deeds, questions)
 def test_files_have_what_was_written_in_order_and_once_through_upkeep_and_restarts(
     files: Trial, limits: Limits, deeds: Deeds, wanteds: list[Wanted]
 ) -> None:

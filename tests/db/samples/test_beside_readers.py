@@ -40,6 +40,7 @@ async def test_readers_see_each_committed_sample_once_while_the_store_is_tended(
     async def tend() -> None:
         while not done.is_set():
             await trial.tend(after=HOUR)
+            await asyncio.sleep(0)  # where there is nothing to do others have their turn
 
     async def read(newest_first: bool) -> int:  # noqa: FBT001 # one of two readers
         reads = 0

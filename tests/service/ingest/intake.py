@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from sqlalchemy import Select, Table
+    from sqlalchemy import Select
 
     from meshfleet.db import Database
     from meshfleet.service.ingest.guests import Guests
@@ -90,10 +90,9 @@ class Intake:
             if each.more is not None and each.more.ext is not None
         ]
 
-    def rows(self, query: Select[Any] | Table) -> list[Any]:
+    def rows(self, query: Select[Any]) -> list[Any]:
         """What a query gives."""
-        chosen = query if not hasattr(query, "columns") else select(query)
-        return self.database.read_now(lambda connection: list(connection.execute(chosen)))
+        return self.database.read_now(lambda connection: list(connection.execute(query)))
 
     def device(self, mac: str = D) -> Any:
         """What is known of a device; None: nothing."""

@@ -10,7 +10,7 @@ from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac
 from tests.service.ingest.intake import MINUTE, NOON, SECOND
-from tests.service.ingest.messages import A, B, D, heartbeat, number, prop, temperature
+from tests.service.ingest.messages import A, B, D, dfu, heartbeat, number, prop, temperature
 
 if TYPE_CHECKING:
     from tests.service.ingest.intake import Intake
@@ -52,6 +52,12 @@ async def test_a_late_report_through_another_gateway_moves_no_device(intake: Int
 async def test_within_a_batch_the_newest_report_tells_the_gateway(intake: Intake) -> None:
     await intake.settle(temperature(T + 2, gateway=B), temperature(T + 1, gateway=A), heartbeat(T, gateway=A))
     assert intake.gateway() == B
+
+
+@pytest.mark.rule("report-50")
+async def test_a_report_from_before_dfu_mode_does_not_tell_the_gateway(intake: Intake) -> None:
+    await intake.settle(dfu(T + 5, gateway=B), heartbeat(T + 4, gateway=A), temperature(T + 4, gateway=A))
+    assert (intake.gateway(), intake.state().boot_mode) == (B, "dfu")
 
 
 async def test_a_device_that_was_known_without_a_gateway_gets_one(intake: Intake) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshfleet.db.samples import SampleKind
 from meshfleet.errors import DatabaseUnavailable
 from tests.service.ingest.intake import MINUTE, NOON, SECOND, Intake
-from tests.service.ingest.messages import heartbeat, link, temperature
+from tests.service.ingest.messages import A, heartbeat, link, temperature
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +174,25 @@ async def test_samples_are_there_after_a_crash(intake: Intake) -> None:
     await intake.restart()
     assert await intake.samples() == before
     assert len(before) == 2
+
+
+async def test_a_device_of_which_only_samples_came_is_known_after_a_crash(intake: Intake) -> None:
+    await intake.take(temperature(NOON))
+    await intake.take(temperature(NOON + 1))
+    await intake.restart()
+    await intake.ingest.flush()
+    assert (intake.gateway(), intake.state().reported_at) == (A, NOON)
+    assert intake.journal() == 0
+
+
+async def test_a_device_whose_first_batch_failed_is_known_after_a_crash_too(intake: Intake) -> None:
+    intake.store.failures = 1
+    with pytest.raises(DatabaseUnavailable):
+        await intake.take(temperature(NOON))
+    await intake.take(temperature(NOON))
+    await intake.restart()
+    await intake.ingest.flush()
+    assert intake.device() is not None
 
 
 async def test_another_program_goes_on_where_one_stopped(database: Database, tmp_path: Path) -> None:

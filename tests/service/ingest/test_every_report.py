@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,9 @@ from msgspec.structs import replace
 from meshfleet.wire import reports
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.ids import IdentifierName
 from meshfleet.wire.mqtt.packets import Oversized, Publish
-from meshfleet.wire.topics import ReportTopic
+from meshfleet.wire.topics import AnyIdentifier, ReportTopic
 from tests.service.ingest.intake import DAY, MINUTE, NOON
 from tests.service.ingest.messages import when
 from tests.wire import strategies
@@ -30,8 +32,8 @@ shared = settings(
 
 BEGIN = datetime.fromtimestamp(NOON / 1000, UTC)
 
-known_names = st.sampled_from(sorted(BUILTIN.names))
-known_identifiers = st.sampled_from(sorted(entry.id for entry in BUILTIN))
+known_names: st.SearchStrategy[AnyIdentifier] = st.sampled_from(sorted(BUILTIN.names)).map(IdentifierName)
+known_identifiers: st.SearchStrategy[AnyIdentifier] = st.sampled_from(sorted(entry.id for entry in BUILTIN))
 
 
 @st.composite
@@ -39,8 +41,8 @@ def written(draw: st.DrawFn) -> Publish:
     """A report as a gateway would write it, of what the catalogue knows or not."""
     topic, report = draw(strategies.any_reports())
     if topic.kind.has_identifier and draw(st.booleans()):
-        known = known_names if topic.kind.decoded else known_identifiers
-        topic = ReportTopic(topic.gateway, topic.device, topic.kind, draw(known))
+        known = draw(known_names if topic.kind.decoded else known_identifiers)
+        topic = ReportTopic(topic.gateway, topic.device, topic.kind, known)
     if draw(st.booleans()):  # else nearly all times are unbelievable
         report = replace(report, time=BEGIN + timedelta(milliseconds=draw(st.integers(-DAY, MINUTE))))
     return Publish(str(topic), reports.encode(topic.kind, report), qos=1)
@@ -57,19 +59,20 @@ async def test_every_report_that_can_be_written_is_taken(intake: Intake, message
     assert figures.reports.total() == reports_before + len(messages)
 
 
-@given(st.lists(written(), min_size=1, max_size=6))
-@shared
-async def test_a_sample_has_the_time_the_gateway_and_the_device_of_its_report(
-    in_file: Intake, messages: list[Publish]
-) -> None:
-    await in_file.take(*messages)
-    for message in messages:
-        _, _, gateway, _, device, word, *_ = message.topic.split("/", 6)
-        if not Kind(word).has_identifier:
-            continue
-        time = message.payload[len('{"time":"') :][:24].decode()
-        found = [each for each in await in_file.samples(device) if when(each.time) == time]
-        assert int(gateway, 16) in {each.gateway for each in found}
+_devices = count(1)
+
+
+@given(written())
+@settings(shared, max_examples=60)
+async def test_a_sample_has_the_time_and_the_gateway_of_its_report(in_file: Intake, message: Publish) -> None:
+    # A device of its own for each run: they share a database.
+    device = f"{next(_devices):012x}"
+    front, gateway, way, _, word, *rest = message.topic.split("/", 1)[1].split("/", 5)
+    topic = "/".join(("mt", front, gateway, way, device, word, *rest))
+    await in_file.take(Publish(topic, message.payload))
+    found = [(when(each.time), each.gateway) for each in await in_file.samples(device)]
+    time = message.payload[len('{"time":"') :][:24].decode()
+    assert found == ([(time, int(gateway, 16))] if Kind(word).has_identifier else [])
 
 
 # --- Anything ---

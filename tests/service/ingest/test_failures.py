@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -181,8 +182,6 @@ class Marked:
 
 
 async def test_a_large_batch_lets_others_have_their_turns(in_file: Intake) -> None:
-    import asyncio  # noqa: PLC0415
-
     turns: list[int] = []
 
     async def another() -> None:

@@ -74,22 +74,27 @@ async def test_without_autoclaim_unknown_gateways_are_turned_away(strict: Intake
 
 
 @pytest.mark.rule("rest-79")
-async def test_a_released_gateway_is_noticed(strict: Intake) -> None:
+async def test_a_released_gateway_is_noticed(database: Database, tmp_path: Path) -> None:
     guests = Guests(welcome=False)
+    strict = Intake(database, tmp_path, guests=guests)
     claim(strict, A)
-    await guests.look(strict.database)
-    assert guests.known == {number(A)}
-    await strict.ingest.restore()
+    await guests.look(database)
     await strict.take(temperature(NOON))
     release(strict, A)
-    await strict.ingest.restore()
+    await guests.look(database)
     await strict.take(temperature(NOON + 1))
     assert [each.time for each in await strict.samples()] == [NOON]
     assert strict.ingest.figures.rejects == {"unclaimed-gateway": 1}
+    strict.close()
+
+
+async def test_a_gateway_that_was_claimed_a_moment_ago_is_no_stranger(strict: Intake) -> None:
+    await strict.take(temperature(NOON, gateway=B))
     claim(strict, A)
-    await strict.ingest.restore()
-    await strict.take(temperature(NOON + 2))
-    assert len(await strict.samples()) == 2
+    await strict.take(temperature(NOON + 1, gateway=B), temperature(NOON + 2, gateway=A))
+    assert [each.time for each in await strict.samples()] == [NOON + 2]
+    assert strict.ingest.figures.rejects == {"unclaimed-gateway": 2}
+    assert strict.ingest.figures.reports == {"measurement-decoded": 1}
 
 
 @pytest.mark.rule("rest-79")
@@ -122,9 +127,10 @@ async def test_what_is_no_topic_registers_nobody(welcoming: Intake) -> None:
 
 
 async def test_the_address_of_all_gateways_is_nobodys(welcoming: Intake) -> None:
-    await welcoming.settle(temperature(NOON, gateway=EVERY))
-    assert claimed(welcoming) == set()
+    await welcoming.settle(temperature(NOON, gateway=EVERY), temperature(NOON + 1))
+    assert claimed(welcoming) == {number(A)}
     assert welcoming.device(EVERY) is None
+    assert [row.gateway for row in welcoming.rejects()] == [number(EVERY)]
 
 
 async def test_without_guests_nobody_is_asked(intake: Intake) -> None:

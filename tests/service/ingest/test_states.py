@@ -89,6 +89,18 @@ async def test_an_old_part_comes_in_beside_a_newer_one(intake: Intake) -> None:
     assert (state.rssi, state.radio_at, state.battery, state.battery_at) == (-61, T - SECOND, 77, T - SECOND)
 
 
+@pytest.mark.rule("report-49", "report-50")
+async def test_reports_that_are_played_again_change_nothing(intake: Intake) -> None:
+    for messages in ROUNDS:
+        await intake.settle(*messages)
+    before = intake.device(), intake.state()
+    intake.now += 20 * MINUTE
+    for messages in ROUNDS:
+        await intake.settle(*messages)
+    assert (intake.device(), intake.state()) == before
+    assert not intake.device().connected
+
+
 news = st.one_of(
     st.tuples(st.just("heartbeat"), st.integers(0, 3), st.integers(0, 3)),
     st.tuples(st.just("battery"), st.integers(0, 3), st.integers(0, 255)),

@@ -88,20 +88,9 @@ async def test_devices_may_be_forgotten_while_they_are_written(intake: Intake) -
     assert len(states) == len(DEVICES)
 
 
-async def test_a_running_pipeline_writes_by_itself_what_it_learns(in_file: Intake) -> None:
-    running = asyncio.create_task(in_file.ingest.run())
-    await in_file.take(heartbeat(T, 3))
-    for _ in range(600):
-        if in_file.state() is not None:
-            break
-        await asyncio.sleep(0.05)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert in_file.state().status == 3
-
-
-async def test_a_running_pipeline_outlives_a_database_that_fails(in_file: Intake) -> None:
+async def test_a_running_pipeline_writes_what_it_learns_and_outlives_a_database_that_fails(
+    in_file: Intake,
+) -> None:
     await in_file.take(heartbeat(T, 3))
     in_file.store.failures = 1
     running = asyncio.create_task(in_file.ingest.run())

@@ -39,12 +39,14 @@ class Chunk:
         self.count = 0
         self._data = bytearray(_FRONT)
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Add samples in the order in which they come."""
+    def add(self, rows: Sequence[Row]) -> int:
+        """Add samples in the order in which they come; gives how many bytes they take."""
         data = self._data
+        before = len(data)
         for row in rows:
             _append(row, data, -1)
         self.count += len(rows)
+        return len(data) - before
 
     def __bytes__(self) -> bytes:
         self._data[1:5] = self.count.to_bytes(4)

@@ -29,6 +29,8 @@ class Head:
     def __init__(self) -> None:
         self.days: dict[Day, dict[int, Chunk]] = {}
         self.samples = 0
+        self.size = 0
+        """Bytes that they take."""
         self.newest = 0
         """The number of the last batch."""
         self.batches: list[int] = []
@@ -38,10 +40,10 @@ class Head:
         """Take a batch over."""
         for device, new in rows.items():
             if len(new) == 1:
-                self._chunk(_day(new[0]), device).add(new)
+                self.size += self._chunk(_day(new[0]), device).add(new)
             else:
                 for day, part in _by_day(new):
-                    self._chunk(day, device).add(part)
+                    self.size += self._chunk(day, device).add(part)
             self.samples += len(new)
         self.newest = number
         self.batches.append(number)

@@ -60,6 +60,8 @@ class Limits(NamedTuple):
 
     full: int = 400_000
     """Samples in a head that is to be written out."""
+    size: int = 64 * 1024 * 1024
+    """Bytes in a head that is to be written out: samples are small, unless somebody means harm."""
     fan: int = 8
     """Segments of one day and level that become one of the next."""
 
@@ -111,7 +113,7 @@ class SamplesInFiles:
         """See `SampleStore`."""
         if rows:
             self._head.add(number, rows)
-            if self._head.samples >= 2 * self._limits.full:
+            if self._is_full(times=2):
                 self._room.clear()
 
     async def room(self) -> None:
@@ -180,9 +182,12 @@ class SamplesInFiles:
         self._readers.shutdown()
 
     def _is_due(self, now: int) -> bool:
-        return self._head.samples >= self._limits.full or (
-            self._head.samples > 0 and now - self._began >= _OLD
-        )
+        return self._is_full() or (self._head.samples > 0 and now - self._began >= _OLD)
+
+    def _is_full(self, *, times: int = 1) -> bool:
+        """Whether the head has what it may have, or so many times as much."""
+        limits = self._limits
+        return self._head.samples >= times * limits.full or self._head.size >= times * limits.size
 
     async def _write_out(self, head: Head, now: int) -> None:
         for day in head.days.keys() - self._written.keys():

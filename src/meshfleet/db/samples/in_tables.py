@@ -69,8 +69,8 @@ class SamplesInTables:
         self._retention = retention
         self._parts = set(database.read_now(_parts))
         """Partitions that are known to be there."""
-        self._made: set[_Part] = set()
-        """Those that will be, when what was written is committed."""
+        self._filled: set[_Part] = set()
+        """Those that were written to, when that is committed."""
         self._cleaned: dict[_Part, frozenset[int]] = {}
         """Kinds that were removed from partitions that stay."""
         self._next_look = now
@@ -89,8 +89,8 @@ class SamplesInTables:
                     days.add((row[1], row[0] // DAY))
                 else:
                     strays.append(copying.stray(device, row, more.clock, now))
-        self._made = {_Part(_TABLES[kind], day) for kind, day in days} - self._parts
-        for part in sorted(self._made):
+        self._filled = {_Part(_TABLES[kind], day) for kind, day in days}
+        for part in sorted(self._filled - self._parts):
             _make(transaction, part)
         try:
             copying.insert(transaction, "sample", copying.COLUMNS, placed)
@@ -104,7 +104,9 @@ class SamplesInTables:
 
     def committed(self, number: int, rows: Rows) -> None:  # noqa: ARG002 # readers see it anyway
         """See `SampleStore`."""
-        self._parts |= self._made
+        self._parts |= self._filled
+        for part in self._filled & self._cleaned.keys():  # late samples
+            del self._cleaned[part]
 
     async def room(self) -> None:
         """See `SampleStore`."""
@@ -128,11 +130,18 @@ class SamplesInTables:
                 self._parts.discard(part)
                 await self._database.write(_drop, part)
             elif gone != self._cleaned.get(part, frozenset()):
-                await self._database.write(_delete, part, gone)
-                self._cleaned[part] = gone
+                await self._clean(part, gone)
         for kind, kept in self._retention.items():
             if kept is not None:
                 await self._database.write(_delete_strays, kind, now - kept)
+
+    async def _clean(self, part: _Part, kinds: frozenset[int]) -> None:
+        self._cleaned[part] = kinds  # before it is: what comes meanwhile makes it unclean again
+        try:
+            await self._database.write(_delete, part, kinds)
+        except BaseException:
+            self._cleaned.pop(part, None)
+            raise
 
     def close(self) -> None:
         """See `SampleStore`."""
@@ -155,7 +164,11 @@ def _drop(connection: Connection, part: _Part) -> None:
 def _delete(connection: Connection, part: _Part, kinds: frozenset[int]) -> None:
     # It may be many rows: this takes as long as it takes.
     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-    statement = f"DELETE FROM {part} WHERE kind = ANY(%(kinds)s)"  # noqa: S608 # our own names
+    # Not by its own name: another program may have dropped it.
+    statement = (
+        f"DELETE FROM {part.table} WHERE kind = ANY(%(kinds)s)"  # noqa: S608 # our own names
+        f" AND time >= {part.day * DAY} AND time < {(part.day + 1) * DAY}"
+    )
     connection.exec_driver_sql(statement, {"kinds": list(kinds)})
 
 

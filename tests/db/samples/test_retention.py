@@ -1,0 +1,165 @@
+"""What nobody wants any more goes, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshfleet.db.samples import SampleKind
+from meshfleet.db.samples.in_files import Limits
+from tests.db.samples.made_up import MIDNIGHT
+from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, row, samples, stray
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from meshfleet.db.samples.retention import Retention
+    from tests.db.samples.trial import Trial
+
+pytestmark = pytest.mark.anyio
+
+PROPERTY, MEASUREMENT, EVENT = SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT
+LINK = SampleKind.LINK
+ALIKE: Retention = {int(kind): 10 * DAY for kind in SampleKind}
+"""Every kind for ten days."""
+
+
+def leaves(connection: Connection) -> int:
+    """How many partitions have samples of a day."""
+    query = "SELECT count(*) FROM pg_partition_tree('sample') WHERE isleaf"
+    return int(connection.exec_driver_sql(query).scalar_one())
+
+
+def places(trial: Trial) -> int:
+    """How many files or partitions there are."""
+    return len(trial.names) if trial.database.is_sqlite else trial.database.read_now(leaves)
+
+
+async def at(trial: Trial, now: int) -> list[int]:
+    """The times of what is there when the store was tended at a moment."""
+    trial.now = now
+    await trial.tend()
+    return await trial.times()
+
+
+async def test_a_day_goes_as_a_whole_when_its_end_is_old_enough(trial: Trial) -> None:
+    trial.reopen(retention=ALIKE)
+    times = [MIDNIGHT - 1, MIDNIGHT, MIDNIGHT + DAY - 1, MIDNIGHT + DAY]
+    trial.put({DEVICE: [row(time) for time in times], OTHER: [row(MIDNIGHT)]})
+    assert await at(trial, MIDNIGHT) == times
+    assert places(trial) == 3
+    assert await at(trial, MIDNIGHT + 10 * DAY - 1) == times
+    trial.reopen()
+    assert await at(trial, MIDNIGHT + 10 * DAY) == times[1:]
+    trial.reopen()
+    assert await at(trial, MIDNIGHT + 11 * DAY - 1) == times[1:]
+    trial.reopen()
+    assert await at(trial, MIDNIGHT + 11 * DAY) == times[3:]
+    assert await trial.times(OTHER) == []
+    assert places(trial) == 1
+    if trial.database.is_sqlite:
+        assert trial.names == trial.registered
+
+
+async def test_each_kind_goes_when_it_is_old_enough_and_some_never(trial: Trial) -> None:
+    trial.reopen(retention={PROPERTY: None, MEASUREMENT: 10 * DAY, EVENT: 20 * DAY, LINK: 5 * DAY})
+    rows = [row(NOON, kind=kind) for kind in SampleKind]
+    trial.put({DEVICE: rows})
+    await trial.tend()
+    kept = set(SampleKind)
+    for age, gone in ((5, LINK), (10, MEASUREMENT), (20, EVENT), (40_000, None)):
+        trial.now = MIDNIGHT + DAY + age * DAY
+        await trial.tend()
+        kept -= {gone} if gone is not None else set()
+        assert await trial.read() == samples(each for each in rows if each[1] in kept)
+    assert kept == {PROPERTY, SampleKind.MEASUREMENT_ERROR, SampleKind.HEARTBEAT}
+
+
+async def test_a_day_of_which_nothing_is_left_has_no_place_any_more(files: Trial) -> None:
+    files.reopen(retention={MEASUREMENT: DAY, PROPERTY: None})
+    files.put({DEVICE: [row(NOON)]})
+    for day in range(5):
+        await at(files, NOON + day * DAY)
+    assert (files.names, files.registered) == ([], [])
+
+
+async def test_without_a_word_about_it_everything_is_kept(trial: Trial) -> None:
+    trial.reopen(retention=dict.fromkeys(SampleKind))
+    trial.put({DEVICE: [row(0), stray(1), row(NOON)]})
+    for year in range(3):
+        assert await at(trial, NOON + year * 40_000 * DAY) == [0, 1, NOON]
+
+
+async def test_late_samples_of_a_day_that_is_cleaned_already_go_as_well(trial: Trial) -> None:
+    trial.reopen(retention={MEASUREMENT: DAY})
+    trial.put({DEVICE: [row(NOON), row(NOON, kind=PROPERTY)]})
+    assert await at(trial, NOON + 5 * DAY) == [NOON]
+    trial.put({DEVICE: [row(NOON + 1), row(NOON + 2, kind=PROPERTY)]})
+    await at(trial, NOON + 6 * DAY)
+    assert await at(trial, NOON + 7 * DAY) == [NOON, NOON + 2]
+
+
+async def test_late_samples_of_a_day_that_went_go_as_well(trial: Trial) -> None:
+    trial.reopen(retention=ALIKE)
+    trial.put({DEVICE: [row(NOON)]})
+    assert await at(trial, NOON + 20 * DAY) == []
+    trial.put({DEVICE: [row(NOON + 1), row(NOON + 19 * DAY)]})
+    assert await trial.times() == [NOON + 1, NOON + 19 * DAY]
+    assert await at(trial, NOON + 21 * DAY) == [NOON + 19 * DAY]
+
+
+@pytest.mark.parametrize("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
+async def test_the_age_of_a_stray_counts_from_when_it_came(trial: Trial, time: int) -> None:
+    trial.reopen(retention={MEASUREMENT: 10 * DAY})
+    trial.put({DEVICE: [stray(time), stray(time, kind=PROPERTY)]})
+    assert await at(trial, NOON) == [time, time]
+    trial.reopen()
+    assert await at(trial, NOON + 10 * DAY - 1) == [time, time]
+    trial.reopen()
+    assert await at(trial, NOON + 10 * DAY) == [time]
+    assert [each.kind for each in await trial.read()] == [PROPERTY]
+
+
+async def test_merging_strays_lets_none_go_too_early(files: Trial) -> None:
+    files.reopen(limits=Limits(full=1, fan=2), retention=ALIKE)
+    for day in range(8):
+        files.put({DEVICE: [stray(day)]})
+        await at(files, NOON + day * DAY)
+    assert await at(files, NOON + 10 * DAY - 1) == list(range(8))
+    assert set(await at(files, NOON + 17 * DAY - 1)) >= {7}
+    assert await at(files, NOON + 17 * DAY) == []
+    assert files.names == []
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.sampled_from(SampleKind)), max_size=8),
+    st.fixed_dictionaries({kind: st.none() | st.integers(0, 8) for kind in SampleKind}),
+    st.lists(st.integers(1, 60), min_size=1, max_size=4),
+)
+async def test_exactly_what_is_too_old_goes(
+    files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+) -> None:
+    def clear(connection: Connection) -> None:
+        for table in ("sample_segment", "sample_journal"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 # our own names
+
+    files.database.write_now(clear)
+    files.now = MIDNIGHT
+    retention = {kind: None if kept is None else kept * DAY for kind, kept in days.items()}
+    files.reopen(retention=retention, limits=Limits(full=1, fan=2))
+    for day, kind in rows:
+        files.put({DEVICE: [row(MIDNIGHT + day * DAY, kind=kind)]})
+        await files.tend()
+    for step in steps:
+        await files.tend(after=step * 6 * HOUR)
+        expected = {
+            (day, kind)
+            for day, kind in rows
+            if (kept := retention[kind]) is None or MIDNIGHT + (day + 1) * DAY + kept > files.now
+        }
+        found = [((each.time - MIDNIGHT) // DAY, each.kind) for each in await files.read()]
+        assert found == sorted(expected)

@@ -1,0 +1,183 @@
+"""A full head, and disks that fail: writers wait, nothing is lost, nothing is left lying about."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.db.samples import segments
+from meshfleet.db.samples.in_files import Limits
+from meshfleet.errors import DatabaseUnavailable
+from tests.db.samples.trial import DAY, DEVICE, NOON, SMALL, row, stray
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from tests.db.samples.trial import Trial
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 30.0
+"""Seconds until something must have happened; reached only when it is broken."""
+
+
+def fill(trial: Trial, count: int) -> list[int]:
+    """Put that many samples, two for each day; gives their times."""
+    times = [NOON + step * DAY // 2 for step in range(count)]
+    for time in times:
+        trial.put({DEVICE: [row(time)]})
+    return times
+
+
+async def is_free(trial: Trial) -> bool:
+    """Whether a writer may go on at once."""
+    waiting = asyncio.create_task(trial.store.room())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    free = waiting.done()
+    waiting.cancel()
+    return free
+
+
+async def test_writers_wait_while_the_head_is_full_and_go_on_when_it_was_written_out(files: Trial) -> None:
+    files.reopen(limits=Limits(full=2))
+    fill(files, 3)
+    assert await is_free(files)
+    times = fill(files, 4)[:3]
+    waiting = asyncio.create_task(files.store.room())
+    assert not await is_free(files)
+    await files.tend()
+    await asyncio.wait_for(waiting, PATIENCE)
+    assert await is_free(files)
+    assert (await files.times())[:3] == times
+    assert files.count("sample_journal") == 0
+
+
+async def test_a_head_with_few_large_samples_is_full_as_well(files: Trial) -> None:
+    files.reopen(limits=Limits(size=2000))
+    files.put({DEVICE: [row(NOON, raw=bytes(1500))]})
+    await files.tend()
+    assert (files.names, await is_free(files)) == ([], True)
+    files.put({DEVICE: [row(NOON + 1, raw=bytes(1500)), row(NOON + 2, raw=bytes(1500))]})
+    assert not await is_free(files)
+    await files.tend()
+    assert (len(files.names), await is_free(files)) == (1, True)
+    assert await files.times() == [NOON, NOON + 1, NOON + 2]
+
+
+async def test_writers_never_wait_for_tables(tables: Trial) -> None:
+    fill(tables, 3)
+    assert await is_free(tables)
+
+
+async def test_a_head_that_is_not_full_is_written_out_after_a_day(files: Trial) -> None:
+    files.reopen(limits=Limits())
+    times = fill(files, 3)
+    await files.tend(after=DAY - 1)
+    assert (files.names, files.count("sample_journal")) == ([], 3)
+    await files.tend(after=1)
+    assert (len(files.names), files.count("sample_journal")) == (2, 0)
+    assert await files.times() == times
+
+
+async def test_segments_become_fewer_and_larger(files: Trial) -> None:
+    files.reopen(limits=Limits(full=1, fan=3))
+    for step in range(27):
+        files.put({DEVICE: [row(NOON + step)]})
+        await files.tend()
+        assert len(files.names) <= 6
+    assert len(files.names) == 1
+    assert await files.times() == [NOON + step for step in range(27)]
+
+
+# --- Disks that fail ---
+
+
+async def test_a_full_disk_loses_nothing_and_is_not_made_fuller(
+    files: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.reopen(limits=Limits(full=2, fan=100))
+    with monkeypatch.context() as full:
+        # A file of one page: SQLite says of it what it says of a full disk.
+        full.setattr(segments, "_UNSAFE", (*segments._UNSAFE, "max_page_count = 1"))  # noqa: SLF001
+        times = fill(files, 4)
+        for _ in range(3):
+            with pytest.raises(sqlite3.OperationalError, match="full"):
+                await files.tend()
+            assert files.names == []
+            assert not await is_free(files)
+            assert await files.times() == times
+        files.put({DEVICE: [stray(NOON - 1)]})
+        assert await files.times() == [NOON - 1, *times]
+        files.reopen()
+        assert await files.times() == [NOON - 1, *times]
+        with pytest.raises(sqlite3.OperationalError):
+            await files.tend()
+    await files.tend()
+    assert await is_free(files)
+    assert await files.times() == [NOON - 1, *times]
+    assert (files.names, files.count("sample_journal")) == (files.registered, 0)
+
+
+async def test_a_folder_that_vanished_loses_nothing_of_the_head(files: Trial) -> None:
+    times = fill(files, 4)
+    files.folder.rmdir()
+    files.folder.write_text("in the way")
+    for _ in range(2):
+        with pytest.raises(OSError, match="Not a directory"):
+            await files.tend()
+        assert await files.times() == times
+    files.folder.unlink()
+    files.folder.mkdir()
+    await files.tend()
+    files.reopen()
+    assert await files.times() == times
+
+
+def _rename(connection: Connection, name: str, new: str) -> None:
+    connection.exec_driver_sql(f"ALTER TABLE {name} RENAME TO {new}")
+
+
+async def test_files_that_the_database_could_not_be_told_of_are_made_only_once(files: Trial) -> None:
+    times = fill(files, 4)
+    files.database.write_now(_rename, "sample_segment", "away")
+    for _ in range(3):
+        with pytest.raises(DatabaseUnavailable):
+            await files.tend()
+        assert len(files.names) == 3
+        assert await files.times() == times
+    files.database.write_now(_rename, "away", "sample_segment")
+    await files.tend()
+    assert (files.names, files.count("sample_journal")) == (files.registered, 0)
+    assert await files.times() == times
+
+
+async def test_segments_that_could_not_be_replaced_are_merged_only_once(files: Trial) -> None:
+    for step in range(3):
+        files.put({DEVICE: [row(NOON + step)]})
+        await files.tend()
+    files.reopen(limits=SMALL._replace(fan=3))
+    files.database.write_now(_rename, "sample_segment", "away")
+    for _ in range(3):
+        with pytest.raises(DatabaseUnavailable):
+            await files.tend()
+        assert len(files.names) == 4
+        assert await files.times() == [NOON, NOON + 1, NOON + 2]
+    files.database.write_now(_rename, "away", "sample_segment")
+    await files.tend()
+    assert len(files.names) == 1
+    assert files.names == files.registered
+    assert await files.times() == [NOON, NOON + 1, NOON + 2]
+
+
+# --- Who can read them ---
+
+
+async def test_only_the_owner_can_read_the_folder_and_its_files(files: Trial) -> None:
+    fill(files, 4)
+    await files.tend()
+    assert files.folder.stat().st_mode & 0o777 == 0o700
+    assert {place.stat().st_mode & 0o777 for place in files.folder.iterdir()} == {0o600}
