@@ -28,6 +28,7 @@ class Guests:
         """Whether one of these, whom nobody has looked for since, was claimed a moment ago."""
         if strangers <= self.turned_away:
             return False
+        before = self.turned_away
         await self.look(database)
-        self.turned_away = strangers - self.known
+        self.turned_away = (before | strangers) - self.known
         return bool(strangers & self.known)

@@ -161,6 +161,8 @@ class Ingest:
                 await self.flush()
             except DatabaseUnavailable as exc:
                 _log.warning("what was coalesced cannot be written, it is kept: %s", exc)
+            except DBAPIError as exc:
+                _log.error("the database refuses what was coalesced: %s", type(exc.orig).__name__)
 
     async def _keep_tending(self) -> None:
         pause = _PAUSE

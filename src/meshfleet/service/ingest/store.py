@@ -34,8 +34,9 @@ _KNOWN: Final = (
 )
 _REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, payload) VALUES (?, ?, ?, ?, ?)"
 
-_LOYAL_FOR: Final = 60_000
-"""Milliseconds: a device that several gateways hear stays with one of them for as long as that hears it."""
+_LOYAL_FOR: Final = 150_000
+"""Milliseconds: a device that several gateways hear stays with one of them for as long as that hears it; most
+report every minute."""
 
 
 def write_draft(connection: Connection, draft: Draft, kept: Sequence[Reject]) -> int | None:
