@@ -251,28 +251,31 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Something was read."""
-        self.data_received(bytes(self._buffer[:nbytes]))
+        """Something was read; mostly one message, which takes the shortest way."""
+        data = bytes(self._buffer[:nbytes])
+        session = self.session
+        if session is not None and self._early is None and not self._closed:
+            message = self._parser.message(data)
+            if message is not None:
+                self.heard = True
+                self._desk.publish(self, session, (message,), nbytes)
+                self._left -= 1
+                if self._left < 0:
+                    self._slow_down()
+                return
+        self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what came."""
         if self._closed:
             return
         parser, session = self._parser, self.session if self._early is None else None
-        if session is not None:
-            if (message := parser.message(data)) is not None:
-                self.heard = True
-                self._desk.publish(self, session, (message,), len(data))
-                self._left -= 1
-                if self._left < 0:
-                    self._slow_down()
-                return
-            if landed := parser.pubacks(data):
-                self.heard = True
-                self._left -= len(landed) - session.acknowledged(landed)
-                if self._left < 0:
-                    self._slow_down()
-                return
+        if session is not None and (landed := parser.pubacks(data)):
+            self.heard = True
+            self._left -= len(landed) - session.acknowledged(landed)
+            if self._left < 0:
+                self._slow_down()
+            return
         packets = parser.feed(data)
         if session is not None:
             self._take(session, packets, len(data))

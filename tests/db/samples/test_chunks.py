@@ -52,7 +52,7 @@ def test_a_chunk_may_be_of_any_length(count: int) -> None:
 @given(some_rows)
 def test_what_is_packed_is_unpacked_the_same(rows: list[Row]) -> None:
     given_samples = samples(rows)
-    assert [each for _, _, data in pack(given_samples) for each in unpack(data)] == given_samples
+    assert [each for _, _, data in pack(given_samples) for each in unpack(bytes(data))] == given_samples
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST - 1, MOST, MOST + 1, 3 * MOST])
@@ -60,7 +60,7 @@ def test_packs_are_as_long_as_they_may_be_and_tell_their_times(count: int) -> No
     packs = list(pack(samples(row(time) for time in range(count))))
     assert len(packs) == -(-count // MOST)
     for index, (first, last, data) in enumerate(packs):
-        times = [each.time for each in unpack(data)]
+        times = [each.time for each in unpack(bytes(data))]
         assert times == list(range(index * MOST, min(count, (index + 1) * MOST)))
         assert (first, last) == (times[0], times[-1])
 
@@ -95,7 +95,7 @@ def test_a_chunk_of_the_head_says_when_its_samples_can_be_from() -> None:
     for day in head.days:
         for device, part, first, last, data in head.chunks(day):
             assert (device, part) == (DEVICE, 0)
-            assert all(first <= each.time <= last for each in unpack(data))
+            assert all(first <= each.time <= last for each in unpack(bytes(data)))
             assert day is None or (first // DAY, last // DAY) == (day, day)
 
 

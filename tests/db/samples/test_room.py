@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -171,6 +171,26 @@ async def test_segments_that_could_not_be_replaced_are_merged_only_once(files: T
     assert len(files.names) == 1
     assert files.names == files.registered
     assert await files.times() == [NOON, NOON + 1, NOON + 2]
+
+
+async def test_what_was_committed_without_an_answer_is_done_again_and_there_once(
+    files: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = fill(files, 4)
+    real = files.database.write
+
+    async def lose_the_answer(*args: Any) -> None:
+        await real(*args)
+        raise DatabaseUnavailable("nobody knows whether it was committed")
+
+    with monkeypatch.context() as silent:
+        silent.setattr(files.database, "write", lose_the_answer)
+        with pytest.raises(DatabaseUnavailable):
+            await files.tend()
+    assert await files.times() == times
+    await files.tend()
+    assert await files.times() == times
+    assert (len(files.names), files.names) == (3, files.registered)
 
 
 # --- Who can read them ---

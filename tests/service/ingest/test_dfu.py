@@ -117,7 +117,7 @@ async def test_dfu_reports_are_no_samples_and_no_minutes(intake: Intake) -> None
 
 
 async def test_a_device_in_dfu_mode_follows_to_another_gateway(intake: Intake) -> None:
-    await intake.settle(heartbeat(T - 2 * MINUTE))
+    await intake.settle(heartbeat(T - 3 * MINUTE))
     assert intake.gateway() == A
     await intake.settle(dfu(T, device=ABOVE, gateway=B))
     assert intake.gateway() == B

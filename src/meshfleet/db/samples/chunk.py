@@ -30,6 +30,13 @@ _encode = _encoder.encode
 _decode = msgspec.msgpack.Decoder(list[Sample]).decode
 
 
+ChunkRow = tuple[int, int, int, int, bytearray]
+"""Device, part, the times of the first and the last sample, and the samples; as a segment has it.
+
+As a bytearray: for bytes, SQLite's driver first looks for somebody who would make something else of them.
+"""
+
+
 class Chunk:
     """A chunk that grows."""
 
@@ -49,8 +56,13 @@ class Chunk:
         return len(data) - before
 
     def __bytes__(self) -> bytes:
+        return bytes(self.data)
+
+    @property
+    def data(self) -> bytearray:
+        """Itself, which may still grow."""
         self._data[1:5] = self.count.to_bytes(4)
-        return bytes(self._data)
+        return self._data
 
 
 def unpack(chunk: bytes) -> list[Sample]:
@@ -58,11 +70,11 @@ def unpack(chunk: bytes) -> list[Sample]:
     return _decode(chunk)
 
 
-def pack(samples: Iterable[Sample]) -> Iterator[tuple[int, int, bytes]]:
+def pack(samples: Iterable[Sample]) -> Iterator[tuple[int, int, bytearray]]:
     """Chunks of samples that are in order, with the times of the first and the last of each."""
     source = iter(samples)
     while part := list(islice(source, MOST)):
-        yield part[0].time, part[-1].time, _encode(part)
+        yield part[0].time, part[-1].time, bytearray(_encode(part))
 
 
 def unique(samples: Iterable[Sample], *, newest_first: bool = False) -> list[Sample]:

@@ -13,6 +13,7 @@ from meshfleet.db.samples.sample import DAY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from meshfleet.db.samples.chunk import ChunkRow
     from meshfleet.db.samples.sample import Row, Rows
 
 Day = int | None
@@ -57,12 +58,12 @@ class Head:
             chunk = chunks[device] = Chunk()
         return chunk
 
-    def chunks(self, day: Day) -> Iterator[tuple[int, int, int, int, bytes]]:
+    def chunks(self, day: Day) -> Iterator[ChunkRow]:
         """The chunks of a day as a segment has them: samples as they came, without order."""
         first, last = (_FIRST, _LAST) if day is None else (day * DAY, (day + 1) * DAY - 1)
         chunks = self.days[day]
         for device in sorted(chunks):
-            yield device, 0, first, last, bytes(chunks[device])
+            yield device, 0, first, last, chunks[device].data
 
     def count(self, day: Day) -> int:
         """How many samples a day has."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db.database import Database
+    from meshfleet.db.samples.chunk import ChunkRow
     from meshfleet.db.samples.head import Day
     from meshfleet.db.samples.retention import Retention
     from meshfleet.db.samples.sample import Rows, Sample, Use, Wanted
@@ -221,7 +222,7 @@ class SamplesInFiles:
         written_at = max(each.written_at for each in old)
         return Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at)
 
-    async def _make(self, chunks: Iterable[segments.ChunkRow]) -> int:
+    async def _make(self, chunks: Iterable[ChunkRow]) -> int:
         """Write a file, and give its number."""
         number, self._next = self._next, self._next + 1
         place = segments.path(self._folder, number)
@@ -229,7 +230,7 @@ class SamplesInFiles:
         await work(self._keeper, segments.write, place, self._unless_closed(chunks))
         return number
 
-    def _unless_closed(self, chunks: Iterable[segments.ChunkRow]) -> Iterator[segments.ChunkRow]:
+    def _unless_closed(self, chunks: Iterable[ChunkRow]) -> Iterator[ChunkRow]:
         """Nobody waits for a file that is made in order to be of use later."""
         for chunk in chunks:
             if self._is_closed:

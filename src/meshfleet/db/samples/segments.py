@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meshfleet.db.samples.chunk import pack, unique, unpack
+from meshfleet.db.samples.chunk import ChunkRow, pack, unique, unpack
 from meshfleet.errors import FleetError
 
 if TYPE_CHECKING:
@@ -68,10 +68,6 @@ class SamplesDamaged(FleetError):
     def __init__(self, place: Path, reason: Exception) -> None:
         super().__init__(f"samples in {place.name} cannot be read: {reason}")
         self.place = place
-
-
-ChunkRow = tuple[int, int, int, int, bytes]
-"""A row of the table."""
 
 
 def path(folder: Path, number: int) -> Path:

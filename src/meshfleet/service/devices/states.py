@@ -98,9 +98,9 @@ def update(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -
 
 
 def update_heard(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """The same for `reported_at` and `gateway_at` in one: devices were heard through their own gateways.
+    """The same for what most reports tell: devices are in no special mode, and their own gateways hear them.
 
-    Each row has the device, the time, the mode, and the time again.
+    Each row has the device and, twice, the time.
     """
     if rows:
         bulk.update(connection, device_state, _HEARD, rows)
@@ -116,4 +116,6 @@ def _condition(time: str) -> str:
 _UPDATES: Final = {
     time: bulk.Update(("device", time, *parts), _condition(time)) for time, parts in _PARTS.items()
 }
-_HEARD: Final = bulk.Update(("device", "reported_at", "boot_mode", "gateway_at"), _condition("reported_at"))
+_HEARD: Final = bulk.Update(
+    ("device", "reported_at", "gateway_at"), _condition("reported_at"), cleared=("boot_mode",)
+)

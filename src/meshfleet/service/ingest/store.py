@@ -112,22 +112,26 @@ def _sightings(notes: Notes, present: Mapping[int, _Present]) -> Iterator[Sighti
 
 def _write_states(connection: Connection, notes: Notes, present: Mapping[int, _Present]) -> None:
     """What changes often, part by part."""
-    here, elsewhere, statuses, radios, batteries = [], [], [], [], []
+    usual, others, belonging, statuses, radios, batteries = [], [], [], [], [], []
     for device, note in notes.items():
         at = note.heard_at
-        mode = "dfu" if note.dfu_at >= note.at else None
-        if present.get(device, _NOBODY).is_loyal_to_another(note):
-            elsewhere.append((device, at, mode))
+        is_here = not present.get(device, _NOBODY).is_loyal_to_another(note)
+        is_in_dfu = note.dfu_at >= note.at
+        if is_here and not is_in_dfu:
+            usual.append((device, at, at))
         else:
-            here.append((device, at, mode, at))
+            others.append((device, at, "dfu" if is_in_dfu else None))
+            if is_here:
+                belonging.append((device, at))
         if known(note.status_at) is not None:
             statuses.append((device, note.status_at, note.status))
         if known(note.radio_at) is not None:
             radios.append((device, note.radio_at, note.parent, note.rssi))
         if note.facts is not None and BATTERY in note.facts:
             batteries.append((device, *note.facts[BATTERY]))
-    states.update_heard(connection, here)
-    states.update(connection, "reported_at", elsewhere)
+    states.update_heard(connection, usual)
+    states.update(connection, "reported_at", others)
+    states.update(connection, "gateway_at", belonging)
     states.update(connection, "status_at", statuses)
     states.update(connection, "radio_at", radios)
     states.update(connection, "battery_at", batteries)

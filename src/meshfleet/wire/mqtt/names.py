@@ -61,8 +61,13 @@ def read_topic(raw: bytes, field: str = "PUBLISH topic") -> str:
     """Decode a topic name."""
     topic = KNOWN.get(raw)
     if topic is None:
-        topic = read_text(raw, field)
-        check_topic(topic, field)
+        # A fleet may have more topics than anybody remembers: no call more than is needed.
+        if not raw or b"+" in raw or b"#" in raw or b"\0" in raw:
+            check_topic(read_text(raw, field), field)
+        try:
+            topic = raw.decode()
+        except UnicodeDecodeError:
+            return read_text(raw, field)
         if len(KNOWN) < _REMEMBERED or not hash(topic) & _RARELY:
             _remember(topic, raw)
     return topic
