@@ -59,6 +59,7 @@
     │   └── TooManyAttempts       says when to try again
     ├── Unavailable               what the service stands on is missing; another try may help
     │   └── DatabaseUnavailable
+    ├── SamplesDamaged            a file with samples is not as it was written
     ├── UnusableDatabase          too old, too new, or without what we need
     ├── UnusableAddress           nobody can listen there
     ├── UnusableFolder            the data directory is not ours, or in use
@@ -108,6 +109,7 @@ from meshfleet.errors.service import (
     NotFound,
     NotLoggedIn,
     Refused,
+    SamplesDamaged,
     StillClaimed,
     TooManyAttempts,
     TooSlow,
@@ -191,6 +193,7 @@ __all__ = [
     "PacketTooLarge",
     "PayloadTooLarge",
     "Refused",
+    "SamplesDamaged",
     "ServiceRefused",
     "StillClaimed",
     "SubscriptionRefused",

@@ -8,6 +8,7 @@ from meshfleet.errors.root import FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 class Refused(FleetError):
@@ -174,3 +175,13 @@ class WrongSettings(FleetError):
 
     def __str__(self) -> str:
         return "\n".join(f"{field}: {message}" for field, message in self.faults)
+
+
+class SamplesDamaged(FleetError):
+    """A file with samples is not as it was written: the disk, or somebody, has changed it."""
+
+    code = "samples-damaged"
+
+    def __init__(self, place: Path, reason: Exception) -> None:
+        super().__init__(f"samples in {place.name} cannot be read: {reason}")
+        self.place = place

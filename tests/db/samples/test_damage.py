@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.db.samples.in_files import Limits
-from meshfleet.db.samples.segments import SamplesDamaged
+from meshfleet.errors import SamplesDamaged
 from tests.db.samples.trial import DAY, DEVICE, NOON, OTHER, row
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from meshfleet.db.samples.head import Head
 from meshfleet.db.samples.retention import expired_kinds, kinds_of
 from meshfleet.db.samples.sample import ALL_KINDS, DAY, More, Result
 from meshfleet.db.samples.scan import scan
-from meshfleet.db.samples.segments import Gone, SamplesDamaged, Segment
+from meshfleet.db.samples.segments import Gone, Segment
+from meshfleet.errors import SamplesDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

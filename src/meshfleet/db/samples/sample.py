@@ -113,7 +113,10 @@ Result = TypeVar("Result")
 
 
 Use: TypeAlias = Callable[[Iterator[Sample]], Result]
-"""What is done with samples, in a thread. They come one by one, in order, each once."""
+"""What is done with samples, in a thread. They come one by one, in order, each once.
+
+It may be done again from the beginning, when something moved while it was done.
+"""
 
 
 class SampleStore(Protocol):

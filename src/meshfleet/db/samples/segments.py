@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from meshfleet.db.samples.chunk import ChunkRow, pack, unique, unpack
-from meshfleet.errors import FleetError
+from meshfleet.errors import SamplesDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,16 +57,6 @@ class Gone(Exception):
 
     def __init__(self, place: Path) -> None:
         super().__init__(f"{place.name} is gone")
-        self.place = place
-
-
-class SamplesDamaged(FleetError):
-    """A segment is not as it was written: the disk, or somebody, has changed it."""
-
-    code = "samples-damaged"
-
-    def __init__(self, place: Path, reason: Exception) -> None:
-        super().__init__(f"samples in {place.name} cannot be read: {reason}")
         self.place = place
 
 
