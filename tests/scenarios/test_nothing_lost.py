@@ -111,7 +111,8 @@ async def test_a_device_that_reported_once_before_a_kill_is_known_with_its_sampl
     await asyncio.to_thread(service.kill)
     await service.hang_up()
     await asyncio.to_thread(service.start)
-    await until(lambda: samples(service, "02005e0000bb") == 1)
+    await until(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-02005e0000bb")["items"])
+    assert samples(service, "02005e0000bb") == 1
 
 
 def _measurement(gateway: str, device: str, value: bytes, packet_id: int = 1) -> Publish:
