@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from argon2 import PasswordHasher
 
 from bench import broker_clients as clients
+from meshfleet.broker import own
 from meshfleet.db import bulk, open_database
 from meshfleet.db.samples import open_samples
 from meshfleet.db.tables import account, gateway
@@ -72,6 +73,7 @@ async def serve(port: int) -> None:
             database,
             settings,
             consumer=Counting(database),
+            owner=database.write_now(own),
             reception=api.reception,
             figures=api.figures,
             now=clock.now,

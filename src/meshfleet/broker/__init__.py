@@ -27,7 +27,7 @@ from meshfleet.broker.access import Access, Account, Kind
 from meshfleet.broker.broker import Broker
 from meshfleet.broker.door import Door, NotAdmitted
 from meshfleet.broker.journal import Batch, Consumer
-from meshfleet.broker.store import Saved, load, own
+from meshfleet.broker.store import Saved, check_owner, load, own
 
 __all__ = [
     "Access",
@@ -39,6 +39,7 @@ __all__ = [
     "Kind",
     "NotAdmitted",
     "Saved",
+    "check_owner",
     "load",
     "own",
 ]

@@ -54,7 +54,7 @@ def own(connection: Connection) -> bytes:
 def check_owner(connection: Connection, token: bytes) -> None:
     """See that the tables are still ours, and stay so until the end of the transaction."""
     if connection.execute(select(broker_owner.c.token).with_for_update(read=True)).scalar() != token:
-        raise UnusableDatabase("another Meshfleet has taken over the broker on this database")
+        raise UnusableDatabase("another Meshfleet has taken over: it takes reports into this database")
 
 
 def load(connection: Connection) -> Saved:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from meshfleet.broker import own
 from meshfleet.db.samples import SampleKind, open_samples
-from meshfleet.errors import UnusableDatabase
+from meshfleet.errors import FleetError, UnusableDatabase
 from meshfleet.service import clock
 from meshfleet.service.ingest.guests import Guests
 from meshfleet.service.ingest.ingest import Ingest
@@ -28,6 +29,9 @@ _TAKER: Final = 0x6D717474
 """Any number, as long as no other lock on the database has it."""
 
 _SECOND: Final = 1000
+
+_GRACE: Final = 5.0
+"""Seconds to write what is left at the end."""
 
 
 def samples_of(database: Database, settings: Settings) -> SampleStore:
@@ -57,20 +61,43 @@ async def take_reports(
         return
     with contextlib.ExitStack() as stack:
         await asyncio.to_thread(stack.enter_context, _only_taker(database))
-        guests = None if settings.outside is None else Guests(welcome=settings.autoclaim)
-        ingest = Ingest(database, samples, prefix=settings.topic_prefix, guests=guests, now=clock.now)
+        owner = await database.write(own)
+        ingest = Ingest(
+            database,
+            samples,
+            prefix=settings.topic_prefix,
+            guests=None if settings.outside is None else Guests(welcome=settings.autoclaim),
+            owner=None if database.is_sqlite else owner,
+            now=clock.now,
+        )
         await ingest.restore()
         api.figures.show_ingest(ingest.figures)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(ingest.run(), name="ingest")
-            if settings.outside is None:
-                await _serve(database, settings, api, ingest, entrances)
-            else:
-                await _listen(database, settings, api, ingest, settings.outside)
+        api.readiness.watch(ingest)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(ingest.run(), name="ingest")
+                if settings.outside is None:
+                    await _serve(database, settings, api, ingest, entrances, owner)
+                else:
+                    await _listen(database, settings, api, ingest, settings.outside)
+        finally:
+            await _end(ingest)
 
 
-async def _serve(
-    database: Database, settings: Settings, api: Api, ingest: Ingest, entrances: Sequence[Entrance]
+async def _end(ingest: Ingest) -> None:
+    """Write what is left. If that cannot be, the next start finds it in the journal."""
+    with contextlib.suppress(FleetError, TimeoutError):
+        async with asyncio.timeout(_GRACE):
+            await ingest.flush()
+
+
+async def _serve(  # noqa: PLR0913, PLR0917 # all that there is
+    database: Database,
+    settings: Settings,
+    api: Api,
+    ingest: Ingest,
+    entrances: Sequence[Entrance],
+    owner: bytes,
 ) -> None:
     """Run the embedded broker."""
     endpoint = await asyncio.to_thread(
@@ -78,6 +105,7 @@ async def _serve(
         database,
         settings,
         consumer=ingest,
+        owner=owner,
         reception=api.reception,
         figures=api.figures,
         now=clock.now,

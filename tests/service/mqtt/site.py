@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Self
 
+from meshfleet.broker import own
 from meshfleet.service.mqtt.endpoint import Endpoint
 from meshfleet.service.mqtt.listeners import Entrance
 from meshfleet.settings import Settings
@@ -42,6 +43,7 @@ class Site:
             house.database,
             settings or Settings(),
             consumer=Recorder(house.database),
+            owner=house.database.write_now(own),
             reception=house.reception,
             figures=house.figures,
             now=house.clock,

@@ -28,7 +28,7 @@ async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) ->
         viewer = await stage.stranger()
         viewer.send(connect("viewer", clean=False))
         await stage.until(lambda: stage.broker.trouble is not None)
-        with pytest.raises(Unavailable, match="no reports are taken: the disk is full"):
+        with pytest.raises(Unavailable, match="reports are not taken as they should be: the disk is full"):
             readiness.check()
         assert (await viewer.expect(Connack)).code == Accept.ACCEPTED
         readiness.check()

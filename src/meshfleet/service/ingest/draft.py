@@ -30,6 +30,7 @@ class Draft:
         "rows",
         "seen",
         "strangers",
+        "strays",
     )
 
     def __init__(self, now: int) -> None:
@@ -46,5 +47,7 @@ class Draft:
         """Gateways that were not known before."""
         self.strangers: set[int] = set()
         """Gateways that nobody has claimed, and that may not come by themselves."""
+        self.strays = 0
+        """How many times are not believed."""
         self.seen: list[str] = []
         """The kinds of all reports."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
+from meshfleet.broker import check_owner
 from meshfleet.errors import DatabaseUnavailable, UnstorableReport
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.draft import Draft
@@ -42,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 _SLICE: Final = 500
 """Messages that are read before others have their turn."""
+
+_PATIENCE: Final = 5.0
+"""Seconds that a batch waits for room."""
 
 _PAUSE: Final = 1.0
 """Seconds between two looks at what is to be done."""
@@ -87,18 +91,21 @@ class _Flush(NamedTuple):
 class Ingest:
     """Takes reports, whoever brings them."""
 
-    def __init__(  # by name
+    def __init__(  # noqa: PLR0913 # by name
         self,
         database: Database,
         samples: SampleStore,
         *,
         prefix: str,
         guests: Guests | None,
+        owner: bytes | None = None,
         now: Now,
     ) -> None:
+        """`owner` is the token of who takes reports, where several programs could."""
         self._database = database
         self._samples = samples
         self._guests = guests
+        self._owner = owner
         self._now = now
         self._reader = Reader(prefix, guests)
         self._quota = Quota()
@@ -111,6 +118,8 @@ class Ingest:
         self._flush: _Flush | None = None
         self._turn = asyncio.Lock()
         """What is written is seen by readers in the same order."""
+        self._unflushed: str | None = None
+        self._untended: str | None = None
         self.figures = Counts()
 
     async def restore(self) -> None:
@@ -124,11 +133,16 @@ class Ingest:
 
     async def take(self, batch: Batch) -> None:
         """Commit a batch; see `Consumer`."""
-        await self._samples.room()
+        await self._wait_for_room()
         try:
             await self._commit_what_is_taken(batch)
         except DBAPIError as exc:  # nobody knows what it means, so nobody loses a report for it
-            raise DatabaseUnavailable(f"the database fails: {type(exc.orig).__name__}") from exc
+            raise DatabaseUnavailable(f"the database fails: {_words(exc)}") from exc
+
+    @property
+    def trouble(self) -> str | None:
+        """What cannot be written besides batches, of which whoever brings them knows."""
+        return self._unflushed or self._untended
 
     async def run(self) -> None:
         """Write what is coalesced, and keep the store in order, until cancelled."""
@@ -159,10 +173,11 @@ class Ingest:
                 if self._guests is not None:
                     await self._guests.look(self._database)
                 await self.flush()
-            except DatabaseUnavailable as exc:
-                _log.warning("what was coalesced cannot be written, it is kept: %s", exc)
-            except DBAPIError as exc:
-                _log.error("the database refuses what was coalesced: %s", type(exc.orig).__name__)
+            except (DatabaseUnavailable, DBAPIError) as exc:
+                self._unflushed = f"what was coalesced cannot be written: {_words(exc)}"
+                _log.error("%s; it is kept", self._unflushed)
+            else:
+                self._unflushed = None
 
     async def _keep_tending(self) -> None:
         pause = _PAUSE
@@ -170,13 +185,22 @@ class Ingest:
             await asyncio.sleep(pause)
             try:
                 await self._samples.tend(self._now())
-            except (DatabaseUnavailable, OSError, sqlite3.Error) as exc:
-                _log.error("samples cannot be put in order, they stay where they are: %s", exc)
+            except (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error) as exc:
+                self._untended = f"samples cannot be put in order: {_words(exc)}"
+                _log.error("%s; they stay where they are", self._untended)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                pause = _PAUSE
+                self._untended, pause = None, _PAUSE
 
     # Inside
+
+    async def _wait_for_room(self) -> None:
+        """Not for ever without a word: whoever brings reports tells why they wait."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._samples.room()
+        except TimeoutError:
+            raise DatabaseUnavailable(self._untended or "samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
         draft = Draft(self._now())
@@ -206,7 +230,8 @@ class Ingest:
         """
         draft = await self._read(messages)
         try:
-            await self._database.write(self._try, draft)
+            async with self._turn:
+                await self._database.write(self._try, draft)
         except _OnlyTried:
             return {}
         except _REFUSALS as exc:
@@ -232,6 +257,7 @@ class Ingest:
             self._guests.known |= draft.newcomers
 
     def _write(self, connection: Connection, draft: Draft, batch: Batch, kept: Sequence[Reject]) -> _Numbers:
+        self._fence(connection)
         if batch.has_news:
             batch.record(connection)
         number = self._samples.write(connection, draft.rows, draft.now)
@@ -248,13 +274,12 @@ class Ingest:
         What samples tell of a device is only in memory until it is flushed. After a crash nobody would know a
         device that is new, and so nobody could ask for its samples.
         """
-        new = set()
-        for device in draft.rows.keys() - self._heard:
-            for time, _, _, _, gateway, _, _, more in draft.rows[device]:
-                if more is None or more.clock is None:
-                    draft.readings.append((ReadingKind.HEARD, device, gateway, time, None, 0, False))
-                    new.add(device)
-                    break
+        new = draft.rows.keys() - self._heard
+        for device in new:
+            rows = draft.rows[device]
+            believed = next((row for row in rows if row[7] is None or row[7].clock is None), None)
+            kind, row = (ReadingKind.MET, rows[0]) if believed is None else (ReadingKind.HEARD, believed)
+            draft.readings.append((kind, device, row[4], min(row[0], draft.now), None, 0, False))
         return new
 
     def _remember(self, draft: Draft, number: int | None) -> None:
@@ -265,8 +290,19 @@ class Ingest:
             self._newest = number
             self._rollups.add(number, draft.readings, draft.now)
 
+    def _fence(self, connection: Connection) -> None:
+        """Write nothing when another program has taken our place, as may be when a server was restarted."""
+        if self._owner is not None:
+            check_owner(connection, self._owner)
+
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
-        store.write_notes(connection, flush.notes)
+        self._fence(connection)
+        store.write_notes(connection, flush.notes, self._now())
         store.forget_readings(connection, flush.before)
         store.trim_rejects(connection)
         return self._samples.write(connection, flush.rows, self._now())
+
+
+def _words(exc: Exception) -> str:
+    """What went wrong, without the statement and its values."""
+    return type(exc.orig).__name__ if isinstance(exc, DBAPIError) else str(exc)

@@ -101,6 +101,8 @@ def learn(notes: Notes, readings: Iterable[Reading], now: int) -> None:
         note = notes.get(device)
         if note is None:
             note = notes[device] = Note(gateway)
+        if kind == ReadingKind.MET:
+            continue  # that there is a note says it all
         if kind == ReadingKind.DFU:
             note.hear_in_dfu(gateway, at)
             note.hear(other, value, at)

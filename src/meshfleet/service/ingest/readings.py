@@ -17,6 +17,8 @@ class ReadingKind(IntEnum):
     FACT = 3
     HEARD = 4
     """A device that was not heard before sent a sample."""
+    MET = 5
+    """The same, but nobody believes when."""
 
 
 Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]

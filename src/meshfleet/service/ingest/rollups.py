@@ -24,12 +24,16 @@ _MINUTE: Final = 60_000
 _GRACE: Final = 5_000
 """Milliseconds."""
 
+_AT_ONCE: Final = 50_000
+"""Minutes that are closed in one transaction."""
+
 
 class Minute(Struct, gc=False):
     """What was heard within a minute."""
 
     batch: int
     """The number of the oldest batch that is in it."""
+    opened_at: int
     touched_at: int
     gateway: int
     count: int = 0
@@ -84,18 +88,14 @@ class Rollups:
             key = (device, _ROLLED[kind], identifier, time - time % _MINUTE)
             minute = self._open.get(key)
             if minute is None:
-                minute = self._open[key] = Minute(batch, now, gateway)
-            minute.touched_at = now
+                minute = self._open[key] = Minute(batch, now, now, gateway)
             if not minute.has(time):
+                minute.touched_at = now
                 minute.add(time, value, unreachable=unreachable)
 
     def close(self, now: int) -> dict[int, list[Row]]:
-        """Take out the minutes that are over, as samples by device."""
-        over = [
-            key
-            for key, minute in self._open.items()
-            if key[3] + _MINUTE + _GRACE <= now and minute.touched_at + _GRACE <= now
-        ]
+        """Take out the minutes that are over, or some of them if they are many, as samples by device."""
+        over = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)][:_AT_ONCE]
         rows: dict[int, list[Row]] = {}
         for key in over:
             device, kind, identifier, begin = key
@@ -105,6 +105,12 @@ class Rollups:
     def oldest(self, otherwise: int) -> int:
         """The oldest batch that is needed if all is to be counted again."""
         return min((minute.batch for minute in self._open.values()), default=otherwise)
+
+
+def _is_over(begin: int, minute: Minute, now: int) -> bool:
+    """Whether a minute is closed. However late readings trickle in: what is open keeps the journal long."""
+    is_quiet = minute.touched_at + _GRACE <= now or minute.opened_at + _MINUTE + 2 * _GRACE <= now
+    return begin + _MINUTE + _GRACE <= now and is_quiet
 
 
 _ROLLED: Final[dict[int, int]] = {

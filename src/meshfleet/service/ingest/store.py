@@ -68,12 +68,14 @@ def trim_rejects(connection: Connection) -> None:
     connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {KEPT}")  # noqa: S608
 
 
-def write_notes(connection: Connection, notes: Notes) -> None:
+def write_notes(connection: Connection, notes: Notes, now: int) -> None:
     """Bring devices to what is newly known of them; those that are not known are added."""
     wanted = {number for device, note in notes.items() for number in _numbers(device, note)}
     present = {row[0]: _Present(*row[1:]) for row in bulk.pick(connection, _KNOWN, sorted(wanted))}
-    owned = _by_owner(notes, present)
-    registry.observe(connection, list(_sightings(owned, present)))
+    heard = {device: note for device, note in notes.items() if known(note.heard_at) is not None}
+    owned = _by_owner(heard, present)
+    met = {device: note for device, note in notes.items() if device not in heard and device not in present}
+    registry.observe(connection, [*_sightings(owned, present), *_meetings(met, now)])
     bulk.insert(
         connection,
         device_state,
@@ -108,6 +110,13 @@ def _sightings(notes: Notes, present: Mapping[int, _Present]) -> Iterator[Sighti
             yield Sighting(device=number_mac(device), at=note.heard_at, heard=False, gateway=gateway)
         if note.facts is not None:
             yield from _facts(device, note.facts)
+
+
+def _meetings(notes: Notes, now: int) -> Iterator[Sighting]:
+    """Devices that are known from now on, though nothing that they said is believed."""
+    for device, note in notes.items():
+        gateway = number_mac(note.gateway)
+        yield Sighting(device=number_mac(device), at=now, heard=False, gateway=gateway)
 
 
 def _write_states(connection: Connection, notes: Notes, present: Mapping[int, _Present]) -> None:

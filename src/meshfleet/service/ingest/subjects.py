@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from meshfleet.db.samples import NO_SEQ, Clock, More, SampleKind
+from meshfleet.errors import MalformedTime
 from meshfleet.service.ingest.facts import FACTS
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.values import from_json, raw_reader, to_json
@@ -20,6 +21,7 @@ from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.reports import DECODERS
+from meshfleet.wire.times import to_millis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     """Adds a payload, of a device and by a gateway, to a draft; raises a `WireError` if it cannot be read."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = to_millis(datetime.min.replace(tzinfo=UTC)), to_millis(datetime.max.replace(tzinfo=UTC))
+"""Times that can be written."""
 
 _WIDE, _SMALL = 2**31 - 1, 2**15 - 1
 """What the tables hold of a status and of an RSSI; none comes near it."""
@@ -152,6 +156,9 @@ def _keep(draft: Draft, device: int, row: Row) -> None:
 def _doubt(draft: Draft, device: int, row: Row) -> None:
     """Keep a sample whose time cannot be right, and mark it."""
     more = row[7]
+    if not _FIRST <= row[0] <= _LAST:  # an offset has moved it out of the calendar
+        raise MalformedTime("time", "lies outside of the calendar")
+    draft.strays += 1
     clock = Clock.FUTURE if row[0] > draft.now else Clock.PAST
     marked = More(clock=clock) if more is None else replace(more, clock=clock)
     draft.rows.setdefault(device, []).append((*row[:7], marked))
@@ -176,8 +183,10 @@ def _taking_heartbeats(topic: ReportTopic) -> Take:
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
         time, status = _millis(report.time), _narrow(report.status, _WIDE)
-        if draft.earliest <= time <= draft.latest:  # the others would decide state, which they must not
+        if draft.earliest <= time <= draft.latest:
             draft.readings.append((ReadingKind.HEARTBEAT, device, gateway, time, status, 0, False))
+        else:  # it would decide state, which it must not
+            _doubt(draft, device, (time, SampleKind.HEARTBEAT, 0, NO_SEQ, gateway, status, None, None))
 
     return take
 
@@ -190,6 +199,8 @@ def _taking_rssi(topic: ReportTopic) -> Take:
         time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi, _SMALL)
         if draft.earliest <= time <= draft.latest:
             draft.readings.append((ReadingKind.LINK, device, gateway, time, rssi, parent, report.unreachable))
+        else:
+            _doubt(draft, device, (time, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None))
 
     return take
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from meshfleet.broker import Broker, load, own
+from meshfleet.broker import Broker, load
 from meshfleet.service.mqtt.accepting import accept_clients
 from meshfleet.service.mqtt.complaints import Complaints
 from meshfleet.service.mqtt.doorkeeper import Doorkeeper
@@ -33,6 +33,7 @@ class Endpoint:
         settings: Settings,
         *,
         consumer: Consumer,
+        owner: bytes,
         reception: Reception,
         figures: Figures,
         now: Now,
@@ -45,7 +46,7 @@ class Endpoint:
             consumer=consumer,
             consumed=[Topics(settings.topic_prefix).reports()],
             limits=settings.limits,
-            owner=database.write_now(own),
+            owner=owner,
             saved=database.read_now(load),
             now=now,
             prefix=settings.topic_prefix,

@@ -106,4 +106,7 @@ class _IngestFigures(Collector):
                 family.add_metric([key], value)
             yield family
         yield CounterMetricFamily("meshfleet_samples", "Samples that were committed.", value=counts.samples)
+        yield CounterMetricFamily(
+            "meshfleet_strays", "Reports whose time is not believed.", value=counts.strays
+        )
         yield CounterMetricFamily("meshfleet_batches", "Transactions with reports.", value=counts.batches)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Taker(Protocol):
-        """Who takes reports: the embedded broker, or who listens to another one."""
+        """Who takes reports: the embedded broker or who listens to another one, and the ingest behind it."""
 
         @property
         def trouble(self) -> str | None:
@@ -21,13 +21,14 @@ class Readiness:
     """Knows what the service stands on, besides its database."""
 
     def __init__(self) -> None:
-        self._taker: Taker | None = None
+        self._takers: list[Taker] = []
 
     def watch(self, taker: Taker) -> None:
         """Who takes reports counts too from now on."""
-        self._taker = taker
+        self._takers.append(taker)
 
     def check(self) -> None:
         """Raise the reason if something is amiss."""
-        if self._taker is not None and self._taker.trouble is not None:
-            raise Unavailable(f"no reports are taken: {self._taker.trouble}")
+        for taker in self._takers:
+            if taker.trouble is not None:
+                raise Unavailable(f"reports are not taken as they should be: {taker.trouble}")
