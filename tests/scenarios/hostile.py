@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import select
 import socket
+import time
 from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connack, Publish
+from meshfleet.wire.times import write_millis
 from tests.cli.outside import PATIENCE
 from tests.service.mqtt.site import connect
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from tests.servers import Address
     from tests.service.mqtt.house import Credentials
 
-_TIME = '"2026-01-01T00:00:00.000Z"'
+
+def _now(ahead: int = 0) -> str:
+    """A time that is believed, as JSON: what is not, reaches no state; `ahead` are milliseconds."""
+    return f'"{write_millis(time.time_ns() // 1_000_000 + ahead)}"'
 
 
 class Vandal:
@@ -89,13 +94,16 @@ def _garbage(front: str, chance: random.Random) -> Iterator[tuple[str, str | byt
         yield f"{device}/measurement/8800", chance.randbytes(chance.randrange(200))
         yield f"{device}/heartbeat", chance.choice(['{"time":', "[]", "null", "{}", '"', "\ufeff{}"])
         for value in _VALUES:
-            yield f"{device}/property-decoded/odd", f'{{"time":{_TIME},"value":{value}}}'
+            yield f"{device}/property-decoded/odd", f'{{"time":{_now()},"value":{value}}}'
         for number in ("9" * 30, "-1", "1e400", "9" * 5000, "true", "1.5", '"\\ud800"'):
-            yield f"{device}/measurement-error/8800", f'{{"time":{_TIME},"seq":1,"error":{number}}}'
-            yield f"{device}/heartbeat", f'{{"time":{_TIME},"seq":1,"status":{number}}}'
-            yield f"{device}/rssi", f'{{"time":{_TIME},"rssi":{number},"channel":37,"parent":"02005e000001"}}'
-        yield f"{device}/property/8002", f'{{"time":{_TIME},"value":"{chance.randbytes(9).hex()}"}}'
-        yield f"{device}/property-decoded/firmware-version", f'{{"time":{_TIME},"value":"{"9" * 90}.1.1"}}'
+            yield f"{device}/measurement-error/8800", f'{{"time":{_now()},"seq":1,"error":{number}}}'
+            yield f"{device}/heartbeat", f'{{"time":{_now()},"seq":1,"status":{number}}}'
+            yield (
+                f"{device}/rssi",
+                f'{{"time":{_now()},"rssi":{number},"channel":37,"parent":"02005e000001"}}',
+            )
+        yield f"{device}/property/8002", f'{{"time":{_now()},"value":"{chance.randbytes(9).hex()}"}}'
+        yield f"{device}/property-decoded/firmware-version", f'{{"time":{_now()},"value":"{"9" * 90}.1.1"}}'
 
 
 _VALUES = (
@@ -121,10 +129,10 @@ def _names(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes
     for number in range(1000):
         device = f"{front}/{chance.randrange(1 << 48):012x}"
         name = chance.choice([f"name-{number}", "x" * 3000, "=cmd|' /C calc'!A0", "ä" * 200, "..", "n"])
-        yield f"{device}/property-decoded/{name}", f'{{"time":{_TIME},"value":{number}}}'
+        yield f"{device}/property-decoded/{name}", f'{{"time":{_now()},"value":{number}}}'
         yield (
             f"{device}/measurement/{chance.randrange(1 << 32):08x}",
-            f'{{"time":{_TIME},"seq":1,"value":"00"}}',
+            f'{{"time":{_now()},"seq":1,"value":"00"}}',
         )
         yield f"{device}/{chance.choice(['', 'event', 'heartbeat/1', 'no-kind/8800', '/' * 40])}", "{}"
 
@@ -133,7 +141,7 @@ def _large(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes
     """More than a report may have, and more than a packet may have."""
     for size in (60_000, 70_000, 200_000, 300_000, 1_000_000):
         value = chance.randbytes(size // 2).hex()
-        yield f"{front}/02005e0000cc/measurement/8800", f'{{"time":{_TIME},"seq":1,"value":"{value}"}}'
+        yield f"{front}/02005e0000cc/measurement/8800", f'{{"time":{_now()},"seq":1,"value":"{value}"}}'
 
 
 def _times(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes]]:
@@ -142,10 +150,44 @@ def _times(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes
     for _ in range(1000):
         year, offset = chance.randrange(10_000), chance.choice(["Z", "+23:59", "-23:59", "", "+99:99"])
         fraction = "9" * chance.choice([0, 3, 9, 400])
-        time = f"{year:04}-{chance.randrange(14):02}-{chance.randrange(33):02}T00:00:00.{fraction}{offset}"
-        yield f"{device}/measurement/8800", f'{{"time":"{time}","seq":1,"value":"0100"}}'
-        yield f"{device}/rssi", f'{{"time":"{time}","rssi":-60,"channel":37,"parent":"02005e000001"}}'
-        yield f"{device}/heartbeat", f'{{"time":"{time}","seq":1,"status":0}}'
+        moment = f"{year:04}-{chance.randrange(14):02}-{chance.randrange(33):02}T00:00:00.{fraction}{offset}"
+        yield f"{device}/measurement/8800", f'{{"time":"{moment}","seq":1,"value":"0100"}}'
+        yield f"{device}/rssi", f'{{"time":"{moment}","rssi":-60,"channel":37,"parent":"02005e000001"}}'
+        yield f"{device}/heartbeat", f'{{"time":"{moment}","seq":1,"status":0}}'
+
+
+def _repeats(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes]]:
+    """One reading of each kind, again and again."""
+    device, moment = f"{front}/{chance.randrange(1 << 48):012x}", _now()
+    for _ in range(1000):
+        yield f"{device}/heartbeat", f'{{"time":{moment},"seq":1,"status":0,"lastCount":1}}'
+        yield f"{device}/rssi", f'{{"time":{moment},"rssi":-60,"channel":37,"parent":"02005e000001"}}'
+        yield f"{device}/property/8100", f'{{"time":{moment},"value":"32"}}'
+
+
+def _parents(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes]]:
+    """A device that everybody hears: each parent is a minute of its own, also of minutes long ago."""
+    for number in range(3000):
+        parent, moment = f"{chance.randrange(1 << 48):012x}", _now(-60_000 * (number % 100))
+        yield (
+            f"{front}/02005e0000ef/rssi",
+            f'{{"time":{moment},"rssi":-60,"channel":37,"parent":"{parent}"}}',
+        )
+
+
+def _devices(front: str, chance: random.Random) -> Iterator[tuple[str, str | bytes]]:
+    """Devices that nobody has heard before, each once."""
+    for _ in range(1500):
+        device = f"{front}/{chance.randrange(1 << 48):012x}"
+        yield f"{device}/heartbeat", f'{{"time":{_now()},"seq":1,"status":0,"lastCount":1}}'
+        yield f"{device}/measurement/8800", f'{{"time":{_now()},"seq":1,"value":"0100"}}'
+
+
+def _samples(front: str, _: random.Random) -> Iterator[tuple[str, str | bytes]]:
+    """One device that has very much to say."""
+    for number in range(20_000):
+        payload = f'{{"time":{_now(-number)},"seq":{number % 256},"value":"0100"}}'
+        yield f"{front}/02005e0000f0/measurement/8800", payload
 
 
 _ATTACKS: dict[str, Callable[[str, random.Random], Iterator[tuple[str, str | bytes]]]] = {
@@ -153,4 +195,8 @@ _ATTACKS: dict[str, Callable[[str, random.Random], Iterator[tuple[str, str | byt
     "names": _names,
     "large": _large,
     "times": _times,
+    "repeats": _repeats,
+    "parents": _parents,
+    "devices": _devices,
+    "samples": _samples,
 }

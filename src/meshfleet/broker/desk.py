@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.broker.journal import FULL
+from meshfleet.broker.journal import BUSY, FULL
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import REFUSED, Pubcomp, Pubrec, Suback, Unsuback
 
@@ -25,6 +25,9 @@ _LONGEST_FILTER: Final = 1024
 """Bytes; longer ones do not fit into an index of every database."""
 _DEEPEST_FILTER: Final = 32
 """Levels."""
+
+_FEW_BYTES: Final = 8 * 1024
+"""What is read from a client that has few things to say at a time."""
 
 _ANSWER: Final = 512
 """Bytes that an answer takes while it waits for its round, about."""
@@ -66,6 +69,10 @@ class Desk:
         if not current.is_urgent:
             self._journal.hurry()
         self._fill(connection, size)
+        if len(current.reports) >= BUSY and size < _FEW_BYTES and len(packet_ids) > 1:
+            # It has more to say than once in a round, and there are many of them: read it once in a round.
+            connection.hold()
+            self._journal.hold(connection)
 
     def _fill(self, connection: Connection, size: int) -> None:
         """Count what somebody puts into the round; who finds it full waits for the next one."""

@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 FULL: Final = 8 * 1024 * 1024
 """Bytes in a round after which publishers wait for the next one."""
 
-_RESTS: Final = ((256, 0.02), (32, 0.005), (0, 0.0))
+BUSY: Final = 256
+"""Messages in a round from which on it pays to save work."""
+
+_RESTS: Final = ((BUSY, 0.02), (32, 0.005), (0, 0.0))
 """How many messages in a round make the next wait for how many seconds, so that more share its cost."""
 
 _LAZY: Final = 1.0

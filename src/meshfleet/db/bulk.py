@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import psycopg
 from sqlalchemy import Boolean, Integer, LargeBinary, Text
 from sqlalchemy.exc import DBAPIError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, CursorResult, Table
 
     Row = Sequence[Any]
+
+_encode = msgspec.json.Encoder().encode
 
 _TYPES: Final = (
     (Integer, "int8"),  # of every size: the driver cuts what is too large for less, the server refuses it
@@ -74,19 +77,24 @@ class Update(NamedTuple):
 def update(connection: Connection, table: Table, change: Update, rows: Sequence[Row]) -> None:
     """Set columns of rows that are found by their key. Each row has a value for each column of the change."""
     key, *others = change.columns
+    new = {column: f"new.{column}" for column in change.columns}
     if connection.dialect.name == "sqlite":
-        new = {column: f"?{place}" for place, column in enumerate(change.columns, start=1)}
-        source, values = "", rows
+        # One statement for all rows: between two, the driver would hand Python's lock to the event loop and
+        # wait until it comes back.
+        parts = ", ".join(
+            f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(change.columns)
+        )
+        source = f" FROM (SELECT {parts} FROM json_each(?)) AS new"  # noqa: S608 # our own names
+        values: tuple[object, ...] = (_json(rows),)
     else:
-        new = {column: f"new.{column}" for column in change.columns}
         arrays = ", ".join(f"%s::{_type(table.columns[column])}[]" for column in change.columns)
         source = f" FROM unnest({arrays}) AS new ({', '.join(change.columns)})"
-        values = [tuple(list(column) for column in zip(*rows, strict=True))]
+        values = tuple(list(column) for column in zip(*rows, strict=True))
     assigned = [f"{each} = {new[each]}" for each in others] + [f"{each} = NULL" for each in change.cleared]
     connection.exec_driver_sql(
         f"UPDATE {table.name} SET {', '.join(assigned)}{source}"  # noqa: S608 # our own names
         f" WHERE {table.name}.{key} = {new[key]} AND ({change.condition.format(**new)})",
-        list(values),
+        values,
     )
 
 
@@ -133,6 +141,10 @@ def _copy(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     except psycopg.Error as exc:
         # As SQLAlchemy would raise it: it does not see what happens here.
         raise DBAPIError.instance(statement, None, exc, psycopg.Error, dialect=connection.dialect) from exc
+
+
+def _json(rows: Sequence[Row]) -> str:
+    return _encode(rows).decode()
 
 
 def _type(column: Column[Any]) -> str:

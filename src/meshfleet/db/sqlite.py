@@ -27,6 +27,7 @@ _PRAGMAS: Final = {
     "busy_timeout": 10_000,  # milliseconds; another program, such as a backup, may hold the lock
     "journal_mode": "WAL",
     "synchronous": "FULL",  # what is acknowledged survives a power cut
+    "wal_autocheckpoint": 8000,  # pages; those that change all the time are written back once for many times
     "foreign_keys": "ON",
     "trusted_schema": "OFF",
     "cache_size": -262_144,  # KiB

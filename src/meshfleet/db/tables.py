@@ -244,7 +244,6 @@ reading_journal = Table(
     metadata,
     Column("id", _Key, primary_key=True, autoincrement=True),
     Column("readings", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,
 )
 """Heartbeats and readings of the radio, until they are in states and roll-ups."""
 

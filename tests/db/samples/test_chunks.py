@@ -14,7 +14,7 @@ from meshfleet.db.samples.head import Head
 from meshfleet.db.samples.retention import expired_kinds
 from meshfleet.db.samples.scan import scan
 from tests.db.samples import made_up
-from tests.db.samples.trial import DEVICE, NOON, row, samples, stray, wanted
+from tests.db.samples.trial import DEVICE, NOON, OTHER, row, samples, stray, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,6 +99,23 @@ def test_a_chunk_of_the_head_says_when_its_samples_can_be_from() -> None:
             assert day is None or (first // DAY, last // DAY) == (day, day)
 
 
+def test_a_chunk_of_the_head_that_is_large_is_put_in_order_and_divided() -> None:
+    head = Head()
+    head.add(1, {DEVICE: [row(time) for time in range(2 * MOST, 0, -1)], OTHER: [row(2), row(1)]})
+    head.add(2, {DEVICE: [row(time, 2.0) for time in range(2 * MOST + 1)]})
+    chunks = {(device, part): (first, last, data) for device, part, first, last, data in head.chunks(0)}
+    assert list(chunks) == [(DEVICE, 0), (DEVICE, 1), (DEVICE, 2), (OTHER, 0)]
+    assert [chunks[DEVICE, part][:2] for part in range(3)] == [
+        (0, MOST - 1),
+        (MOST, 2 * MOST - 1),
+        (2 * MOST, 2 * MOST),
+    ]
+    found = [each for part in range(3) for each in unpack(chunks[DEVICE, part][2])]
+    assert [each.time for each in found] == list(range(2 * MOST + 1))
+    assert [each.number for each in found[:2]] == [2.0, 1.0]
+    assert [each.time for each in unpack(chunks[OTHER, 0][2])] == [2, 1]
+
+
 # --- Scans ---
 
 
@@ -113,7 +130,29 @@ def test_a_scan_gives_what_is_wanted_in_order_and_once(rows: list[Row], asked: W
     best = {each.identity: each for each in reversed(strays)}
     best |= {each.identity: each for day in days.values() for each in reversed(day)}
     expected = [best[identity] for identity in sorted(best, reverse=asked.newest_first)]
-    assert list(scan(asked, days, days.__getitem__, strays)) == list(filter(asked.holds, expected))
+
+    def ordered(some: list[Sample]) -> list[Sample]:
+        return unique(filter(asked.holds, some), newest_first=asked.newest_first)
+
+    found = scan(asked, days, lambda day: ordered(days[day]), ordered(strays))
+    assert list(found) == list(filter(asked.holds, expected))
+
+
+@given(made_up.rows, made_up.wanteds())
+def test_what_is_wanted_is_within_the_bounds(each: Row, asked: Wanted) -> None:
+    since, until = asked.bounds
+    assert asked.since <= since
+    assert until <= asked.until
+    (sample,) = samples([each])
+    assert since <= sample.time < until or not asked.holds(sample)
+
+
+def test_bounds_begin_with_the_time_after_which_more_is_wanted() -> None:
+    after = (50, 1, 1, 1)
+    assert wanted(since=10, until=90, after=after).bounds == (50, 90)
+    assert wanted(since=10, until=90, after=after, newest_first=True).bounds == (10, 51)
+    assert wanted(since=60, until=90, after=after).bounds == (60, 90)
+    assert wanted(since=10, until=40, after=after, newest_first=True).bounds == (10, 40)
 
 
 @pytest.mark.parametrize(("newest_first", "first"), [(False, 0), (True, 9)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 NAME = "meshfleet.sqlite"
+
+PATIENCE = 30.0
+"""Seconds until something must have happened; reached only when it is broken."""
 
 
 class Camera:
@@ -141,10 +145,97 @@ async def test_what_is_left_of_an_interrupted_write_goes_and_nothing_else_does(f
     files.put(batch(1))
     await files.tend()
     known = files.names
-    for name in ("00000099.unfinished", "00000098.samples", "notes.txt"):
+    for name in ("00000099.unfinished", "notes.txt", "notes.samples"):
         (files.folder / name).write_bytes(b"half of it")
     files.reopen()
-    assert files.names == sorted([*known, "notes.txt"])
+    assert files.names == sorted([*known, "notes.txt", "notes.samples"])
+    assert files.put_aside == []
+
+
+async def test_what_the_database_knew_once_goes_and_what_it_never_knew_is_put_aside(
+    files: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.reopen(limits=Limits(full=1, fan=2))
+    for step in range(2):
+        files.put(batch(step))
+        await files.tend()
+    known = files.names
+    assert "00000001.samples" not in known
+    (files.folder / "00000001.samples").write_bytes(b"merged into another one")
+    files.reopen()
+    assert (files.names, files.put_aside, caplog.records) == (known, [], [])
+    for content in (b"one", b"another"):
+        (files.folder / "00000098.samples").write_bytes(content)
+        files.reopen()
+    assert (files.names, files.put_aside) == (known, ["00000098.1.samples", "00000098.samples"])
+    aside = files.folder / "unknown"
+    assert [(aside / name).read_bytes() for name in files.put_aside] == [b"another", b"one"]
+    assert aside.stat().st_mode & 0o777 == 0o700
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    files.reopen(limits=SMALL)
+    files.put({DEVICE: [row(NOON)]})
+    await files.tend()
+    assert files.names == [*known, "00000099.samples"]
+
+
+async def test_an_older_database_that_is_put_back_alone_costs_no_file(files: Trial, tmp_path: Path) -> None:
+    """And all is there again when the newer one comes back."""
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    files.put(batch(0))
+    await files.tend()
+    older.mkdir()
+    for name in (NAME, f"{NAME}-wal"):
+        shutil.copy(tmp_path / name, older / name)
+    for step in range(1, 4):
+        files.put(batch(step))
+        await files.tend()
+    expected = await everything(files)
+    newer.mkdir()
+    for name in (NAME, f"{NAME}-wal"):
+        shutil.copy(tmp_path / name, newer / name)
+    shutil.copytree(files.folder, older / "samples")
+
+    database = Database(in_file.engines(older / NAME))
+    with Trial(database, older) as back:
+        assert (len(back.names), back.names) == (4, back.registered)
+        assert sorted(back.names + back.put_aside) == files.names
+        back.put(batch(9))
+        await back.tend()
+        assert not {*back.names} & {*back.put_aside}
+    database.close()
+
+    for place in (older / "samples" / "unknown").iterdir():
+        place.rename(older / "samples" / place.name)
+    (older / "samples").rename(newer / "samples")
+    database = Database(in_file.engines(newer / NAME))
+    with Trial(database, newer) as again:
+        assert await everything(again) == expected
+        assert again.names == files.names
+        assert len(again.put_aside) == 4
+    database.close()
+
+
+async def test_a_program_that_is_told_to_end_while_it_writes_out_leaves_nothing(
+    files: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.put(batch(1))
+    asked, may_write = threading.Event(), threading.Event()
+    real = segments.write
+
+    def write(*args: Any) -> None:
+        if files.names:  # one of several is there
+            asked.set()
+            assert may_write.wait(PATIENCE)
+        real(*args)
+
+    monkeypatch.setattr(segments, "write", write)
+    tending = asyncio.create_task(files.tend())
+    assert await asyncio.to_thread(asked.wait, PATIENCE)
+    tending.cancel()
+    await asyncio.wait([tending])
+    may_write.set()
+    files.store.close()
+    assert (files.names, files.registered) == ([], [])
 
 
 async def test_upkeep_that_is_cancelled_at_any_moment_is_done_the_next_time(files: Trial) -> None:

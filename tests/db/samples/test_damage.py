@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.db.samples.in_files import Limits
-from meshfleet.errors import SamplesDamaged
+from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
 from tests.db.samples.trial import DAY, DEVICE, NOON, OTHER, row
 
 if TYPE_CHECKING:
@@ -67,6 +67,26 @@ async def damaged(files: Trial, request: pytest.FixtureRequest) -> Trial:
     damage: Callable[[Path], None] = request.param
     damage(files.folder / files.names[1])
     return files
+
+
+async def test_what_cannot_be_read_for_a_moment_is_not_damaged(files: Trial) -> None:
+    for step in range(3):
+        files.put({DEVICE: [row(NOON + step)]})
+        await files.tend()
+    files.reopen(limits=Limits(full=1, fan=3))
+    place, away = files.folder / files.names[1], files.folder / "away"
+    place.rename(away)
+    place.mkdir()  # which cannot be opened, as if too many files were open
+    with pytest.raises(DatabaseUnavailable, match=r"00000002\.samples"):
+        await files.read()
+    with pytest.raises(DatabaseUnavailable, match=r"00000002\.samples"):
+        await files.tend()
+    place.rmdir()
+    away.rename(place)
+    assert await files.times() == [NOON, NOON + 1, NOON + 2]
+    await files.tend()
+    assert len(files.names) == 1
+    assert await files.times() == [NOON, NOON + 1, NOON + 2]
 
 
 async def refused(trial: Trial) -> str:

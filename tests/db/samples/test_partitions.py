@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg import ServerCursor
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.db.samples.in_tables import SamplesInTables
@@ -30,6 +31,10 @@ PATIENCE = 30.0
 def parts(connection: Connection) -> list[str]:
     query = "SELECT relid::regclass::text FROM pg_partition_tree('sample') WHERE isleaf"
     return sorted(name for (name,) in connection.exec_driver_sql(query))
+
+
+def cursors(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT count(*) FROM pg_cursors").scalar_one())
 
 
 def drop_all(connection: Connection) -> None:
@@ -110,6 +115,14 @@ async def test_programs_that_write_and_drop_at_once_do_not_lose_what_is_wanted(t
     assert await tables.times(since=new) == [new + step for step in range(15)]
 
 
+async def test_a_partition_that_is_old_enough_goes_as_a_whole(tables: Trial) -> None:
+    tables.put({DEVICE: [row(NOON), row(NOON + 9 * DAY), row(NOON, kind=SampleKind.LINK)]})
+    await another(tables, 1).tend(NOON + 9 * DAY)
+    left = {name[-8:] for name in tables.database.read_now(parts)}
+    assert left == {"20231124", "20231125"}
+    assert await tables.times() == [NOON + 9 * DAY]
+
+
 async def test_programs_that_tend_at_once_do_not_disturb_each_other(tables: Trial) -> None:
     tables.put({DEVICE: [row(NOON - day * DAY, kind=kind) for day in range(6) for kind in SampleKind]})
     some = [SampleKind.MEASUREMENT, SampleKind.LINK]
@@ -118,6 +131,99 @@ async def test_programs_that_tend_at_once_do_not_disturb_each_other(tables: Tria
     found = await tables.read()
     assert {each.time for each in found} == {NOON, NOON - DAY, NOON - 2 * DAY}
     assert {each.kind for each in found if each.time == NOON} == set(SampleKind)
+
+
+class Reader:
+    """One who has begun to read, and does not come to an end."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._began, self._may_end = threading.Event(), threading.Event()
+
+    async def __aenter__(self) -> None:
+        self._reading = asyncio.create_task(self._trial.store.read(wanted(), self._use))
+        assert await asyncio.to_thread(self._began.wait, PATIENCE)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._may_end.set()
+        await self._reading
+
+    def _use(self, samples: Iterator[Sample]) -> None:
+        next(samples)
+        self._began.set()
+        assert self._may_end.wait(PATIENCE)
+
+
+async def test_partitions_are_made_before_anybody_needs_them(tables: Trial) -> None:
+    await tables.tend()
+    ahead = tables.database.read_now(parts)
+    assert ahead == [
+        f"{table}_{day}" for table in ("sample_reported", "sample_rolled") for day in (20231115, 20231116)
+    ]
+    tables.put({DEVICE: [row(NOON + DAY), row(NOON, kind=SampleKind.LINK)]})
+    assert tables.database.read_now(parts) == ahead
+    await tables.tend(after=DAY)
+    assert len(tables.database.read_now(parts)) == 6
+    assert await tables.times() == [NOON, NOON + DAY]
+
+
+async def test_partitions_that_cannot_be_made_ahead_do_not_keep_the_store_from_other_work(
+    tables: Trial,
+) -> None:
+    tables.reopen(retention={SampleKind.MEASUREMENT: DAY})
+    tables.put({DEVICE: [row(NOON), row(NOON, kind=SampleKind.EVENT)]})
+    there = tables.database.read_now(parts)
+    began, may_end = threading.Event(), threading.Event()
+
+    def stand_in_the_way(connection: Connection) -> None:
+        connection.exec_driver_sql("LOCK TABLE sample_reported IN SHARE UPDATE EXCLUSIVE MODE")
+        began.set()
+        assert may_end.wait(PATIENCE)
+
+    standing = asyncio.create_task(tables.database.write(stand_in_the_way))
+    assert await asyncio.to_thread(began.wait, PATIENCE)
+    await tables.tend(after=5 * DAY)
+    assert tables.database.read_now(parts) == there
+    assert [each.kind for each in await tables.read()] == [SampleKind.EVENT]
+    may_end.set()
+    await standing
+    await tables.tend()
+    assert len(tables.database.read_now(parts)) == len(there) + 4
+
+
+async def test_nobody_waits_for_a_reader_in_order_to_write_the_first_sample_of_a_day(tables: Trial) -> None:
+    tables.put({DEVICE: [row(NOON), row(NOON, kind=SampleKind.LINK)]})
+    async with Reader(tables):
+        # Who had to wait would be refused after 10 seconds.
+        await put(tables, tables.store, {DEVICE: [row(NOON + DAY), row(NOON + DAY, kind=SampleKind.LINK)]})
+        await tables.tend(after=5 * DAY)
+        assert len(tables.database.read_now(parts)) == 8
+    assert await tables.times() == [NOON, NOON, NOON + DAY, NOON + DAY]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_who_wants_little_of_a_day_gets_little_of_it_from_the_server(
+    tables: Trial, monkeypatch: pytest.MonkeyPatch, *, newest_first: bool
+) -> None:
+    times = range(NOON, NOON + 20_000)
+    tables.put({DEVICE: [row(time) for time in times]})
+    fetched = 0
+    real = ServerCursor.fetchmany
+
+    def fetchmany(cursor: ServerCursor[Any], size: int = 0) -> list[Any]:
+        nonlocal fetched
+        rows = real(cursor, size)
+        fetched += len(rows)
+        return rows
+
+    monkeypatch.setattr(ServerCursor, "fetchmany", fetchmany)
+    for _ in range(20):  # more often than there are connections
+        first = await tables.store.read(wanted(newest_first=newest_first), next)
+        assert first.time == (times[-1] if newest_first else times[0])
+    assert 20 <= fetched <= 20 * 10
+    assert await tables.times(newest_first=newest_first) == sorted(times, reverse=newest_first)
+    assert fetched >= 20_000
+    assert tables.database.read_now(cursors) == 0
 
 
 async def test_a_reader_sees_one_moment_while_others_write(tables: Trial) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from meshfleet.db.samples import SampleKind
 from meshfleet.db.samples.in_files import Limits
 from tests.db.samples.made_up import MIDNIGHT
-from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, row, samples, stray
+from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, SMALL, row, samples, stray
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -29,12 +29,12 @@ ALIKE: Retention = {int(kind): 10 * DAY for kind in SampleKind}
 
 def leaves(connection: Connection) -> int:
     """How many partitions have samples of a day."""
-    query = "SELECT count(*) FROM pg_partition_tree('sample') WHERE isleaf"
+    query = "SELECT count(DISTINCT tableoid) FROM sample"
     return int(connection.exec_driver_sql(query).scalar_one())
 
 
 def places(trial: Trial) -> int:
-    """How many files or partitions there are."""
+    """How many files or partitions there are that have samples."""
     return len(trial.names) if trial.database.is_sqlite else trial.database.read_now(leaves)
 
 
@@ -76,6 +76,28 @@ async def test_each_kind_goes_when_it_is_old_enough_and_some_never(trial: Trial)
         kept -= {gone} if gone is not None else set()
         assert await trial.read() == samples(each for each in rows if each[1] in kept)
     assert kept == {PROPERTY, SampleKind.MEASUREMENT_ERROR, SampleKind.HEARTBEAT}
+
+
+async def test_of_two_with_one_identity_the_first_stays_when_others_beside_it_go(files: Trial) -> None:
+    """The file of the first one is written anew; that of the second has nothing that goes."""
+    files.reopen(limits=Limits(full=1, fan=3), retention={MEASUREMENT: DAY})
+    for number in (1.0, 2.0):
+        for step in range(3):
+            rows = [row(NOON, number, kind=PROPERTY), row(NOON + step, kind=EVENT)]
+            files.put({DEVICE: [*rows, row(NOON + step)] if number == 1.0 else rows})
+            await files.tend()
+    assert len(files.names) == 2
+    first, second = files.names
+    await files.tend(after=3 * DAY)
+    assert first not in files.names
+    assert second in files.names
+    for _ in range(2):
+        assert await files.read(kinds=frozenset({PROPERTY})) == samples([row(NOON, 1.0, kind=PROPERTY)])
+        files.reopen(limits=SMALL)
+    files.reopen(limits=Limits(full=1, fan=2))
+    await files.tend()
+    assert len(files.names) == 1
+    assert await files.read(kinds=frozenset({PROPERTY})) == samples([row(NOON, 1.0, kind=PROPERTY)])
 
 
 async def test_a_day_of_which_nothing_is_left_has_no_place_any_more(files: Trial) -> None:

@@ -93,7 +93,12 @@ class Trial:
     @property
     def names(self) -> list[str]:
         """The files in the folder."""
-        return sorted(place.name for place in self.folder.iterdir())
+        return sorted(place.name for place in self.folder.iterdir() if place.is_file())
+
+    @property
+    def put_aside(self) -> list[str]:
+        """The files that the database did not know when it was opened."""
+        return sorted(place.name for place in self.folder.glob("unknown/*"))
 
     @property
     def registered(self) -> list[str]:

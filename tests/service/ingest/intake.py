@@ -40,16 +40,27 @@ REPORTED = frozenset(
 class Intake:
     """A pipeline on a database. `restart` is what a crash and a new start are to it."""
 
-    def __init__(self, database: Database, folder: Path, *, guests: Guests | None = None) -> None:
+    def __init__(
+        self, database: Database, folder: Path, *, guests: Guests | None = None, owner: bytes | None = None
+    ) -> None:
         self.now = NOON
         self.database = database
         self._folder = folder
         self._guests = guests
+        self._owner = owner
         self.store, self.ingest = self._begin()
 
     def _begin(self) -> tuple[Fragile, Ingest]:
         store = Fragile(open_samples(self.database, self._folder, {}, now=self.now))
-        return store, Ingest(self.database, store, prefix="", guests=self._guests, now=lambda: self.now)
+        made = Ingest(
+            self.database,
+            store,
+            prefix="",
+            guests=self._guests,
+            owner=self._owner,
+            now=lambda: self.now,
+        )
+        return store, made
 
     async def restart(self) -> None:
         """Forget all that is only in memory, and go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import OperationalError
@@ -24,10 +25,18 @@ class Fragile:
         """How many of the next writes fail."""
         self.refuses: Callable[[Row], bool] = lambda _: False
         """Which rows the database will never take."""
+        self.on_write: Exception | None = None
+        """What each write ends with."""
+        self.on_tend: Exception | None = None
+        """The same for each time that it is tended."""
+        self.has_room = asyncio.Event()
+        self.has_room.set()
 
     def write(self, transaction: Connection, rows: Rows, now: int) -> int:
         """See `SampleStore`."""
         number = self.real.write(transaction, rows, now)
+        if self.on_write is not None:
+            raise self.on_write
         if self.failures:
             self.failures -= 1
             raise OperationalError("COMMIT", None, ConnectionError("the server is gone"))
@@ -41,6 +50,7 @@ class Fragile:
 
     async def room(self) -> None:
         """See `SampleStore`."""
+        await self.has_room.wait()
         await self.real.room()
 
     async def read(self, wanted: Wanted, use: Use[Result]) -> Result:
@@ -49,6 +59,8 @@ class Fragile:
 
     async def tend(self, now: int) -> None:
         """See `SampleStore`."""
+        if self.on_tend is not None:
+            raise self.on_tend
         await self.real.tend(now)
 
     def close(self) -> None:

@@ -6,11 +6,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.db.samples import Clock, SampleKind
+from meshfleet.db.samples import NO_SEQ, Clock, More, Sample, SampleKind
+from meshfleet.wire.mqtt.packets import Publish
 from tests.service.ingest.intake import DAY, MINUTE, NOON, SECOND
-from tests.service.ingest.messages import B, E, P, Q, dfu, heartbeat, link, number, prop, report, temperature
+from tests.service.ingest.messages import (
+    A,
+    B,
+    E,
+    P,
+    Q,
+    dfu,
+    heartbeat,
+    link,
+    number,
+    prop,
+    report,
+    temperature,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.service.ingest.intake import Intake
 
 pytestmark = pytest.mark.anyio
@@ -60,14 +76,85 @@ async def test_times_at_the_limits_are_believed(intake: Intake) -> None:
     assert intake.state().reported_at == NOON
 
 
-@pytest.mark.parametrize("at", [AHEAD + 1, BEHIND - 1], ids=["ahead", "behind"])
-async def test_no_device_comes_into_being_by_a_wrong_time(intake: Intake, at: int) -> None:
-    await intake.settle(
-        heartbeat(at), link(at, -50), temperature(at), prop("model-number", at, 0x2011), dfu(at, device=E)
-    )
-    assert (intake.device(), intake.state(), intake.device(E)) == (None, None, None)
+STRAYS: dict[str, Callable[[int], Publish]] = {
+    "sample": temperature,
+    "error": lambda at: report("measurement-error/8800", at, seq=1, error=3),
+    "fact": lambda at: prop("battery-level", at, 7),
+    "heartbeat": heartbeat,
+    "rssi": lambda at: link(at, -50),
+}
+
+
+def is_untold(intake: Intake) -> bool:
+    """Whether nobody knows how a device is that is known."""
+    state = intake.state()
+    told = {state.reported_at, state.status, state.boot_mode, state.parent, state.rssi, state.battery}
+    since = {state.status_at, state.radio_at, state.battery_at, state.model_at, state.firmware_at}
+    return told | since == {None}
+
+
+@pytest.mark.parametrize("kind", STRAYS)
+async def test_a_wrong_time_makes_a_device_known_and_nothing_else(intake: Intake, kind: str) -> None:
+    for at in WRONG:
+        await intake.settle(STRAYS[kind](at))
+        assert intake.gateway() == A
+        assert is_untold(intake)
+    assert (intake.ingest.figures.strays, intake.ingest.figures.samples) == (4, 4)
     assert intake.journal() == 0
-    assert intake.ingest.figures.reports.total() == 5
+
+
+@pytest.mark.parametrize("kind", STRAYS)
+async def test_a_device_with_a_wrong_time_is_known_after_a_crash(intake: Intake, kind: str) -> None:
+    await intake.take(STRAYS[kind](AHEAD + 1))
+    await intake.restart()
+    await intake.ingest.flush()
+    assert intake.gateway() == A
+    assert is_untold(intake)
+
+
+@pytest.mark.parametrize("at", WRONG)
+async def test_state_begins_with_the_first_report_that_is_believed(intake: Intake, at: int) -> None:
+    await intake.settle(*(make(at) for make in STRAYS.values()))
+    await intake.settle(heartbeat(NOON - SECOND, 3))
+    state = intake.state()
+    assert (state.reported_at, state.status, state.status_at) == (NOON - SECOND, 3, NOON - SECOND)
+    assert (state.parent, state.battery, intake.gateway()) == (None, None, A)
+    intake.now += 5 * MINUTE
+    await intake.settle(link(intake.now, -50), prop("battery-level", intake.now, 80, gateway=B))
+    state = intake.state()
+    assert (state.reported_at, state.parent, state.battery) == (intake.now, number(P), 80)
+
+
+async def test_what_is_believed_counts_beside_what_is_not(intake: Intake) -> None:
+    await intake.settle(temperature(AHEAD + 1, gateway=B), temperature(NOON), heartbeat(BEHIND - 1, 9))
+    assert (intake.gateway(), intake.state().reported_at, intake.state().status) == (A, NOON, None)
+    assert intake.ingest.figures.strays == 2
+
+
+async def test_a_device_that_is_met_while_it_is_in_dfu_mode_is_known(intake: Intake) -> None:
+    await intake.settle(temperature(BEHIND - 1), dfu(NOON))
+    assert (intake.gateway(), intake.state().boot_mode) == (A, "dfu")
+
+
+@pytest.mark.parametrize("at", [AHEAD + 1, BEHIND - 1], ids=["ahead", "behind"])
+async def test_no_device_comes_into_being_by_dfu_at_a_wrong_time(intake: Intake, at: int) -> None:
+    await intake.settle(dfu(at))
+    assert (intake.device(), intake.state(), intake.journal()) == (None, None, 0)
+
+
+@pytest.mark.parametrize("kind", [*STRAYS, "rejected beside"])
+async def test_a_time_outside_of_the_calendar_is_rejected(intake: Intake, kind: str) -> None:
+    """Offsets are looked at last: what the first time says is of no use."""
+    good = STRAYS.get(kind, temperature)(NOON)
+    payload = good.payload[:-1] + b',"time":"0001-01-01T00:00:00+23:59"}'
+    beside = [temperature(NOON, device=E)] if kind == "rejected beside" else []
+    await intake.settle(Publish(good.topic, payload, qos=1), *beside)
+    (row,) = intake.rejects()
+    assert (row.topic, row.payload) == (good.topic, payload)
+    assert "calendar" in row.reason
+    assert (intake.device(), await intake.samples(kinds=SampleKind)) == (None, [])
+    assert (intake.device(E) is not None) == bool(beside)
+    assert intake.ingest.figures.strays == 0
 
 
 @pytest.mark.rule("report-49")
@@ -87,12 +174,30 @@ async def test_no_state_changes_by_a_wrong_time(intake: Intake, at: int) -> None
     assert (intake.device(), intake.state()) == before
 
 
-@pytest.mark.parametrize("at", [AHEAD + 1, BEHIND - 1], ids=["ahead", "behind"])
-async def test_no_minute_is_counted_at_a_wrong_time(intake: Intake, at: int) -> None:
-    await intake.take(heartbeat(at), link(at, -50))
-    intake.now = max(NOON, at) + 10 * MINUTE
+@pytest.mark.parametrize("at", WRONG)
+async def test_heartbeats_and_links_at_a_wrong_time_are_kept_marked_and_in_no_minute(
+    intake: Intake, at: int
+) -> None:
+    await intake.take(heartbeat(at, 4), link(at, -50))
+    intake.now += 10 * MINUTE
     await intake.ingest.flush()
-    assert await intake.samples(kinds=SampleKind) == []
+    mark = More(clock=Clock.FUTURE if at > NOON else Clock.PAST)
+    found = {each.kind: each for each in await intake.samples(kinds=SampleKind)}
+    assert found == {
+        SampleKind.LINK: Sample(at, SampleKind.LINK, number(P), NO_SEQ, number(A), -50, None, mark),
+        SampleKind.HEARTBEAT: Sample(at, SampleKind.HEARTBEAT, 0, NO_SEQ, number(A), 4, None, mark),
+    }
+
+
+@pytest.mark.parametrize("ahead", [DAY, DAY + 1])
+async def test_a_heartbeat_out_of_the_future_takes_no_minute_away(intake: Intake, ahead: int) -> None:
+    await intake.settle(heartbeat(NOON + ahead))
+    intake.now = NOON + DAY + 30 * SECOND
+    await intake.settle(heartbeat(NOON + DAY + 10 * SECOND, 2), heartbeat(NOON + DAY + 20 * SECOND, 4))
+    intake.now += 10 * MINUTE
+    await intake.ingest.flush()
+    ((time, _, mean, shown),) = await intake.minutes(SampleKind.HEARTBEAT)
+    assert (time, mean, shown["count"]) == (NOON + DAY, 3.0, 2)
 
 
 async def test_a_little_ahead_is_now(intake: Intake) -> None:
@@ -124,7 +229,7 @@ async def test_what_was_a_future_can_become_a_present(intake: Intake) -> None:
     """A report that is sent again when its time has come is stored once, and counts then."""
     message = temperature(AHEAD + MINUTE)
     await intake.settle(message)
-    assert intake.device() is None
+    assert is_untold(intake)
     intake.now = AHEAD + MINUTE
     await intake.settle(message)
     assert (await intake.sample()).time == AHEAD + MINUTE

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.samples.sample import DAY, Clock, More, SampleKind
+from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.db.samples.sample import Sample, Use, Wanted
     from tests.service.http.running import Running
 
 HOUR = {"From": write_millis(AT), "To": write_millis(AT + 60 * MINUTE)}
@@ -53,6 +57,39 @@ def test_a_series_tells_what_it_is_and_its_buckets(service: Running) -> None:
     }
     assert list(answer["items"][0]) == ["time", "min", "mean", "max", "count", "last"]
     assert ask(service, path(device), Identifier="temperature", **HOUR, Points=6) == answer
+
+
+def test_a_long_series_is_read_in_blocks_and_is_the_same(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = service.new_device()
+    store(service, device, *(sample(AT + each * MINUTE, each) for each in range(50)))
+    query = {"Identifier": "8800", **HOUR, "Points": 7}
+    whole = ask(service, path(device), **query)
+    taken: list[int] = []
+    read = service.samples.read
+
+    async def watched(wanted: Wanted, use: Use[Any]) -> Any:
+        def count(samples: Iterator[Sample]) -> Any:
+            counted = 0
+
+            def each_one() -> Iterator[Sample]:
+                nonlocal counted
+                for each in samples:
+                    counted += 1
+                    yield each
+
+            result = use(each_one())
+            taken.append(counted)
+            return result
+
+        return await read(wanted, count)
+
+    monkeypatch.setattr(routes, "_NUMBERS", 20)
+    monkeypatch.setattr(service.samples, "read", watched)
+    assert ask(service, path(device), **query) == whole
+    assert sum(each["count"] for each in whole["items"]) == 50
+    assert taken == [20, 20, 10]
 
 
 @pytest.mark.rule("rest-182")

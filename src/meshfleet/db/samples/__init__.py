@@ -2,9 +2,10 @@
 
 sample ── what is kept, and what can be asked of a store
 in_files ── head ── chunk        on SQLite: a journal, a head in memory, and segments
-    └ segments ── retention
+    ├ segments ── sweep          which are read piece by piece
+    └ folder                     and files that nobody knows
 in_tables ── copying             on PostgreSQL: a partition for each day
-scan                             both, day by day
+scan, retention                  both, day by day
 """
 
 from __future__ import annotations

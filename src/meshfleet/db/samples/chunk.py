@@ -65,7 +65,7 @@ class Chunk:
         return self._data
 
 
-def unpack(chunk: bytes) -> list[Sample]:
+def unpack(chunk: bytes | bytearray) -> list[Sample]:
     """The samples of a chunk."""
     return _decode(chunk)
 

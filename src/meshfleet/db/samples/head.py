@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.db.samples.chunk import Chunk
+from meshfleet.db.samples.chunk import MOST, Chunk, pack, unique, unpack
 from meshfleet.db.samples.sample import DAY
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ class Head:
         self.samples = 0
         self.size = 0
         """Bytes that they take."""
-        self.newest = 0
-        """The number of the last batch."""
         self.batches: list[int] = []
         """The numbers of those that are in here. One that nobody saw committed is in the journal alone."""
 
@@ -46,7 +44,6 @@ class Head:
                 for day, part in _by_day(new):
                     self.size += self._chunk(day, device).add(part)
             self.samples += len(new)
-        self.newest = number
         self.batches.append(number)
 
     def _chunk(self, day: Day, device: int) -> Chunk:
@@ -59,11 +56,16 @@ class Head:
         return chunk
 
     def chunks(self, day: Day) -> Iterator[ChunkRow]:
-        """The chunks of a day as a segment has them: samples as they came, without order."""
+        """The chunks of a day as a segment has them; samples are as they came, unless they are many."""
         first, last = (_FIRST, _LAST) if day is None else (day * DAY, (day + 1) * DAY - 1)
         chunks = self.days[day]
         for device in sorted(chunks):
-            yield device, 0, first, last, chunks[device].data
+            chunk = chunks[device]
+            if chunk.count <= MOST:
+                yield device, 0, first, last, chunk.data
+                continue
+            for part, (begin, end, data) in enumerate(pack(unique(unpack(chunk.data)))):
+                yield device, part, begin, end, data
 
     def count(self, day: Day) -> int:
         """How many samples a day has."""

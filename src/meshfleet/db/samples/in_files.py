@@ -12,22 +12,26 @@ import asyncio
 import logging
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from meshfleet.db.samples import segments
 from meshfleet.db.samples.chunk import unpack
+from meshfleet.db.samples.folder import clear, prepare
 from meshfleet.db.samples.head import Head
 from meshfleet.db.samples.retention import expired_kinds, kinds_of
 from meshfleet.db.samples.sample import ALL_KINDS, DAY, More, Result
 from meshfleet.db.samples.scan import scan
 from meshfleet.db.samples.segments import Gone, Segment
+from meshfleet.db.samples.sweep import Piece, sweep
 from meshfleet.errors import SamplesDamaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection
@@ -60,7 +64,7 @@ _decode = msgspec.msgpack.Decoder(
 class Limits(NamedTuple):
     """How much is collected before it is put in order."""
 
-    full: int = 400_000
+    full: int = 200_000
     """Samples in a head that is to be written out."""
     size: int = 64 * 1024 * 1024
     """Bytes in a head that is to be written out: samples are small, unless somebody means harm."""
@@ -89,27 +93,32 @@ class SamplesInFiles:
         """What was made of that head, until the database knows of it: a try that fails leaves no litter."""
         self._merged: dict[tuple[int, ...], Segment] = {}
         """The same for what was made of segments, by their numbers."""
+        self._untold: set[Path] = set()
+        """Files that the database was never told of."""
         self._damaged: set[Path] = set()
         self._room = asyncio.Event()
         self._room.set()
         self._is_closed = False
         self._readers = ThreadPoolExecutor(_READERS, "samples.read")
         self._keeper = ThreadPoolExecutor(1, "samples.keep")
-        folder.mkdir(mode=0o700, exist_ok=True)
+        prepare(folder)
         self._segments: tuple[Segment, ...] = database.read_now(_registered)
-        self._next = max((each.number for each in self._segments), default=0) + 1
-        self._remove_orphans()
+        self._next = clear(folder, self._segments, database.read_now(_highest))
+        self._batch = 0
+        """The number of the last batch. None comes again, or a batch could be taken for one that may go."""
         for number, batch in database.read_now(_journal):
             self._head.add(number, _decode(batch))
+            self._batch = number
 
     # Writing
 
     def write(self, transaction: Connection, rows: Rows, now: int) -> int:  # noqa: ARG002 # known later, in `tend`
         """See `SampleStore`."""
-        if not rows:
-            return self._head.newest
-        insert = "INSERT INTO sample_journal (batch) VALUES (?)"
-        return transaction.exec_driver_sql(insert, (_encode(rows),)).lastrowid
+        if rows:
+            self._batch += 1
+            insert = "INSERT INTO sample_journal (id, batch) VALUES (?, ?)"
+            transaction.exec_driver_sql(insert, (self._batch, _encode(rows)))
+        return self._batch
 
     def committed(self, number: int, rows: Rows) -> None:
         """See `SampleStore`."""
@@ -146,15 +155,20 @@ class SamplesInFiles:
             by_day[segment.day].append(segment)
 
         def load(day: Day) -> Iterator[Sample]:
-            for segment in by_day.get(day, ()):
-                place = segments.path(self._folder, segment.number)
-                yield from segments.read(place, wanted.device, wanted.since, wanted.until)
-            for head in heads:
-                if day in head:
-                    yield from unpack(head[day])
+            found = self._pieces(wanted, by_day.get(day, ()), [head[day] for head in heads if day in head])
+            return sweep(found, newest_first=wanted.newest_first)
 
         days = {day for day in chain(by_day, *heads) if day is not None}
         return scan(wanted, days, load, load(None))
+
+    def _pieces(self, wanted: Wanted, stored: Iterable[Segment], heads: Iterable[bytes]) -> Iterator[Piece]:
+        """What may be wanted of one day, in the order in which it came."""
+        since, until = wanted.bounds
+        for segment in stored:
+            for piece in segments.pieces(self._place(segment), wanted.device, since, until):
+                yield piece._replace(load=partial(_wanted, wanted, piece.load))
+        for chunk in heads:
+            yield Piece(since, until, partial(_wanted, wanted, partial(unpack, chunk)))
 
     # Keeping order
 
@@ -162,7 +176,6 @@ class SamplesInFiles:
         """See `SampleStore`."""
         if self._frozen is None and self._is_due(now):
             self._frozen, self._head, self._began = self._head, Head(), now
-            self._head.newest = self._frozen.newest
         if self._frozen is not None:
             await self._write_out(self._frozen, now)
             self._frozen = None
@@ -182,6 +195,8 @@ class SamplesInFiles:
         self._is_closed = True
         self._keeper.shutdown()
         self._readers.shutdown()
+        for place in self._untold:
+            place.unlink(missing_ok=True)
 
     def _is_due(self, now: int) -> bool:
         return self._is_full() or (self._head.samples > 0 and now - self._began >= _OLD)
@@ -194,7 +209,7 @@ class SamplesInFiles:
     async def _write_out(self, head: Head, now: int) -> None:
         for day in head.days.keys() - self._written.keys():
             number = await self._make(head.chunks(day))
-            self._written[day] = Segment(number, day, 0, head.count(day), ALL_KINDS, now)
+            self._written[day] = Segment(number, day, 0, head.count(day), ALL_KINDS, now, number)
         await self._register(list(self._written.values()), (), head.batches)
         self._written = {}
 
@@ -221,12 +236,14 @@ class SamplesInFiles:
         chunks = segments.Merged([self._place(each) for each in old], without)
         number = await self._make(chunks)
         written_at = max(each.written_at for each in old)
-        return Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at)
+        origin = min(each.origin for each in old)
+        return Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at, origin)
 
     async def _make(self, chunks: Iterable[ChunkRow]) -> int:
         """Write a file, and give its number."""
         number, self._next = self._next, self._next + 1
         place = segments.path(self._folder, number)
+        self._untold.add(place)
         work = asyncio.get_running_loop().run_in_executor
         await work(self._keeper, segments.write, place, self._unless_closed(chunks))
         return number
@@ -242,9 +259,11 @@ class SamplesInFiles:
         self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
     ) -> None:
         """Let the database know, in one transaction, where samples are now."""
+        self._untold.difference_update(map(self._place, new))
         await self._database.write(_move, new, old, batches)
         gone = {each.number for each in old}
-        self._segments = (*(each for each in self._segments if each.number not in gone), *new)
+        left = (each for each in self._segments if each.number not in gone)
+        self._segments = tuple(sorted((*left, *new), key=attrgetter("origin")))
 
     def _to_merge(self) -> list[Segment]:
         """Segments that should be one."""
@@ -257,12 +276,9 @@ class SamplesInFiles:
     def _place(self, segment: Segment) -> Path:
         return segments.path(self._folder, segment.number)
 
-    def _remove_orphans(self) -> None:
-        """Files that were not finished, or are no longer needed, when the program ended."""
-        known = {self._place(each) for each in self._segments}
-        for place in self._folder.iterdir():
-            if place.suffix in {".samples", ".unfinished"} and place not in known:
-                place.unlink()
+
+def _wanted(wanted: Wanted, load: Callable[[], Iterable[Sample]]) -> Iterator[Sample]:
+    return filter(wanted.holds, load())
 
 
 def _age_from(segment: Segment) -> int:
@@ -271,8 +287,14 @@ def _age_from(segment: Segment) -> int:
 
 
 def _registered(connection: Connection) -> tuple[Segment, ...]:
-    query = "SELECT id, day, level, samples, kinds, written_at FROM sample_segment ORDER BY id"
+    query = "SELECT id, day, level, samples, kinds, written_at, origin FROM sample_segment ORDER BY origin"
     return tuple(Segment(*row) for row in connection.exec_driver_sql(query))
+
+
+def _highest(connection: Connection) -> int:
+    """The highest number that a segment ever had."""
+    query = "SELECT seq FROM sqlite_sequence WHERE name = 'sample_segment'"
+    return connection.exec_driver_sql(query).scalar() or 0
 
 
 def _journal(connection: Connection) -> list[tuple[int, bytes]]:
@@ -285,7 +307,7 @@ def _move(
 ) -> None:
     """May run again when nobody knows whether it was committed."""
     for statement, values in (
-        ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
+        ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
         ("DELETE FROM sample_segment WHERE id = ?", [(each.number,) for each in old]),
         ("DELETE FROM sample_journal WHERE id = ?", [(number,) for number in batches]),
     ):

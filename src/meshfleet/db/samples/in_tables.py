@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,6 +15,7 @@ from meshfleet.db.samples import copying
 from meshfleet.db.samples.retention import expired_kinds
 from meshfleet.db.samples.sample import DAY, More, Result, Sample, SampleKind
 from meshfleet.db.samples.scan import scan
+from meshfleet.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +26,18 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.retention import Retention
     from meshfleet.db.samples.sample import Rows, Use, Wanted
 
+_log = logging.getLogger(__name__)
+
 _SAMPLE: Final = "time, kind, identifier, seq, gateway, number, raw, text, ext, error, error_ext"
 
 _HOUR: Final = 3_600_000
 """Milliseconds between two looks for what is too old."""
+
+_SOON: Final = "500ms"
+"""How long everybody else may have to wait for what is only done ahead."""
+
+_STREAMED: Final = {"stream_results": True, "max_row_buffer": 2_000}
+"""Rows stay with the server until somebody wants them."""
 
 _LOCK: Final = 0x6D737061
 """Any number, as long as no other lock on the database has it."""
@@ -121,6 +132,7 @@ class SamplesInTables:
 
     async def tend(self, now: int) -> None:
         """See `SampleStore`."""
+        await self._make_ahead(now // DAY)
         if now < self._next_look:
             return
         self._next_look = now + _HOUR
@@ -134,6 +146,17 @@ class SamplesInTables:
         for kind, kept in self._retention.items():
             if kept is not None:
                 await self._database.write(_delete_strays, kind, now - kept)
+
+    async def _make_ahead(self, today: int) -> None:
+        """Make the partitions of today and tomorrow before a batch needs them, and waits for them."""
+        wanted = {_Part(table, day) for table in _KINDS for day in (today, today + 1)}
+        for part in sorted(wanted - self._parts):
+            try:
+                await self._database.write(_make_soon, part)
+            except DatabaseUnavailable as exc:
+                _log.info("partition %s is made later: %s", part, exc)
+                return
+            self._parts.add(part)
 
     async def _clean(self, part: _Part, kinds: frozenset[int]) -> None:
         self._cleaned[part] = kinds  # before it is: what comes meanwhile makes it unclean again
@@ -150,10 +173,20 @@ class SamplesInTables:
 def _make(connection: Connection, part: _Part) -> None:
     # One after the other: two programs that make the same one would get in each other's way.
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    if connection.exec_driver_sql(f"SELECT to_regclass('{part}')").scalar() is not None:
+        return
+    # In two steps, for which no reader or writer of other days has to wait, nor be waited for.
+    connection.exec_driver_sql(f"CREATE TABLE {part} (LIKE {part.table} INCLUDING STORAGE)")
     connection.exec_driver_sql(
-        f"CREATE TABLE IF NOT EXISTS {part} PARTITION OF {part.table}"
+        f"ALTER TABLE {part.table} ATTACH PARTITION {part}"
         f" FOR VALUES FROM ({part.day * DAY}) TO ({(part.day + 1) * DAY})"
     )
+
+
+def _make_soon(connection: Connection, part: _Part) -> None:
+    # Who waits for readers makes all others wait.
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SOON}'")
+    _make(connection, part)
 
 
 def _drop(connection: Connection, part: _Part) -> None:
@@ -187,30 +220,45 @@ def _parts(connection: Connection) -> list[_Part]:
 
 
 def _read(connection: Connection, wanted: Wanted, use: Use[Result]) -> Result:
-    def load(day: int) -> Iterator[Sample]:
-        begin, end = max(wanted.since, day * DAY), min(wanted.until, (day + 1) * DAY)
-        return _samples(connection, f"{_SAMPLE}, NULL AS clock FROM sample", wanted, begin, end)
+    since, until = wanted.bounds
+    # What was not read to its end is closed before others get the connection.
+    with ExitStack() as opened:
 
-    strays = _samples(connection, f"{_SAMPLE}, clock FROM sample_stray", wanted, wanted.since, wanted.until)
-    days = {part.day for part in _parts(connection) if wanted.kinds & _KINDS[part.table]}
-    return use(scan(wanted, days, load, strays))
+        def load(day: int) -> Iterator[Sample]:
+            begin, end = max(since, day * DAY), min(until, (day + 1) * DAY)
+            query, values = _query(f"{_SAMPLE}, NULL AS clock FROM sample", wanted, begin, end)
+            return _samples(opened, connection, query, values)
+
+        query, values = _query(f"{_SAMPLE}, clock FROM sample_stray", wanted, since, until)
+        strays = _samples(opened, connection, query, values)
+        days = {part.day for part in _parts(connection) if wanted.kinds & _KINDS[part.table]}
+        return use(scan(wanted, days, load, strays))
 
 
-def _samples(connection: Connection, source: str, wanted: Wanted, begin: int, end: int) -> Iterator[Sample]:
-    """What is wanted between two times, without an order."""
-    identifier = "" if wanted.identifier is None else " AND identifier = %(identifier)s"
-    query = (
-        f"SELECT {source} WHERE device = %(device)s AND kind = ANY(%(kinds)s){identifier}"
-        " AND time >= %(begin)s AND time < %(end)s"
+def _query(source: str, wanted: Wanted, begin: int, end: int) -> tuple[str, dict[str, Any]]:
+    """What is wanted between two times, in order."""
+    conditions = ["device = %(device)s", "kind = ANY(%(kinds)s)", "time >= %(begin)s", "time < %(end)s"]
+    values = {"device": wanted.device, "kinds": list(wanted.kinds), "begin": begin, "end": end}
+    if wanted.identifier is not None:
+        conditions.append("identifier = %(identifier)s")
+        values["identifier"] = wanted.identifier
+    if wanted.after is not None:
+        follows = "<" if wanted.newest_first else ">"
+        after = "%(after_time)s, %(after_kind)s, %(after_identifier)s, %(after_seq)s"
+        conditions.append(f"(time, kind, identifier, seq) {follows} ({after})")
+        names = ("after_time", "after_kind", "after_identifier", "after_seq")
+        values |= dict(zip(names, wanted.after, strict=True))
+    order = ", ".join(
+        f"{each} DESC" if wanted.newest_first else each for each in ("time", "kind", "identifier", "seq")
     )
-    values: dict[str, Any] = {
-        "device": wanted.device,
-        "kinds": list(wanted.kinds),
-        "identifier": wanted.identifier,
-        "begin": begin,
-        "end": end,
-    }
-    for row in connection.exec_driver_sql(query, values):
-        time, kind, identifier_number, seq, gateway, number, raw, *more = row
+    return f"SELECT {source} WHERE {' AND '.join(conditions)} ORDER BY {order}", values
+
+
+def _samples(
+    opened: ExitStack, connection: Connection, query: str, values: dict[str, Any]
+) -> Iterator[Sample]:
+    rows = connection.exec_driver_sql(query, values, execution_options=_STREAMED)
+    for row in opened.enter_context(rows):
+        time, kind, identifier, seq, gateway, number, raw, *more = row
         rest = More(*more) if any(each is not None for each in more) else None
-        yield Sample(time, kind, identifier_number, seq, gateway, number, raw, rest)
+        yield Sample(time, kind, identifier, seq, gateway, number, raw, rest)

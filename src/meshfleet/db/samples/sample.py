@@ -98,6 +98,15 @@ class Wanted(Struct, frozen=True, kw_only=True):
     after: Identity | None = None
     """Only those that follow this one in the order that is asked for."""
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """`since` and `until`, without what lies before `after` in the order that is asked for."""
+        if self.after is None:
+            return self.since, self.until
+        if self.newest_first:
+            return self.since, min(self.until, self.after[0] + 1)
+        return max(self.since, self.after[0]), self.until
+
     def holds(self, sample: Sample) -> bool:
         """Whether a sample is among them."""
         if not self.since <= sample.time < self.until or sample.kind not in self.kinds:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing, contextmanager
+from functools import partial
 from heapq import merge
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meshfleet.db.samples.chunk import ChunkRow, pack, unique, unpack
-from meshfleet.errors import SamplesDamaged
+from meshfleet.db.samples.chunk import MOST, ChunkRow, pack, unique, unpack
+from meshfleet.db.samples.sweep import Piece, sweep
+from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from meshfleet.db.samples.head import Day
     from meshfleet.db.samples.sample import Sample
@@ -39,6 +41,10 @@ _UNSAFE: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -1638
 """While a file is made nobody needs it; before anybody does, it is on the disk as a whole."""
 
 
+_Stored = tuple[int, int, int, int, bytes | None, Path]
+"""Device, part, first, last, samples if they are read already, and the file that has them."""
+
+
 class Segment(NamedTuple):
     """A file, as the database knows it."""
 
@@ -50,6 +56,8 @@ class Segment(NamedTuple):
     kinds: int
     """A bit for each kind that may be in it."""
     written_at: int
+    origin: int
+    """The lowest number among those it was made of: what came first counts."""
 
 
 class Gone(Exception):
@@ -86,12 +94,15 @@ def write(place: Path, rows: Iterable[ChunkRow]) -> None:
         raise
 
 
-def read(place: Path, device: int, since: int, until: int) -> Iterator[Sample]:
-    """The samples of a device that may lie between two times."""
+def pieces(place: Path, device: int, since: int, until: int) -> list[Piece]:
+    """The samples of a device that may lie between two times, chunk by chunk."""
     with _opened(place) as file:
-        query = "SELECT samples FROM chunk WHERE device = ? AND last >= ? AND first < ?"
-        for (chunk,) in file.execute(query, (device, since, until)):
-            yield from unpack(chunk)
+        query = "SELECT part, first, last FROM chunk WHERE device = ? AND last >= ? AND first < ?"
+        found = file.execute(query, (device, since, until)).fetchall()
+        if len(found) == 1:  # as nearly always; it is read while the file is open anyway
+            ((part, first, last),) = found
+            return [Piece(first, last, partial(_unpack, place, _chunk(file, device, part)))]
+    return [Piece(first, last, partial(_load, place, device, part)) for part, first, last in found]
 
 
 class Merged:
@@ -104,21 +115,56 @@ class Merged:
         self.kinds = 0
 
     def __iter__(self) -> Iterator[ChunkRow]:
-        chunks = merge(*map(_chunks, self._places), key=itemgetter(0))
-        for device, parts in groupby(chunks, key=itemgetter(0)):
-            samples = unique(chain.from_iterable(chunk for _, chunk in parts))
-            kept = [sample for sample in samples if sample.kind not in self._without]
-            self.samples += len(kept)
-            for kind in {sample.kind for sample in kept}:
-                self.kinds |= 1 << kind
-            for part, (first, last, data) in enumerate(pack(kept)):
+        chunks = merge(*map(_stored, self._places), key=itemgetter(0))
+        for device, found in groupby(chunks, key=itemgetter(0)):
+            for part, (first, last, data) in enumerate(pack(self._kept(list(found)))):
                 yield device, part, first, last, data
 
+    def _kept(self, found: Sequence[_Stored]) -> Iterable[Sample]:
+        if len(found) <= len(self._places):  # few: then all at once takes less time
+            return self._counted(unique(chain.from_iterable(map(_samples, found))))
+        swept = sweep(Piece(each[2], each[3], partial(_samples, each)) for each in found)
+        blocks = iter(lambda: list(islice(swept, MOST)), [])
+        return chain.from_iterable(map(self._counted, blocks))
 
-def _chunks(place: Path) -> Iterator[tuple[int, list[Sample]]]:
+    def _counted(self, samples: list[Sample]) -> list[Sample]:
+        """Those that are kept."""
+        kept = [sample for sample in samples if sample.kind not in self._without]
+        self.samples += len(kept)
+        for kind in {sample.kind for sample in kept}:
+            self.kinds |= 1 << kind
+        return kept
+
+
+def _stored(place: Path) -> Iterator[_Stored]:
+    """All of a file by device. The first of a device, nearly always the only one, is read at once."""
     with _opened(place) as file:
-        for device, chunk in file.execute("SELECT device, samples FROM chunk ORDER BY device, part"):
-            yield device, unpack(chunk)
+        query = "SELECT device, part, first, last, CASE part WHEN 0 THEN samples END FROM chunk"
+        for row in file.execute(f"{query} ORDER BY device, part"):
+            yield (*row, place)
+
+
+def _samples(stored: _Stored) -> list[Sample]:
+    device, part, _, _, chunk, place = stored
+    return _load(place, device, part) if chunk is None else _unpack(place, chunk)
+
+
+def _load(place: Path, device: int, part: int) -> list[Sample]:
+    with _opened(place) as file:
+        return unpack(_chunk(file, device, part))
+
+
+def _unpack(place: Path, chunk: bytes) -> list[Sample]:
+    try:
+        return unpack(chunk)
+    except msgspec.MsgspecError as exc:
+        raise _reason(place, exc) from exc
+
+
+def _chunk(file: sqlite3.Connection, device: int, part: int) -> bytes:
+    query = "SELECT samples FROM chunk WHERE device = ? AND part = ?"
+    (chunk,) = file.execute(query, (device, part)).fetchone()
+    return bytes(chunk)
 
 
 @contextmanager
@@ -130,9 +176,24 @@ def _opened(place: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as file:
             yield file
     except (sqlite3.DatabaseError, msgspec.MsgspecError) as exc:
-        if place.exists():
-            raise SamplesDamaged(place, exc) from exc
-        raise Gone(place) from exc
+        raise _reason(place, exc) from exc
+
+
+def _reason(place: Path, exc: Exception) -> Exception:
+    """What is wrong with a file: that it is not there, that it is damaged, or nothing but the moment."""
+    if not place.exists():
+        return Gone(place)
+    if _is_passing(exc):
+        return DatabaseUnavailable(f"{place.name} cannot be read now: {exc}")
+    return SamplesDamaged(place, exc)
+
+
+def _is_passing(exc: Exception) -> bool:
+    """Whether a file may be all right: there are too many open files, or the disk does not answer.
+
+    A file without the table is damaged, although that is an operational error as well.
+    """
+    return isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode != sqlite3.SQLITE_ERROR
 
 
 def _finish(unfinished: Path, place: Path) -> None:
@@ -140,8 +201,13 @@ def _finish(unfinished: Path, place: Path) -> None:
     for each in (unfinished, unfinished.parent):
         if each is not unfinished:
             unfinished.rename(place)
-        handle = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(each)
+
+
+def sync(place: Path) -> None:
+    """Let a file, or what a folder has, be on the disk."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

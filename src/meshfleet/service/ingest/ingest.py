@@ -151,15 +151,14 @@ class Ingest:
             tasks.create_task(self._keep_tending(), name="ingest.tend")
 
     async def flush(self) -> None:
-        """Write what was coalesced, and the minutes that are over."""
-        if self._flush is None:
+        """Write what was coalesced, and the minutes that are over; first what could not be written before."""
+        async with self._turn:  # no batch is under way, so the journal has nothing that is not in memory
+            if self._flush is not None:
+                await self._finish(self._flush)
             rows = self._rollups.close(self._now())
             before = self._rollups.oldest(self._newest + 1)
             self._flush, self._notes = _Flush(self._notes, rows, before), {}
-        async with self._turn:
-            number = await self._database.write(self._write_flush, self._flush)
-            self._samples.committed(number, self._flush.rows)
-        self._flush = None
+            await self._finish(self._flush)
 
     async def _keep_flushing(self) -> None:
         waited = 0
@@ -294,6 +293,11 @@ class Ingest:
         """Write nothing when another program has taken our place, as may be when a server was restarted."""
         if self._owner is not None:
             check_owner(connection, self._owner)
+
+    async def _finish(self, flush: _Flush) -> None:
+        number = await self._database.write(self._write_flush, flush)
+        self._samples.committed(number, flush.rows)
+        self._flush = None
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)

@@ -37,6 +37,8 @@ class Note(Struct, gc=False):
     radio_at: int = _NEVER
     dfu_at: int = _NEVER
     """When it was last heard in DFU mode."""
+    is_met: bool = False
+    """Whether it sent a sample whose time is not believed, and so is a device of its own."""
     facts: dict[int, tuple[int, Any]] | None = None
     """Values of properties that tell what it is, by identifier, each with its time."""
 
@@ -102,7 +104,8 @@ def learn(notes: Notes, readings: Iterable[Reading], now: int) -> None:
         if note is None:
             note = notes[device] = Note(gateway)
         if kind == ReadingKind.MET:
-            continue  # that there is a note says it all
+            note.is_met = True
+            continue
         if kind == ReadingKind.DFU:
             note.hear_in_dfu(gateway, at)
             note.hear(other, value, at)

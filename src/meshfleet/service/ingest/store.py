@@ -163,7 +163,7 @@ def _by_owner(notes: Notes, present: Mapping[int, object]) -> Notes:
 
 def _owner(device: int, note: Note, present: Mapping[int, object]) -> int | None:
     """Whose note it is: a device in DFU mode may have the address behind its own (report-46, report-47)."""
-    if device in present or known(note.at) is not None:
+    if device in present or note.is_met or known(note.at) is not None:
         return device
     return device - 1 if device - 1 in present else None
 

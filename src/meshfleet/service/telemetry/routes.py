@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Annotated, Final
 
@@ -29,7 +28,7 @@ from meshfleet.service.telemetry.identifiers import foreign_names, title
 from meshfleet.service.telemetry.media import wants_csv
 from meshfleet.service.telemetry.reading import in_blocks
 from meshfleet.service.telemetry.rows import shown
-from meshfleet.service.telemetry.series import tallied
+from meshfleet.service.telemetry.series import Tally
 from meshfleet.wire import rest
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Mac, mac_number
@@ -37,6 +36,9 @@ from meshfleet.wire.rest import RejectPage, SamplePage, Series
 
 _LINES: Final = 5_000
 """Samples that a sheet is written of at once; what a client has not taken waits in memory."""
+
+_NUMBERS: Final = 50_000
+"""Samples that a series takes in at once; between them others have their turn."""
 
 
 @dataclass
@@ -97,7 +99,10 @@ async def show_series(
 ) -> Series:
     """Show the numbers of one identifier over time, summed up in buckets of equal length."""
     device = device_in_path(device_id)
-    buckets = await samples.read(asked.of(device), partial(tallied, grid=asked.grid))
+    tally = Tally(asked.grid)
+    async for _ in in_blocks(samples, asked.of(device), tally.add, size=_NUMBERS):
+        pass
+    buckets = await asyncio.to_thread(tally.buckets)
     if not buckets:
         await _check_known(database, device)
     number = identifier_number(asked.identifier)

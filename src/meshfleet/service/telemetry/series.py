@@ -95,13 +95,6 @@ class Tally:
         return write_millis(self._grid.beginning(part))
 
 
-def tallied(samples: Iterable[Sample], grid: Grid) -> list[rest.Bucket]:
-    """The buckets of a series."""
-    tally = Tally(grid)
-    tally.add(samples)
-    return tally.buckets()
-
-
 class _Heap:
     """The samples of one bucket."""
 

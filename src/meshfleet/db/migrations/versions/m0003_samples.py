@@ -14,15 +14,18 @@ _TIMES = ("status", "radio", "battery", "gateway", "model", "variant", "firmware
 
 _SQLITE = (
     # A batch as it came in, until a segment holds it.
-    "CREATE TABLE sample_journal (id INTEGER PRIMARY KEY AUTOINCREMENT, batch BLOB NOT NULL)",
-    # Files with samples of one day; `day` is null for those whose own time is not believed.
+    "CREATE TABLE sample_journal (id INTEGER PRIMARY KEY, batch BLOB NOT NULL)",
+    # Files with samples of one day; `day` is null for those whose own time is not believed. `origin` is the
+    # lowest number among the files that one was made of. No number comes again: what has one and is not here
+    # any more is known to be of no use.
     """CREATE TABLE sample_segment (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         day INTEGER,
         level INTEGER NOT NULL,
         samples INTEGER NOT NULL,
         kinds INTEGER NOT NULL,
-        written_at INTEGER NOT NULL
+        written_at INTEGER NOT NULL,
+        origin INTEGER NOT NULL
     )""",
 )
 
@@ -44,7 +47,7 @@ _IDENTITY = "PRIMARY KEY (device, kind, identifier, time, seq)"
 _POSTGRESQL = (
     f"CREATE TABLE sample ({_COLUMNS} CONSTRAINT pk_sample {_IDENTITY}) PARTITION BY LIST (kind)",
     # What was reported, and what minutes of other reports were rolled up to: they are not kept equally long.
-    # Partitions of these are made by the day, when the first sample of the day comes.
+    # Partitions of these are made by the day: ahead, or when the first sample of a day comes.
     "CREATE TABLE sample_reported PARTITION OF sample FOR VALUES IN (0, 1, 2, 3) PARTITION BY RANGE (time)",
     "CREATE TABLE sample_rolled PARTITION OF sample FOR VALUES IN (4, 5) PARTITION BY RANGE (time)",
     f"""CREATE TABLE sample_stray ({_COLUMNS}
@@ -64,7 +67,6 @@ def upgrade() -> None:
         sa.Column("id", _KEY, autoincrement=True, nullable=False),
         sa.Column("readings", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_reading_journal")),
-        sqlite_autoincrement=True,
     )
     op.create_table(
         "foreign_name",

@@ -1,0 +1,64 @@
+"""A service that is asked to end writes down what it knows."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from meshfleet.wire.ids import Mac, device_id
+from meshfleet.wire.mqtt.packets import Puback, Publish
+from meshfleet.wire.times import write_millis
+from tests.scenarios.serving import Service, loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.broker.raw import Raw
+
+pytestmark = pytest.mark.anyio
+
+GATEWAY, DEVICE = "02005e000001", Mac("c0ffee0000a1")
+
+_numbers = count(1)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    given = loopback("--mqtt")
+    if request.param == "postgresql":
+        server: str = request.getfixturevalue("postgresql_server")
+        name = f"stop_{next(_numbers)}"
+        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
+        given += ["--database", f"{server}/{name}"]
+    with Service(tmp_path, *given) as running:
+        yield running
+
+
+async def report(gateway: Raw, number: int, *, seconds_ago: int) -> str:
+    """Let a sample be committed; gives its time."""
+    at = write_millis(time.time_ns() // 1_000_000 - seconds_ago * 1000)
+    payload = f'{{"time":"{at}","seq":{number},"value":"0100"}}'.encode()
+    topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
+    gateway.send(Publish(topic, payload, 1, packet_id=number))
+    assert await gateway.expect(Puback) == Puback(number)
+    return at
+
+
+async def test_what_samples_told_is_written_down_at_the_end(service: Service) -> None:
+    """The first of them is in a journal anyway: it made the device known."""
+    gateway = await service.guest(service.claim(GATEWAY))
+    await report(gateway, 1, seconds_ago=60)
+    last = await report(gateway, 2, seconds_ago=0)
+    code, errors = service.stop()
+    assert (code, "Traceback" in errors) == (0, False), errors
+    await service.hang_up()
+    service.start()
+    devices = service.ask("GET", "/api/v1/devices?Include=live")["items"]
+    seen = {each["id"]: each["live"]["lastReportAt"] for each in devices}
+    assert seen[device_id(DEVICE)] == last

@@ -1,0 +1,133 @@
+"""A store that fails, or that has no room: it is told, nothing ends, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy.exc import ProgrammingError
+
+from meshfleet.errors import DatabaseUnavailable, Unavailable
+from meshfleet.service.operations.readiness import Readiness
+from tests.service.ingest.intake import NOON, batch
+from tests.service.ingest.messages import heartbeat, temperature
+from tests.service.mqtt.site import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.service.ingest.intake import Intake
+
+pytestmark = pytest.mark.anyio
+
+MODULE = "meshfleet.service.ingest.ingest"
+
+
+class InsufficientPrivilege(Exception):
+    """As drivers have them: what it says is not for strangers."""
+
+
+def refused() -> ProgrammingError:
+    """What nobody has thought of."""
+    return ProgrammingError("DELETE FROM secrets", {"value": "topsecret"}, InsufficientPrivilege("topsecret"))
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{MODULE}._PAUSE", 0.01)
+    monkeypatch.setattr(f"{MODULE}._LONGEST_PAUSE", 0.02)
+
+
+@asynccontextmanager
+async def running(intake: Intake) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(intake.ingest.run())
+    yield task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def complaint(readiness: Readiness) -> str:
+    with pytest.raises(Unavailable) as caught:
+        readiness.check()
+    return str(caught.value)
+
+
+@pytest.mark.rule("rest-160")
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("on_tend", "samples cannot be put in order"), ("on_write", "what was coalesced cannot be written")],
+)
+async def test_what_nobody_has_thought_of_ends_nothing_and_is_told_until_it_is_over(
+    intake: Intake, place: str, words: str
+) -> None:
+    readiness = Readiness()
+    readiness.watch(intake.ingest)
+    await intake.take(heartbeat(NOON, 3))
+    setattr(intake.store, place, refused())
+    async with running(intake) as task:
+        await until(lambda: intake.ingest.trouble is not None or task.done())
+        told = complaint(readiness)
+        assert words in told
+        assert "InsufficientPrivilege" in told
+        assert not any(secret in told for secret in ("topsecret", "DELETE", "secrets"))
+        setattr(intake.store, place, None)
+        await until(lambda: intake.ingest.trouble is None or task.done())
+        readiness.check()
+        await until(lambda: intake.device() is not None)
+        assert not task.done()
+    assert intake.state().status == 3
+
+
+async def test_of_two_troubles_one_is_told_after_the_other(in_file: Intake) -> None:
+    in_file.store.on_tend, in_file.store.on_write = OSError("the disk is full"), refused()
+    async with running(in_file):
+        await until(lambda: "coalesced" in (in_file.ingest.trouble or ""))
+        in_file.store.on_write = None
+        await until(lambda: "the disk is full" in (in_file.ingest.trouble or ""))
+        in_file.store.on_tend = None
+        await until(lambda: in_file.ingest.trouble is None)
+
+
+# --- No room ---
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{MODULE}._PATIENCE", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_batch_for_which_there_is_no_room_is_given_back_and_stored_once_later(intake: Intake) -> None:
+    waiting = batch([temperature(NOON), heartbeat(NOON, 3)])
+    intake.store.has_room.clear()
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable, match="not written out fast enough"):
+            await asyncio.wait_for(intake.ingest.take(waiting), 30)
+    assert (await intake.samples(), intake.journal(), intake.ingest.figures.batches) == ([], 0, 0)
+    intake.store.has_room.set()
+    await intake.ingest.take(waiting)
+    await intake.ingest.flush()
+    assert (len(await intake.samples()), intake.ingest.figures.batches) == (1, 1)
+    assert intake.state().status == 3
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_waits_for_room_learns_why_there_is_none(in_file: Intake) -> None:
+    in_file.store.on_tend = OSError("the disk is full")
+    in_file.store.has_room.clear()
+    async with running(in_file):
+        await until(lambda: in_file.ingest.trouble is not None)
+        with pytest.raises(DatabaseUnavailable, match="the disk is full"):
+            await asyncio.wait_for(in_file.take(temperature(NOON)), 30)
+
+
+async def test_a_batch_waits_a_while_for_room(in_file: Intake) -> None:
+    in_file.store.has_room.clear()
+    taking = asyncio.create_task(in_file.take(temperature(NOON)))
+    await asyncio.sleep(0)
+    assert not taking.done()
+    in_file.store.has_room.set()
+    await taking
+    assert len(await in_file.samples()) == 1
