@@ -244,6 +244,7 @@ reading_journal = Table(
     metadata,
     Column("id", _Key, primary_key=True, autoincrement=True),
     Column("readings", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,  # what is written meanwhile must never have a number that is to be forgotten
 )
 """Heartbeats and readings of the radio, until they are in states and roll-ups."""
 

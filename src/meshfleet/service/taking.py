@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy.exc import DBAPIError
+
 from meshfleet.broker import own
 from meshfleet.db.samples import SampleKind, open_samples
 from meshfleet.errors import FleetError, UnusableDatabase
@@ -86,7 +88,7 @@ async def take_reports(
 
 async def _end(ingest: Ingest) -> None:
     """Write what is left. If that cannot be, the next start finds it in the journal."""
-    with contextlib.suppress(FleetError, TimeoutError):
+    with contextlib.suppress(FleetError, DBAPIError, TimeoutError):
         async with asyncio.timeout(_GRACE):
             await ingest.flush()
 

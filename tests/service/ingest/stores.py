@@ -57,6 +57,10 @@ class Fragile:
         """See `SampleStore`."""
         return await self.real.read(wanted, use)
 
+    async def make_room(self, now: int) -> None:
+        """See `SampleStore`."""
+        await self.real.make_room(now)
+
     async def tend(self, now: int) -> None:
         """See `SampleStore`."""
         if self.on_tend is not None:

@@ -96,11 +96,12 @@ class SamplesInFiles:
         self._untold: set[Path] = set()
         """Files that the database was never told of."""
         self._damaged: set[Path] = set()
+        self._writing_out = asyncio.Lock()
         self._room = asyncio.Event()
         self._room.set()
         self._is_closed = False
         self._readers = ThreadPoolExecutor(_READERS, "samples.read")
-        self._keeper = ThreadPoolExecutor(1, "samples.keep")
+        self._keeper = ThreadPoolExecutor(2, "samples.keep")
         prepare(folder)
         self._segments: tuple[Segment, ...] = database.read_now(_registered)
         self._next = clear(folder, self._segments, database.read_now(_highest))
@@ -172,14 +173,19 @@ class SamplesInFiles:
 
     # Keeping order
 
+    async def make_room(self, now: int) -> None:
+        """See `SampleStore`."""
+        async with self._writing_out:
+            if self._frozen is None and self._is_due(now):
+                self._frozen, self._head, self._began = self._head, Head(), now
+            if self._frozen is not None:
+                await self._write_out(self._frozen, now)
+                self._frozen = None
+                self._room.set()
+
     async def tend(self, now: int) -> None:
         """See `SampleStore`."""
-        if self._frozen is None and self._is_due(now):
-            self._frozen, self._head, self._began = self._head, Head(), now
-        if self._frozen is not None:
-            await self._write_out(self._frozen, now)
-            self._frozen = None
-            self._room.set()
+        await self.make_room(now)
         while group := self._to_merge():
             await self._replace(group, frozenset(), level=group[0].level + 1)
         for segment in self._segments:

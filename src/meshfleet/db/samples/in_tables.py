@@ -130,9 +130,13 @@ class SamplesInTables:
 
     # Keeping order
 
-    async def tend(self, now: int) -> None:
+    async def make_room(self, now: int) -> None:
         """See `SampleStore`."""
         await self._make_ahead(now // DAY)
+
+    async def tend(self, now: int) -> None:
+        """See `SampleStore`."""
+        await self.make_room(now)
         if now < self._next_look:
             return
         self._next_look = now + _HOUR

@@ -146,6 +146,9 @@ class SampleStore(Protocol):
     async def read(self, wanted: Wanted, use: Use[Result]) -> Result:
         """Go through the samples that are wanted."""
 
+    async def make_room(self, now: int) -> None:
+        """Do what soon will be waited for: that part of `tend` that must not wait for the rest of it."""
+
     async def tend(self, now: int) -> None:
         """Put in order what was written, and remove what nobody wants any more."""
 

@@ -37,6 +37,9 @@ _TABLE: Final = """CREATE TABLE chunk (
     PRIMARY KEY (device, part)
 ) WITHOUT ROWID"""
 
+_AT_ONCE: Final = 100
+"""Rows in one statement."""
+
 _UNSAFE: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16384")
 """While a file is made nobody needs it; before anybody does, it is on the disk as a whole."""
 
@@ -84,7 +87,7 @@ def write(place: Path, rows: Iterable[ChunkRow]) -> None:
                 file.execute(f"PRAGMA {pragma}")
             file.execute(_TABLE)
             file.execute("BEGIN")
-            file.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", rows)
+            _insert(file, rows)
             file.execute("COMMIT")
         _finish(unfinished, place)
     except BaseException:
@@ -92,6 +95,18 @@ def write(place: Path, rows: Iterable[ChunkRow]) -> None:
         for each in (unfinished, place):
             each.unlink(missing_ok=True)
         raise
+
+
+def _insert(file: sqlite3.Connection, rows: Iterable[ChunkRow]) -> None:
+    """Insert many rows with each statement.
+
+    Between two of them the driver hands Python's lock to whoever wants it, and a busy event loop gives it
+    back late.
+    """
+    source = iter(rows)
+    while some := list(islice(source, _AT_ONCE)):
+        places = ", ".join(["(?, ?, ?, ?, ?)"] * len(some))
+        file.execute(f"INSERT INTO chunk VALUES {places}", list(chain.from_iterable(some)))  # noqa: S608
 
 
 def pieces(place: Path, device: int, since: int, until: int) -> list[Piece]:

@@ -26,7 +26,7 @@ from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -118,8 +118,8 @@ class Ingest:
         self._flush: _Flush | None = None
         self._turn = asyncio.Lock()
         """What is written is seen by readers in the same order."""
-        self._unflushed: str | None = None
-        self._untended: str | None = None
+        self._troubles: dict[str, str] = {}
+        """What fails at the moment, by what is tried."""
         self.figures = Counts()
 
     async def restore(self) -> None:
@@ -142,13 +142,14 @@ class Ingest:
     @property
     def trouble(self) -> str | None:
         """What cannot be written besides batches, of which whoever brings them knows."""
-        return self._unflushed or self._untended
+        return next(iter(self._troubles.values()), None)
 
     async def run(self) -> None:
         """Write what is coalesced, and keep the store in order, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_flushing(), name="ingest.flush")
-            tasks.create_task(self._keep_tending(), name="ingest.tend")
+            tasks.create_task(self._keep_up(self._samples.make_room), name="ingest.room")
+            tasks.create_task(self._keep_up(self._samples.tend), name="ingest.tend")
 
     async def flush(self) -> None:
         """Write what was coalesced, and the minutes that are over; first what could not be written before."""
@@ -173,23 +174,24 @@ class Ingest:
                     await self._guests.look(self._database)
                 await self.flush()
             except (DatabaseUnavailable, DBAPIError) as exc:
-                self._unflushed = f"what was coalesced cannot be written: {_words(exc)}"
-                _log.error("%s; it is kept", self._unflushed)
+                self._troubles["flush"] = f"what was coalesced cannot be written: {_words(exc)}"
+                _log.error("%s; it is kept", self._troubles["flush"])
             else:
-                self._unflushed = None
+                self._troubles.pop("flush", None)
 
-    async def _keep_tending(self) -> None:
+    async def _keep_up(self, work: Callable[[int], Awaitable[None]]) -> None:
         pause = _PAUSE
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._samples.tend(self._now())
+                await work(self._now())
             except (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error) as exc:
-                self._untended = f"samples cannot be put in order: {_words(exc)}"
-                _log.error("%s; they stay where they are", self._untended)
+                self._troubles[work.__name__] = f"samples cannot be put in order: {_words(exc)}"
+                _log.error("%s; they stay where they are", self._troubles[work.__name__])
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                self._untended, pause = None, _PAUSE
+                self._troubles.pop(work.__name__, None)
+                pause = _PAUSE
 
     # Inside
 
@@ -199,7 +201,7 @@ class Ingest:
             async with asyncio.timeout(_PATIENCE):
                 await self._samples.room()
         except TimeoutError:
-            raise DatabaseUnavailable(self._untended or "samples are not written out fast enough") from None
+            raise DatabaseUnavailable(self.trouble or "samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
         draft = Draft(self._now())

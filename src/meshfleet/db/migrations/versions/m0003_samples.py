@@ -67,6 +67,7 @@ def upgrade() -> None:
         sa.Column("id", _KEY, autoincrement=True, nullable=False),
         sa.Column("readings", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_reading_journal")),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "foreign_name",
