@@ -142,7 +142,7 @@ class Ingest:
     @property
     def trouble(self) -> str | None:
         """What cannot be written besides batches, of which whoever brings them knows."""
-        return next(iter(self._troubles.values()), None)
+        return next((self._troubles[each] for each in sorted(self._troubles)), None)
 
     async def run(self) -> None:
         """Write what is coalesced, and keep the store in order, until cancelled."""
