@@ -95,6 +95,7 @@ def test_what_it_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
         log_in(*said(program))
         modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "data").iterdir()}
         assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+        assert modes.pop("samples") == 0o700
         assert set(modes.values()) == {0o600}, modes
 
 
