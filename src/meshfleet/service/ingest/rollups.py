@@ -24,6 +24,9 @@ _MINUTE: Final = 60_000
 _GRACE: Final = 5_000
 """Milliseconds."""
 
+_FEW: Final = 64
+"""Times of a minute that are remembered one by one; more take less room as bits."""
+
 _AT_ONCE: Final = 50_000
 """Minutes that are closed in one transaction."""
 
@@ -43,24 +46,42 @@ class Minute(Struct, gc=False):
     last: int = 0
     last_at: int = -(2**62)
     unreachable: bool = False
-    times: set[int] | None = None
-    """Of all that is in it, if that is more than one."""
+    times: set[int] | bytearray | None = None
+    """Of all that is in it, if that is more than one: if it is many, a bit for each millisecond."""
 
     def has(self, time: int) -> bool:
         """Whether a reading of this moment is in it: then it came again (report-36)."""
-        return time == self.last_at or (self.times is not None and time in self.times)
+        if time == self.last_at or self.times is None:
+            return time == self.last_at
+        if isinstance(self.times, set):
+            return time in self.times
+        moment = time % _MINUTE
+        return self.times[moment >> 3] >> (moment & 7) & 1 == 1
 
     def add(self, time: int, value: int, *, unreachable: bool) -> None:
         """Count a reading."""
         if self.count:
-            self.times = self.times or {self.last_at}
-            self.times.add(time)
+            self._note(time)
         self.count += 1
         self.total += value
         self.least = min(self.least, value)
         self.most = max(self.most, value)
         if time >= self.last_at:
             self.last, self.last_at, self.unreachable = value, time, unreachable
+
+    def _note(self, time: int) -> None:
+        if self.times is None:
+            self.times = {self.last_at}
+        if isinstance(self.times, set):
+            self.times.add(time)
+            if len(self.times) <= _FEW:
+                return
+            many, self.times = self.times, bytearray(_MINUTE // 8)
+        else:
+            many = {time}
+        for each in many:
+            moment = each % _MINUTE
+            self.times[moment >> 3] |= 1 << (moment & 7)
 
 
 class Shown(Struct, frozen=True, gc=False, rename="camel"):
