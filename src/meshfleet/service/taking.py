@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from meshfleet.service.api import Api
     from meshfleet.service.mqtt.listeners import Entrance
     from meshfleet.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 _TAKER: Final = 0x6D717474
 """Any number, as long as no other lock on the database has it."""
@@ -88,9 +91,11 @@ async def take_reports(
 
 async def _end(ingest: Ingest) -> None:
     """Write what is left. If that cannot be, the next start finds it in the journal."""
-    with contextlib.suppress(FleetError, DBAPIError, TimeoutError):
+    try:
         async with asyncio.timeout(_GRACE):
             await ingest.flush()
+    except (FleetError, DBAPIError, TimeoutError) as exc:
+        _log.warning("what was coalesced is written at the next start: %s", type(exc).__name__)
 
 
 async def _serve(  # noqa: PLR0913, PLR0917 # all that there is

@@ -213,10 +213,9 @@ def _is_passing(exc: Exception) -> bool:
 
 def _finish(unfinished: Path, place: Path) -> None:
     """Let a file be on the disk before its name is."""
-    for each in (unfinished, unfinished.parent):
-        if each is not unfinished:
-            unfinished.rename(place)
-        sync(each)
+    sync(unfinished)
+    unfinished.rename(place)
+    sync(place.parent)
 
 
 def sync(place: Path) -> None:
