@@ -16,7 +16,7 @@ from meshfleet.service.accounts.keys import digest
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
-from meshfleet.service.mqtt.mosquitto import hash_password
+from meshfleet.service.gateways.hashes import hash_for_mosquitto
 from meshfleet.wire.ids import device_id, mac_number, number_mac
 from meshfleet.wire.rest import Gateway
 from meshfleet.wire.times import write_millis
@@ -124,7 +124,7 @@ def _new_password() -> str:
 
 def _kept(password: str) -> dict[str, Any]:
     """What is stored of a password: for our own broker, and for another one that comes one day."""
-    return {"password": digest(password), "broker_hash": hash_password(password)}
+    return {"password": digest(password), "broker_hash": hash_for_mosquitto(password)}
 
 
 def _unclaimed(mac: Mac) -> NotFound:

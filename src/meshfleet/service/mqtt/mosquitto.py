@@ -7,11 +7,10 @@ it to a disk is somebody else.
 from __future__ import annotations
 
 import base64
-import hashlib
-import secrets
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import Fault, WrongSettings
+from meshfleet.service.gateways.hashes import hash_for_mosquitto
 from meshfleet.service.secrets import obtain
 from meshfleet.wire.topics import Topics
 
@@ -26,24 +25,6 @@ if TYPE_CHECKING:
 USER: Final = "meshfleet"
 """Who the service is to mosquitto: no MAC, so no gateway."""
 
-_ROUNDS: Final = 101
-"""What mosquitto_passwd takes. Few are enough: what is hashed is 256 random bits, which nobody guesses, and
-thousands of gateways that come back at once must not wait for each other."""
-_SALT: Final = 12
-_HASH: Final = 64
-"""Bytes."""
-
-
-def hash_password(password: str) -> str:
-    """A password of ours as mosquitto checks it: PBKDF2 with SHA-512."""
-    salt = secrets.token_bytes(_SALT)
-    made = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ROUNDS, _HASH)
-    return f"$7${_ROUNDS}${_text(salt)}${_text(made)}"
-
-
-def _text(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
 
 def own_password(connection: Connection) -> str:
     """With what the service logs in: made once, and kept."""
@@ -52,7 +33,10 @@ def own_password(connection: Connection) -> str:
 
 def password_file(password: str, gateways: Mapping[Mac, str]) -> str:
     """Who may log in: the service with its password, and gateways by the hashes of theirs."""
-    lines = [f"{USER}:{hash_password(password)}", *(f"{mac}:{hashed}" for mac, hashed in gateways.items())]
+    lines = [
+        f"{USER}:{hash_for_mosquitto(password)}",
+        *(f"{mac}:{hashed}" for mac, hashed in gateways.items()),
+    ]
     return "\n".join([*lines, ""])
 
 
