@@ -198,7 +198,7 @@ async def test_while_the_database_is_away_publishers_wait_and_nothing_is_lost(
                 assert not service.is_ready()
             await load.go_on()
             await asyncio.to_thread(flood.finish)
-    assert service.is_ready()
+    await until(service.is_ready)
     check(service, load.ledgers)
     assert samples(service, STUBBORN) == 1
 
@@ -223,4 +223,4 @@ async def test_a_database_server_that_crashes_and_comes_back_has_what_was_acknow
                 await asyncio.to_thread(server.start)
             await load.go_on()
         check(service, load.ledgers)
-        assert service.is_ready()
+        await until(service.is_ready)

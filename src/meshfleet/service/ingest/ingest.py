@@ -188,7 +188,8 @@ class Ingest:
             except (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error) as exc:
                 self._troubles[work.__name__] = f"samples cannot be put in order: {_words(exc)}"
                 _log.error("%s; they stay where they are", self._troubles[work.__name__])
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                passes = isinstance(exc, DatabaseUnavailable)  # a server that was away comes back by itself
+                pause = _PAUSE if passes else min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._troubles.pop(work.__name__, None)
                 pause = _PAUSE
