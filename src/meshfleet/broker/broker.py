@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.broker.access import Account
+from meshfleet.broker.access import Account, Kind
 from meshfleet.broker.connection import Connection
 from meshfleet.broker.crowd import Crowd
 from meshfleet.broker.desk import Desk
@@ -19,7 +19,7 @@ from meshfleet.broker.stock import Stock
 from meshfleet.wire.mqtt.packets import Publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from meshfleet.broker.door import Door
     from meshfleet.broker.journal import Consumer
@@ -113,6 +113,11 @@ class Broker:
             self._journal.then(lambda: None if done.done() else done.set_result(None))
             await done
 
+    def send(self, messages: Iterable[Publish]) -> None:
+        """Publish as the service, without waiting until it is written down."""
+        for message in messages:
+            self._post.pass_on(message, _SERVICE)
+
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> Listener:
         """Let the service hear what a filter matches, beginning with what is retained there."""
         listener = Listener(heard)
@@ -122,6 +127,17 @@ class Broker:
     def stop_listening(self, wanted: str, listener: Listener) -> None:
         """Take that back."""
         self._post.unsubscribe(listener, wanted)
+
+    def gateways(self) -> dict[str, int]:
+        """The gateways that are connected, by MAC, each with the number of its connection (broker-5)."""
+        return {
+            each.account.name: each.turn
+            for each in self.crowd
+            if each.account is not None
+            and each.account.kind is Kind.GATEWAY
+            and each.session is not None
+            and each.session.client_id == each.account.name
+        }
 
     def accounts(self) -> list[Account]:
         """Whose connections and sessions there are. Of who is absent nothing is known but the name."""

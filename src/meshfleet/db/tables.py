@@ -145,13 +145,29 @@ device_state = Table(
     Column("variant_at", BigInteger),
     Column("firmware_at", BigInteger),
     Column("hardware_at", BigInteger),
+    Column("rhythm", BigInteger),
     # Room in every page, so that a change stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
 """What changes with every report: no index but the key.
 
-`gateway_at` tells when it was last heard through the gateway that it belongs to.
+`gateway_at` tells when it was last heard through the gateway that it belongs to, `rhythm` how many
+milliseconds usually pass between two of its heartbeats.
 """
+
+connectivity = Table(
+    "connectivity",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("device", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False, index=True),
+    Column("connected", Boolean, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("gateway", BigInteger),
+    Index(None, "device", "id"),
+    sqlite_autoincrement=True,
+)
+"""When devices were connected, and why no longer. A device may be forgotten; this stays until it is old."""
 
 label = Table(
     "label",
@@ -255,6 +271,39 @@ foreign_name = Table(
     Column("name", Text, nullable=False),
 )
 """Names of identifiers that the catalogue does not know, by the number that stands for each in samples."""
+
+series = Table(
+    "series",
+    metadata,
+    Column("device", BigInteger, primary_key=True),
+    Column("kind", SmallInteger, primary_key=True),
+    Column("identifier", BigInteger, primary_key=True),
+    Column("time", BigInteger, nullable=False),
+    Column("seq", SmallInteger, nullable=False),
+    Column("unfilled", SmallInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Series whose samples are acknowledged: the newest sample of each, and how many holes in turn never filled.
+
+Written every other second, so it may lag behind the samples, which decide.
+"""
+
+hole = Table(
+    "hole",
+    metadata,
+    Column("device", BigInteger, primary_key=True),
+    Column("kind", SmallInteger, primary_key=True),
+    Column("identifier", BigInteger, primary_key=True),
+    Column("since", BigInteger, primary_key=True),
+    Column("until", BigInteger, nullable=False),
+    Column("found_at", BigInteger, nullable=False),
+    Column("lost_at", BigInteger),
+    sqlite_with_rowid=False,
+)
+"""Where samples of a series are missing: between the times of two that are there, in the order of `seq`.
+
+`lost_at` tells since when nobody expects them any more.
+"""
 
 reject = Table(
     "reject",

@@ -13,6 +13,7 @@ from meshfleet.broker import own
 from meshfleet.db.samples import SampleKind, open_samples
 from meshfleet.errors import FleetError, UnusableDatabase
 from meshfleet.service import clock
+from meshfleet.service.ingest.figures import IngestFigures
 from meshfleet.service.ingest.guests import Guests
 from meshfleet.service.ingest.ingest import Ingest
 from meshfleet.service.mqtt.endpoint import Endpoint
@@ -76,7 +77,7 @@ async def take_reports(
             now=clock.now,
         )
         await ingest.restore()
-        api.figures.show_ingest(ingest.figures)
+        api.figures.show(IngestFigures(ingest.figures))
         api.readiness.watch(ingest)
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -75,7 +75,7 @@ async def test_no_order_moves_anything_back(intake: Intake, apart: bool) -> None
     assert state == (
         *(number(D), T + 2, 3, None, number(P), -51, 89),
         *(T + 2, T + 1, T + 1, T + 2),
-        *(None,) * 4,
+        *(None,) * 5,
     )
 
 

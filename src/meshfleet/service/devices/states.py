@@ -40,6 +40,7 @@ class State(Struct):
     variant_at: int | None = None
     firmware_at: int | None = None
     hardware_at: int | None = None
+    rhythm: int | None = None
 
 
 _PARTS: Final = {

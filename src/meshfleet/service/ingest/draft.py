@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from meshfleet.db.samples import Row
     from meshfleet.service.ingest.readings import Reading
     from meshfleet.service.ingest.rejects import Reject
@@ -16,11 +18,18 @@ _BEHIND: Final = 30 * 86_400_000
 """Milliseconds that it may be behind: no device keeps samples for longer."""
 
 
+Acked: TypeAlias = tuple[int, str, "Row"]
+"""A device, how requests about the series end (`ack/0401`, perhaps), and a sample of it."""
+
+
 class Draft:
     """What a batch means. Nobody has seen it yet: it can be thrown away and made again."""
 
     __slots__ = (
+        "acked",
+        "acking",
         "earliest",
+        "gateways",
         "latest",
         "names",
         "newcomers",
@@ -33,8 +42,12 @@ class Draft:
         "strays",
     )
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, acking: Container[int] = ()) -> None:
         self.now = now
+        self.acking = acking
+        """Gateways that take acknowledgements of samples."""
+        self.acked: list[Acked] = []
+        """Samples to be acknowledged to them once they are committed."""
         self.earliest = now - _BEHIND
         self.latest = now + _AHEAD
         """What is not between these is kept, and not believed."""
@@ -51,3 +64,5 @@ class Draft:
         """How many times are not believed."""
         self.seen: list[str] = []
         """The kinds of all reports."""
+        self.gateways: list[int] = []
+        """Who brought each of them."""

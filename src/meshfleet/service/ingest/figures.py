@@ -1,11 +1,18 @@
-"""What ingest counts."""
+"""What ingest counts, and its figures for Prometheus."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
     from meshfleet.service.ingest.draft import Draft
 
 
@@ -26,3 +33,26 @@ class Counts:
         self.samples += sum(map(len, draft.rows.values()))
         self.reports.update(draft.seen)
         self.rejects.update(each.code for each in draft.rejects)
+
+
+class IngestFigures(Collector):
+    """What ingest counts by itself."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts
+        for name, meaning, label, values in (
+            ("reports", "Reports that were committed.", "kind", counts.reports),
+            ("rejects", "Messages that could not be taken as reports.", "code", counts.rejects),
+        ):
+            family = CounterMetricFamily(f"meshfleet_{name}", meaning, labels=[label])
+            for key, value in sorted(values.items()):
+                family.add_metric([key], value)
+            yield family
+        yield CounterMetricFamily("meshfleet_samples", "Samples that were committed.", value=counts.samples)
+        yield CounterMetricFamily(
+            "meshfleet_strays", "Reports whose time is not believed.", value=counts.strays
+        )
+        yield CounterMetricFamily("meshfleet_batches", "Transactions with reports.", value=counts.batches)

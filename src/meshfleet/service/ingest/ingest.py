@@ -26,7 +26,7 @@ from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Container, Sequence
 
     from sqlalchemy import Connection
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.db.samples import Rows, SampleStore
     from meshfleet.service.clock import Now
+    from meshfleet.service.ingest.followers import Entry, Follower
     from meshfleet.service.ingest.guests import Guests
     from meshfleet.service.ingest.notes import Notes
     from meshfleet.service.ingest.rejects import Reject
@@ -86,6 +87,8 @@ class _Flush(NamedTuple):
     rows: Rows
     before: int
     """Readings that are in here, and needed no more."""
+    entries: Sequence[Entry]
+    """What followers have to write."""
 
 
 class Ingest:
@@ -99,14 +102,20 @@ class Ingest:
         prefix: str,
         guests: Guests | None,
         owner: bytes | None = None,
+        acking: Container[int] = (),
         now: Now,
     ) -> None:
-        """`owner` is the token of who takes reports, where several programs could."""
+        """`owner` is the token of who takes reports, where several programs could.
+
+        `acking` are the gateways that take acknowledgements of samples, at each moment.
+        """
         self._database = database
         self._samples = samples
         self._guests = guests
         self._owner = owner
+        self._acking = acking
         self._now = now
+        self._followers: list[Follower] = []
         self._reader = Reader(prefix, guests)
         self._quota = Quota()
         self._notes: Notes = {}
@@ -121,6 +130,10 @@ class Ingest:
         self._troubles: dict[str, str] = {}
         """What fails at the moment, by what is tried."""
         self.figures = Counts()
+
+    def lead(self, follower: Follower) -> None:
+        """Let somebody go on with all that is committed from now on."""
+        self._followers.append(follower)
 
     async def restore(self) -> None:
         """Go on where a program before this one ended, in whatever way it did."""
@@ -156,9 +169,11 @@ class Ingest:
         async with self._turn:  # no batch is under way, so the journal has nothing that is not in memory
             if self._flush is not None:
                 await self._finish(self._flush)
-            rows = self._rollups.close(self._now())
+            now = self._now()
+            rows = self._rollups.close(now)
             before = self._rollups.oldest(self._newest + 1)
-            self._flush, self._notes = _Flush(self._notes, rows, before), {}
+            entries = [each.collect(self._notes, now) for each in self._followers]
+            self._flush, self._notes = _Flush(self._notes, rows, before, entries), {}
             await self._finish(self._flush)
 
     async def _keep_flushing(self) -> None:
@@ -205,7 +220,7 @@ class Ingest:
             raise DatabaseUnavailable(self.trouble or "samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
-        draft = Draft(self._now())
+        draft = Draft(self._now(), self._acking)
         for start in range(0, len(messages), _SLICE):
             if start:
                 await asyncio.sleep(0)
@@ -257,6 +272,8 @@ class Ingest:
         self.figures.count(draft)
         if self._guests is not None:
             self._guests.known |= draft.newcomers
+        for follower in self._followers:
+            follower.follow(draft)
 
     def _write(self, connection: Connection, draft: Draft, batch: Batch, kept: Sequence[Reject]) -> _Numbers:
         self._fence(connection)
@@ -301,10 +318,14 @@ class Ingest:
         number = await self._database.write(self._write_flush, flush)
         self._samples.committed(number, flush.rows)
         self._flush = None
+        for entry in flush.entries:
+            entry.written()
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)
         store.write_notes(connection, flush.notes, self._now())
+        for entry in flush.entries:
+            entry.write(connection)
         store.forget_readings(connection, flush.before)
         store.trim_rejects(connection)
         return self._samples.write(connection, flush.rows, self._now())

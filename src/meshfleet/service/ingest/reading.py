@@ -31,7 +31,7 @@ class Reader:
     def read(self, messages: Sequence[Publish], draft: Draft) -> None:
         """Add what messages say to a draft."""
         front, places, subjects = self._sources.front, self._sources.places, self._sources.subjects
-        seen, guests = draft.seen, self._guests
+        seen, gateways, guests = draft.seen, draft.gateways, self._guests
         for message in messages:
             topic = message.topic
             place, subject = places.get(topic[:front]), subjects.get(topic[front:])
@@ -49,6 +49,7 @@ class Reader:
                 draft.rejects.append(reject(message, exc, draft.now))
             else:
                 seen.append(name)
+                gateways.append(gateway)
 
     def _meet(self, guests: Guests, gateway: int, draft: Draft) -> None:
         """A gateway that nobody claimed speaks (rest-79)."""

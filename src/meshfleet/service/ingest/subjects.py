@@ -17,7 +17,7 @@ from meshfleet.errors import MalformedTime
 from meshfleet.service.ingest.facts import FACTS
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.values import from_json, raw_reader, to_json
-from meshfleet.wire.codes import Kind
+from meshfleet.wire.codes import Kind, Operation
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.reports import DECODERS
@@ -62,7 +62,7 @@ def _taking_raw(topic: ReportTopic) -> Take:
     decode: Callable[[bytes], Any] = DECODERS[topic.kind]
     kind, identifier = _stored(topic)
     read = raw_reader(topic.identifier or "")
-    keep = _keeping(kind, identifier)
+    keep, ack = _keeping(kind, identifier), _ack(topic)
 
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
@@ -71,6 +71,8 @@ def _taking_raw(topic: ReportTopic) -> Take:
         seq, value = report.seq, report.value
         number, raw, more = (None, None, None) if value is UNSET else read(value)
         row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, raw, more)
+        if ack is not None and gateway in draft.acking:
+            draft.acked.append((device, ack, row))
         if keep is not None or not draft.earliest <= time <= draft.latest:
             (keep or _doubt)(draft, device, row)
         elif (rows := draft.rows.get(device)) is None:
@@ -85,7 +87,7 @@ def _taking_decoded(topic: ReportTopic) -> Take:
     decode: Callable[[bytes], Any] = DECODERS[topic.kind]
     kind, identifier = _stored(topic)
     name = topic.identifier or ""
-    keep = _keeping(kind, identifier)
+    keep, ack = _keeping(kind, identifier), _ack(topic)
 
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
@@ -96,6 +98,8 @@ def _taking_decoded(topic: ReportTopic) -> Take:
         if type(number) is not float or report.ext is not UNSET:
             number, more = _value(number, report.ext)
         row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, None, more)
+        if ack is not None and gateway in draft.acking:
+            draft.acked.append((device, ack, row))
         if identifier < 0:
             draft.names[identifier] = name
         if keep is not None or not draft.earliest <= time <= draft.latest:
@@ -122,6 +126,13 @@ def _taking_error(topic: ReportTopic) -> Take:
         _keep(draft, device, (_millis(report.time), kind, identifier, report.seq, gateway, None, None, more))
 
     return take
+
+
+def _ack(topic: ReportTopic) -> str | None:
+    """How topics end that acknowledge such a sample; None: it is not acknowledged (ack-1, ack-7)."""
+    if topic.kind.raw not in {Kind.MEASUREMENT, Kind.EVENT}:
+        return None
+    return f"{Operation.ACK if topic.kind is topic.kind.raw else Operation.ACK_DECODED}/{topic.identifier}"
 
 
 def _stored(topic: ReportTopic) -> tuple[int, int]:

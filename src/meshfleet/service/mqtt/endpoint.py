@@ -9,6 +9,7 @@ from meshfleet.broker import Broker, load
 from meshfleet.service.mqtt.accepting import accept_clients
 from meshfleet.service.mqtt.complaints import Complaints
 from meshfleet.service.mqtt.doorkeeper import Doorkeeper
+from meshfleet.service.mqtt.figures import BrokerFigures
 from meshfleet.service.mqtt.watch import Watch
 from meshfleet.wire.topics import Topics
 
@@ -53,7 +54,7 @@ class Endpoint:
             max_age=settings.requests_max_age,
         )
         self._watch = Watch(database, self.broker, complaints, now)
-        figures.show(self.broker)
+        figures.show(BrokerFigures(self.broker))
 
     async def run(self, entrances: Sequence[Entrance]) -> None:
         """Serve MQTT clients until cancelled."""

@@ -1,0 +1,26 @@
+"""How messages of the service get to gateways, and answers back, whichever broker is between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from meshfleet.wire.mqtt.packets import Publish
+
+
+class Carrier(Protocol):
+    """The embedded broker, or the link to another one."""
+
+    def send(self, messages: Sequence[Publish]) -> None:
+        """Send messages soon. Those for who is away, or for whom there is no room, may be dropped."""
+
+    def listen(self, wanted: str, heard: Callable[[Publish], None]) -> object:
+        """Let somebody hear what a filter matches."""
+
+    def gateways(self) -> Mapping[str, int] | None:
+        """The gateways that are connected, by MAC, each with a number that differs with its connection.
+
+        None: only their broker knows.
+        """
