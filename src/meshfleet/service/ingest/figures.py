@@ -42,6 +42,7 @@ class IngestFigures(Collector):
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
+        """Read them, when somebody asks."""
         counts = self._counts
         for name, meaning, label, values in (
             ("reports", "Reports that were committed.", "kind", counts.reports),

@@ -22,6 +22,7 @@ class BrokerFigures(Collector):
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
+        """Read them, when somebody asks."""
         broker, stock = self._broker, self._broker.stock
         for name, meaning, value in (
             ("connections", "MQTT connections.", len(broker.crowd)),
