@@ -7,7 +7,7 @@ export PYTHON
 
 BIN := .venv/bin
 # npm writes this one last.
-MQTTJS := tests/mqttjs/node_modules/.package-lock.json
+NODE := tests/node/node_modules/.package-lock.json
 
 .PHONY: run test check format bench lock clean
 
@@ -15,7 +15,7 @@ MQTTJS := tests/mqttjs/node_modules/.package-lock.json
 run: .venv/.ready-run
 	$(BIN)/meshfleet serve --demo
 
-test: .venv/.ready-dev $(MQTTJS)
+test: .venv/.ready-dev $(NODE)
 	scripts/parts
 	$(BIN)/pytest
 
@@ -36,11 +36,11 @@ lock: .venv/.ready-dev
 	scripts/lock
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache tests/mqttjs/node_modules
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache tests/node/node_modules
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
 	scripts/venv $*
 	@touch $@
 
-$(MQTTJS): tests/mqttjs/package-lock.json | .venv/.ready-dev
-	scripts/mqttjs
+$(NODE): tests/node/package-lock.json | .venv/.ready-dev
+	scripts/node

@@ -44,19 +44,18 @@ class NodePart(NamedTuple):
     """A package of npm that tests run with Node, in a folder that has its lock."""
 
     package: str
-    folder: Path
-    script: str
-    """What installs it."""
+    folder: Path = Path(__file__).parent / "node"
 
     def find(self) -> Path | None:
         """Where it is in this clone; npm writes its own note last, so half of it counts as nothing."""
         modules = self.folder / "node_modules"
-        return modules / self.package if (modules / ".package-lock.json").exists() else None
+        there = (modules / ".package-lock.json").exists() and (modules / self.package).exists()
+        return modules / self.package if there else None
 
     @property
     def lack(self) -> str:
         """What to say where it is missing."""
-        return f"npm's package {self.package} is not installed: {self.script}"
+        return f"npm's package {self.package} is not installed: scripts/node"
 
 
 MOSQUITTO = Part("mosquitto", ("mosquitto",), ("usr/sbin", "usr/local/sbin"))
@@ -83,7 +82,8 @@ PARTS = (
     CHROMIUM,
 )
 
-MQTTJS = NodePart("mqtt", Path(__file__).parent / "mqttjs", "scripts/mqttjs")
+MQTTJS = NodePart("mqtt")
+ASYNCAPI_PARSER = NodePart("@asyncapi/parser")
 
 
 def need(part: Part | NodePart) -> Path:

@@ -1,7 +1,6 @@
 """mqtt.js, a client that is not ours, for tests of a broker.
 
-client.mjs      a program around one client of mqtt.js
-lines           what it is told, and what it tells
+lines           what the program in tests/node is told, and what it tells
 driver          MqttJs, which starts it and waits for it
 """
 

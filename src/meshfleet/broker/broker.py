@@ -114,9 +114,9 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Publish as the service, without waiting until it is written down."""
+        """Send messages as the service to those who are connected; nothing is written down for others."""
         for message in messages:
-            self._post.pass_on(message, _SERVICE)
+            self._post.tell(message)
 
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> Listener:
         """Let the service hear what a filter matches, beginning with what is retained there."""

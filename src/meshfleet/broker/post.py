@@ -140,6 +140,14 @@ class Post:
             for subscriber, qos in way.subscribers:
                 subscriber.deliver(letter, qos)
 
+    def tell(self, message: Publish) -> None:
+        """Take a message to those who want it and are there."""
+        subscribers = self.way(message.topic).subscribers
+        if subscribers:
+            letter = Letter(message, volatile=True)
+            for subscriber, qos in subscribers:
+                subscriber.deliver(letter, qos)
+
     def _change(self) -> None:
         self.version += 1
         self._forget()

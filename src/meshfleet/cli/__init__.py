@@ -10,6 +10,7 @@ import click
 from meshfleet.errors import FleetError
 
 _COMMANDS: Final = {
+    "asyncapi": "Print the AsyncAPI document of the messaging interface.",
     "broker-config": "Configure another broker for the service.",
     "explain": "Explain messages of gateways and clients.",
     "gateway": "Run an emulated gateway.",

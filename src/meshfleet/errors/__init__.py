@@ -56,7 +56,9 @@
     │   ├── WentAway
     │   ├── BodyTooLarge
     │   ├── UnsupportedMediaType
-    │   └── TooManyAttempts       says when to try again
+    │   ├── TooManyAttempts       says when to try again
+    │   │   └── TooManyListeners  to live events
+    │   └── TooManySubscriptions  of one listener
     ├── Unavailable               what the service stands on is missing; another try may help
     │   └── DatabaseUnavailable
     ├── SamplesDamaged            a file with samples is not as it was written
@@ -112,6 +114,8 @@ from meshfleet.errors.service import (
     SamplesDamaged,
     StillClaimed,
     TooManyAttempts,
+    TooManyListeners,
+    TooManySubscriptions,
     TooSlow,
     Unavailable,
     UnsupportedMediaType,
@@ -198,6 +202,8 @@ __all__ = [
     "StillClaimed",
     "SubscriptionRefused",
     "TooManyAttempts",
+    "TooManyListeners",
+    "TooManySubscriptions",
     "TooSlow",
     "Unavailable",
     "UnclaimedGateway",

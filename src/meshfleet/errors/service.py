@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_SOON = 10
+"""Seconds after which it is worth another try."""
+
+
 class Refused(FleetError):
     """The service does not do what it was asked for, and says why."""
 
@@ -132,6 +136,25 @@ class TooManyAttempts(Refused):
 
     def __str__(self) -> str:
         return f"too many attempts; try again in {self.retry_after} s"
+
+
+class TooManyListeners(TooManyAttempts):
+    """So many listen to live events that there is no room for another one."""
+
+    code = "too-many-listeners"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(_SOON)
+        self._reason = reason
+
+    def __str__(self) -> str:
+        return self._reason
+
+
+class TooManySubscriptions(Refused):
+    """One listener wants more than one may."""
+
+    code, http = "too-many-subscriptions", 429
 
 
 class Unavailable(FleetError):

@@ -18,10 +18,13 @@ from meshfleet.service.accounts.model import Actor
 from meshfleet.service.accounts.passwords import Passwords
 from meshfleet.service.accounts.throttle import Throttle
 from meshfleet.service.accounts.tokens import Tokens
+from meshfleet.service.asyncapi import Messaging
+from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
 from meshfleet.service.devices import routes as device_routes
 from meshfleet.service.devices.counting import Counting
 from meshfleet.service.gateways import routes as gateway_routes
+from meshfleet.service.gateways.traffic import Traffic
 from meshfleet.service.http import access, document
 from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.door import Door
@@ -30,10 +33,15 @@ from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
 from meshfleet.service.labels import routes as label_routes
+from meshfleet.service.live import routes as live_routes
+from meshfleet.service.live.figures import LiveFigures
+from meshfleet.service.live.live import Live
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.operations.figures import Figures
 from meshfleet.service.operations.readiness import Readiness
+from meshfleet.service.presence import routes as presence_routes
 from meshfleet.service.secrets import obtain
+from meshfleet.service.telemetry import hole_routes
 from meshfleet.service.telemetry import routes as telemetry_routes
 from meshfleet.settings import Settings
 
@@ -49,9 +57,13 @@ _ROUTERS: Final = (
     label_routes.device_router,
     label_routes.router,
     gateway_routes.router,
+    presence_routes.router,
     telemetry_routes.device_router,
     telemetry_routes.router,
+    hole_routes.router,
+    live_routes.stream_events,
     operations_routes.router,
+    asyncapi_routes.router,
 )
 
 _INJECTED: Final = (
@@ -61,12 +73,15 @@ _INJECTED: Final = (
     "database",
     "figures",
     "gatekeeper",
+    "live",
+    "messaging",
     "now",
     "pages",
     "passwords",
     "readiness",
     "reception",
     "samples",
+    "traffic",
 )
 """Arguments of routes that do not come from the request."""
 
@@ -82,6 +97,7 @@ class Api:
     ) -> None:
         self.figures = figures = Figures()
         self.readiness = Readiness()
+        self.traffic = Traffic(now())
         tokens = Tokens(database.write_now(obtain, "tokens"))
         gatekeeper = Gatekeeper(database, tokens, now)
         self._passwords = Passwords()
@@ -94,18 +110,23 @@ class Api:
             figures=figures,
             now=now,
         )
+        self.live = Live(database, gatekeeper, now)
+        figures.show(LiveFigures(self.live.hub))
         shared = {
             "broker": settings.broker,
             "counting": Counting(database),
             "database": database,
             "figures": figures,
             "gatekeeper": gatekeeper,
+            "live": self.live,
+            "messaging": Messaging(settings),
             "now": now,
             "pages": Pages(database.write_now(obtain, "pages")),
             "passwords": self._passwords,
             "readiness": self.readiness,
             "reception": reception,
             "samples": samples,
+            "traffic": self.traffic,
         }
         self.app = Door(_litestar(shared, gatekeeper), figures)
 
@@ -128,7 +149,7 @@ async def tell_document() -> dict[str, Any]:
 
 def _litestar(shared: Mapping[str, object], gatekeeper: Gatekeeper) -> Litestar:
     app = Litestar(
-        [*_ROUTERS, tell_document],
+        [*_ROUTERS, live_routes.talk, tell_document],
         dependencies={
             "actor": Provide(_actor, sync_to_thread=False),
             **_READ,

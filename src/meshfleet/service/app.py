@@ -23,6 +23,7 @@ from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.api import Api, openapi_document
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
+from meshfleet.service.live.socket import LARGEST_MESSAGE, Socket
 from meshfleet.service.mqtt.listeners import entrances_of, with_ports
 from meshfleet.service.sockets import listening
 from meshfleet.service.taking import samples_of, take_reports
@@ -130,19 +131,27 @@ async def answer_requests(
     """Answer requests until cancelled; those that run then come to their end."""
     server = _Server(_config(settings, api), started)
     serving = asyncio.create_task(server.serve([listener]), name="http")
+    telling = asyncio.create_task(api.live.run(), name="live")
     try:
-        await asyncio.shield(serving)
+        await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         server.should_exit = True
+        telling.cancel()
+        api.live.end()
         await serving
         api.close()
+        await asyncio.gather(telling, return_exceptions=True)
+    if not telling.cancelled():
+        telling.result()
 
 
 def _config(settings: Settings, api: Api) -> uvicorn.Config:
     return uvicorn.Config(
         api.app,
         http=Connection,
-        ws="none",
+        ws=Socket,
+        ws_max_size=LARGEST_MESSAGE,
+        ws_per_message_deflate=False,  # frames are made once for all listeners
         lifespan="off",
         log_config=None,
         access_log=False,

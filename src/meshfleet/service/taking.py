@@ -13,6 +13,7 @@ from meshfleet.broker import own
 from meshfleet.db.samples import SampleKind, open_samples
 from meshfleet.errors import FleetError, UnusableDatabase
 from meshfleet.service import clock
+from meshfleet.service.following import Following
 from meshfleet.service.ingest.figures import IngestFigures
 from meshfleet.service.ingest.guests import Guests
 from meshfleet.service.ingest.ingest import Ingest
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
-    from meshfleet.link import Address
+    from meshfleet.db.samples.retention import Retention
     from meshfleet.service.api import Api
     from meshfleet.service.mqtt.listeners import Entrance
     from meshfleet.settings import Settings
@@ -42,6 +43,10 @@ _GRACE: Final = 5.0
 
 def samples_of(database: Database, settings: Settings) -> SampleStore:
     """The samples of a service, with what it is told of how long they are kept."""
+    return open_samples(database, settings.data, _retention(settings), now=clock.now())
+
+
+def _retention(settings: Settings) -> Retention:
     kept = settings.retention
     seconds: dict[int, int | None] = {
         SampleKind.PROPERTY: kept.property,
@@ -51,8 +56,7 @@ def samples_of(database: Database, settings: Settings) -> SampleStore:
         SampleKind.LINK: kept.link,
         SampleKind.HEARTBEAT: kept.heartbeat,
     }
-    retention = {kind: None if each is None else each * _SECOND for kind, each in seconds.items()}
-    return open_samples(database, settings.data, retention, now=clock.now())
+    return {kind: None if each is None else each * _SECOND for kind, each in seconds.items()}
 
 
 async def take_reports(
@@ -78,14 +82,24 @@ async def take_reports(
         )
         await ingest.restore()
         api.figures.show(IngestFigures(ingest.figures))
-        api.readiness.watch(ingest)
+        door = await _door(database, settings, api, ingest, owner)
+        following = Following(
+            database,
+            samples,
+            settings,
+            retention=_retention(settings),
+            api=api,
+            ingest=ingest,
+            carrier=door.broker if isinstance(door, Endpoint) else door,
+        )
+        await following.restore()
+        for each in (ingest, door):
+            api.readiness.watch(each)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(ingest.run(), name="ingest")
-                if settings.outside is None:
-                    await _serve(database, settings, api, ingest, entrances, owner)
-                else:
-                    await _listen(database, settings, api, ingest, settings.outside)
+                tasks.create_task(following.run(), name="following")
+                await (door.run(entrances) if isinstance(door, Endpoint) else door.run())
         finally:
             await _end(ingest)
 
@@ -99,40 +113,28 @@ async def _end(ingest: Ingest) -> None:
         _log.warning("what was coalesced is written at the next start: %s", type(exc).__name__)
 
 
-async def _serve(  # noqa: PLR0913, PLR0917 # all that there is
-    database: Database,
-    settings: Settings,
-    api: Api,
-    ingest: Ingest,
-    entrances: Sequence[Entrance],
-    owner: bytes,
-) -> None:
-    """Run the embedded broker."""
-    endpoint = await asyncio.to_thread(
-        Endpoint,
-        database,
-        settings,
-        consumer=ingest,
-        owner=owner,
-        reception=api.reception,
-        figures=api.figures,
-        now=clock.now,
-    )
-    api.readiness.watch(endpoint.broker)
-    await endpoint.run(entrances)
-
-
-async def _listen(database: Database, settings: Settings, api: Api, ingest: Ingest, broker: Address) -> None:
-    """Be a client of another broker."""
-    outside = Outside(
-        broker,
+async def _door(
+    database: Database, settings: Settings, api: Api, ingest: Ingest, owner: bytes
+) -> Endpoint | Outside:
+    """Where reports come in: the embedded broker, or another one of which we are a client."""
+    if settings.outside is None:
+        return await asyncio.to_thread(
+            Endpoint,
+            database,
+            settings,
+            consumer=ingest,
+            owner=owner,
+            reception=api.reception,
+            figures=api.figures,
+            now=clock.now,
+        )
+    return Outside(
+        settings.outside,
         await database.write(client_id),
         prefix=settings.topic_prefix,
         consumer=ingest,
         options=await asyncio.to_thread(options_of, settings),
     )
-    api.readiness.watch(outside)
-    await outside.run()
 
 
 @contextlib.contextmanager

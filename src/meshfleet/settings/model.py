@@ -56,6 +56,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds (rest-166)."""
     gateways_autoclaim: bool | None = None
     """As somebody set it; what holds is in `autoclaim`."""
+    acks: bool = True
+    """Whether samples are acknowledged to the devices that made them (ack-17)."""
     limits: Limits = Limits()
     retention: Retention = Retention()
 

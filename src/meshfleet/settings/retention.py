@@ -1,4 +1,4 @@
-"""How long samples are kept."""
+"""How long the past is kept."""
 
 from __future__ import annotations
 
@@ -21,3 +21,5 @@ class Retention(Struct, frozen=True, kw_only=True):
     """How parents heard devices, minute by minute."""
     heartbeat: int | None = _MONTH
     """The same for heartbeats."""
+    connectivity: int | None = _QUARTER
+    """When devices were connected."""

@@ -57,6 +57,7 @@ def test_only_these_routes_are_open() -> None:
     assert {name for name, least in ROLES.items() if least is OPEN} == {
         "POST /api/v1/auth/login",
         "GET /api/v1/openapi.json",
+        "GET /api/v1/asyncapi.json",
         "GET /healthz",
         "GET /readyz",
     }

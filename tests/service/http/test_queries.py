@@ -87,6 +87,7 @@ def test_an_unknown_name_is_refused_and_told(service: Running, query: str) -> No
         ("GET", "/readyz"),
         ("GET", "/metrics"),
         ("GET", "/api/v1/openapi.json"),
+        ("GET", "/api/v1/asyncapi.json"),
         ("GET", "/api/v1/auth/me"),
         ("POST", "/api/v1/auth/login"),
         ("POST", "/api/v1/labels"),

@@ -22,7 +22,7 @@ from meshfleet.wire.rest import Gateway
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sqlalchemy import Connection, Row
 
@@ -77,6 +77,33 @@ def broker_hashes(connection: Connection) -> dict[Mac, str | None]:
     """All that are claimed, by MAC, with the password as another broker checks it; None: it has none yet."""
     query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
     return {number_mac(number): hashed for number, hashed in connection.execute(query)}
+
+
+def api_versions(connection: Connection) -> dict[int, str | None]:
+    """All that are claimed, by number, each with the version that it told; None: it never did."""
+    query = select(gateway.c.device, gateway.c.api_version)
+    versions: dict[int, str | None] = dict(connection.execute(query).all())
+    return versions
+
+
+def set_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
+    """Take over the versions that gateways told. Those that are not claimed are passed over."""
+    rows = [(version, number) for number, version in sorted(versions.items())]
+    bulk.execute(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
+
+
+def modes(connection: Connection) -> dict[int, str]:
+    """The modes of those that are claimed, as far as they are known."""
+    query = select(gateway.c.device, gateway.c.mode).where(gateway.c.mode.is_not(None))
+    known: dict[int, str] = dict(connection.execute(query).all())
+    return known
+
+
+def set_modes(connection: Connection, modes: Mapping[int, str]) -> None:
+    """Take over modes. Those that are not claimed are passed over, and what is known is not written again."""
+    rows = [(mode, number, mode) for number, mode in sorted(modes.items())]
+    statement = "UPDATE gateway SET mode = ? WHERE device = ? AND (mode IS NULL OR mode <> ?)"
+    bulk.execute(connection, statement, rows)
 
 
 def page(connection: Connection, *, after: int, limit: int) -> list[Gateway]:

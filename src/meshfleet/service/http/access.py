@@ -45,6 +45,8 @@ ROLES: Final[Mapping[str, Role | None]] = {
     "PUT /api/v1/devices/{device_id}/friendly-name": Role.OPERATOR,
     "PUT /api/v1/devices/{device_id}/labels/{label}": Role.OPERATOR,
     "DELETE /api/v1/devices/{device_id}/labels/{label}": Role.OPERATOR,
+    "GET /api/v1/devices/{device_id}/connectivity": Role.VIEWER,
+    "GET /api/v1/devices/{device_id}/holes": Role.VIEWER,
     "GET /api/v1/devices/{device_id}/samples": Role.VIEWER,
     "GET /api/v1/devices/{device_id}/series": Role.VIEWER,
     "GET /api/v1/labels": Role.VIEWER,
@@ -56,7 +58,9 @@ ROLES: Final[Mapping[str, Role | None]] = {
     "DELETE /api/v1/gateways/{mac}": Role.ADMIN,
     "POST /api/v1/gateways/{mac}/credentials": Role.ADMIN,
     "GET /api/v1/rejects": Role.VIEWER,
+    "GET /api/v1/stream": Role.VIEWER,
     "GET /api/v1/openapi.json": OPEN,
+    "GET /api/v1/asyncapi.json": OPEN,
     "GET /healthz": OPEN,
     "GET /readyz": OPEN,
     "GET /metrics": Role.VIEWER,
@@ -79,7 +83,7 @@ class Access(ASGIMiddleware):
             raise MethodNotAllowedException(headers={"allow": allowed(scope["path_template"])})
         least = ROLES[f"{method} {scope['path_template']}"]
         if least is not OPEN:
-            actor = await self._gatekeeper.identify(_bearer(scope), address_of(scope))
+            actor = await self._gatekeeper.identify(bearer_of(scope), address_of(scope))
             if not actor.role.includes(least):
                 raise NotAllowed(f"this needs the role {least}; yours is {actor.role}")
             scope["user"] = actor
@@ -115,7 +119,8 @@ def address_of(scope: Scope) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def _bearer(scope: Scope) -> str:
+def bearer_of(scope: Scope) -> str:
+    """What somebody comes with: a token, or an API key."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     token = parse_bearer(given[0].decode("latin-1")) if len(given) == 1 else None
     if token is None:

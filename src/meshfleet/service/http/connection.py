@@ -60,6 +60,8 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The next head of a connection that is kept."""
         super().on_message_begin()
+        # For answers that have no end: who does not read one must not keep the service from stopping.
+        self.scope["state"]["abort"] = self.transport.abort
         self._is_head = True
         self._head = 0
         if self._deadline is None:
@@ -76,6 +78,8 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on, and end what takes too long or has grown too long."""
         super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # it has become a WebSocket
         if not getattr(self.cycle, "response_complete", True):
             return  # it may be a body that somebody asked for
         if self._deadline is None:

@@ -38,6 +38,7 @@ class Door:
         answer = _Answer(send, secure=scope["scheme"] == "https")
         # A copy: the server goes on with its own, and leaves out the body of the answer to a HEAD by it.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        scope["state"]["only_head"] = scope["method"] == "HEAD"  # for answers that have no end
         scope = {**scope, "method": method, "path": canonical(scope["raw_path"])}
         try:
             await self._inside(scope, _in_time(receive), answer)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection
 
     from meshfleet.service.ingest.draft import Draft
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
 class Entry(Protocol):
     """What a follower has to write down, together with the notes."""
 
-    def write(self, connection: Connection) -> None:
-        """Write it, behind the notes and in the same transaction. It may have to be tried again."""
+    def write(self, connection: Connection, added: Collection[int]) -> None:
+        """Write it, behind the notes, which added some devices, and in the same transaction.
+
+        It may have to be tried again.
+        """
 
     def written(self) -> None:
         """It is committed."""

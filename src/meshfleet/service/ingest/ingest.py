@@ -26,7 +26,7 @@ from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -102,20 +102,17 @@ class Ingest:
         prefix: str,
         guests: Guests | None,
         owner: bytes | None = None,
-        acking: Container[int] = (),
         now: Now,
     ) -> None:
-        """`owner` is the token of who takes reports, where several programs could.
-
-        `acking` are the gateways that take acknowledgements of samples, at each moment.
-        """
+        """`owner` is the token of who takes reports, where several programs could."""
         self._database = database
         self._samples = samples
         self._guests = guests
         self._owner = owner
-        self._acking = acking
         self._now = now
         self._followers: list[Follower] = []
+        self.acking: set[int] = set()
+        """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
         self._reader = Reader(prefix, guests)
         self._quota = Quota()
         self._notes: Notes = {}
@@ -220,7 +217,7 @@ class Ingest:
             raise DatabaseUnavailable(self.trouble or "samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
-        draft = Draft(self._now(), self._acking)
+        draft = Draft(self._now(), self.acking)
         for start in range(0, len(messages), _SLICE):
             if start:
                 await asyncio.sleep(0)
@@ -323,9 +320,9 @@ class Ingest:
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)
-        store.write_notes(connection, flush.notes, self._now())
+        added = store.write_notes(connection, flush.notes, self._now())
         for entry in flush.entries:
-            entry.write(connection)
+            entry.write(connection, added)
         store.forget_readings(connection, flush.before)
         store.trim_rejects(connection)
         return self._samples.write(connection, flush.rows, self._now())

@@ -19,7 +19,7 @@ from meshfleet.service.ingest.rejects import KEPT
 from meshfleet.wire.ids import Version, model_number, number_mac
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -68,8 +68,8 @@ def trim_rejects(connection: Connection) -> None:
     connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {KEPT}")  # noqa: S608
 
 
-def write_notes(connection: Connection, notes: Notes, now: int) -> None:
-    """Bring devices to what is newly known of them; those that are not known are added."""
+def write_notes(connection: Connection, notes: Notes, now: int) -> Collection[int]:
+    """Bring devices to what is newly known of them; those that are not known are added, and told."""
     wanted = {number for device, note in notes.items() for number in _numbers(device, note)}
     present = {row[0]: _Present(*row[1:]) for row in bulk.pick(connection, _KNOWN, sorted(wanted))}
     heard = {device: note for device, note in notes.items() if known(note.heard_at) is not None}
@@ -82,6 +82,7 @@ def write_notes(connection: Connection, notes: Notes, now: int) -> None:
         [astuple(State(device)) for device in owned if not (device in present and present[device].has_state)],
     )
     _write_states(connection, owned, present)
+    return (owned.keys() | met.keys()) - present.keys()
 
 
 class _Present(NamedTuple):

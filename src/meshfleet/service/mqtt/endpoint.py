@@ -56,6 +56,11 @@ class Endpoint:
         self._watch = Watch(database, self.broker, complaints, now)
         figures.show(BrokerFigures(self.broker))
 
+    @property
+    def trouble(self) -> str | None:
+        """Why no reports are taken at the moment; None: all is well."""
+        return self.broker.trouble
+
     async def run(self, entrances: Sequence[Entrance]) -> None:
         """Serve MQTT clients until cancelled."""
         async with asyncio.TaskGroup() as tasks:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from meshfleet.db import Database
 from meshfleet.db.samples.sample import Sample, SampleStore
 from meshfleet.errors import Fault, InvalidRequest
+from meshfleet.service.acks import store as ledger
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.paths import device_in_path, parse_gateway
 from meshfleet.service.http.asked import Asked
@@ -33,6 +34,7 @@ from meshfleet.wire import rest
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Mac, mac_number
 from meshfleet.wire.rest import RejectPage, SamplePage, Series
+from meshfleet.wire.times import write_millis
 
 _LINES: Final = 5_000
 """Samples that a sheet is written of at once; what a client has not taken waits in memory."""
@@ -107,11 +109,12 @@ async def show_series(
         await _check_known(database, device)
     number = identifier_number(asked.identifier)
     called = title(number, {number: asked.identifier})
+    complete = await database.read(ledger.complete_up_to, mac_number(device), number)
     return Series(
         identifier=called.identifier,
         name=called.name,
         unit=called.unit,
-        complete_up_to=None,
+        complete_up_to=None if complete is None else write_millis(complete),
         items=buckets,
     )
 

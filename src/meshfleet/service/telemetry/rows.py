@@ -25,7 +25,9 @@ KINDS: Final[Mapping[str, SampleKind]] = {
 }
 """The kinds that clients know (rest-82). What the service makes of other reports is not among them."""
 
-_WORDS: Final[Mapping[int, Any]] = {kind: word for word, kind in KINDS.items()}
+WORDS: Final[Mapping[int, Any]] = {kind: word for word, kind in KINDS.items()}
+"""The same the other way round."""
+
 _CLOCKS: Final[Mapping[int | None, Any]] = {None: None, Clock.FUTURE: "future", Clock.PAST: "past"}
 
 _EXACT: Final = 2**53
@@ -40,7 +42,7 @@ def shown(sample: Sample, foreign: Mapping[int, str]) -> rest.Sample:
     more = sample.more or _NO_MORE
     return rest.Sample(
         time=write_millis(sample.time),
-        kind=_WORDS[sample.kind],
+        kind=WORDS[sample.kind],
         identifier=called.identifier,
         name=called.name,
         seq=None if sample.seq == NO_SEQ else sample.seq,

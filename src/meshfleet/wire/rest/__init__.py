@@ -22,6 +22,7 @@ from meshfleet.wire.rest.accounts import (
     UserChange,
     UserPage,
 )
+from meshfleet.wire.rest.acks import Hole, HolePage
 from meshfleet.wire.rest.bodies import (
     Ask,
     Body,
@@ -61,6 +62,7 @@ from meshfleet.wire.rest.paths import (
     device_label_path,
     friendly_name_path,
 )
+from meshfleet.wire.rest.presence import ConnectivityChange, ConnectivityPage
 from meshfleet.wire.rest.problems import FieldProblem, Problem, SaidProblem
 from meshfleet.wire.rest.telemetry import (
     DEFAULT_POINTS,
@@ -115,6 +117,8 @@ __all__ = [
     "BrokerPlace",
     "Bucket",
     "Connectivity",
+    "ConnectivityChange",
+    "ConnectivityPage",
     "Device",
     "DeviceDetail",
     "DevicePage",
@@ -124,6 +128,8 @@ __all__ = [
     "GatewayClaim",
     "GatewayPage",
     "Health",
+    "Hole",
+    "HolePage",
     "IssuedApiKey",
     "Label",
     "LabelPage",

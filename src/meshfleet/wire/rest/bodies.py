@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from meshfleet.errors import MalformedPayload
 from meshfleet.wire import payload
 
+IdentifierText = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){1,4}$")]
 MacText = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
 DeviceIdText = Annotated[str, Meta(pattern="^bmac-[0-9a-f]{12}$")]
 TimeText = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from meshfleet.errors import MalformedPayload
-from meshfleet.wire.rest.bodies import Body, MacText, TimeText
+from meshfleet.wire.rest.bodies import Body, IdentifierText, MacText, TimeText
 
 MIN_POINTS: Final = 1
 MAX_POINTS: Final = 2000
 DEFAULT_POINTS: Final = 300
 """`Points` of a series (rest-183)."""
-
-IdentifierText = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){1,4}$")]
 
 
 class Sample(Body, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""mqtt.js is installed once, whole, and as its lock says."""
+"""What tests run in Node is installed once, whole, and as its lock says."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.parts import MQTTJS, need
+import pytest
+
+from tests.parts import ASYNCAPI_PARSER, MQTTJS, NodePart, need
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_installed_version_is_the_one_of_the_lock() -> None:
-    installed = json.loads((need(MQTTJS) / "package.json").read_text())
-    lock = json.loads((MQTTJS.folder / "package-lock.json").read_text())
-    assert installed["version"] == lock["packages"]["node_modules/mqtt"]["version"]
+@pytest.mark.parametrize("part", [MQTTJS, ASYNCAPI_PARSER], ids=lambda part: part.package)
+def test_the_installed_version_is_the_one_of_the_lock(part: NodePart) -> None:
+    installed = json.loads((need(part) / "package.json").read_text())
+    lock = json.loads((part.folder / "package-lock.json").read_text())
+    assert installed["version"] == lock["packages"][f"node_modules/{part.package}"]["version"]
 
 
 def test_a_second_run_does_not_install_it_again() -> None:
@@ -23,7 +26,7 @@ def test_a_second_run_does_not_install_it_again() -> None:
     make = shutil.which("make")
     assert make
     run = subprocess.run([make, "--dry-run", "test"], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert "scripts/mqttjs" not in run.stdout
+    assert "scripts/node" not in run.stdout
 
 
 def test_half_an_installation_counts_as_nothing(tmp_path: Path) -> None:
@@ -32,3 +35,4 @@ def test_half_an_installation_counts_as_nothing(tmp_path: Path) -> None:
     assert part.find() is None
     (tmp_path / "node_modules" / ".package-lock.json").touch()
     assert part.find() == tmp_path / "node_modules" / "mqtt"
+    assert ASYNCAPI_PARSER._replace(folder=tmp_path).find() is None

@@ -1,5 +1,5 @@
-// One client of mqtt.js. It does what it is told in JSON lines, and tells in JSON lines what happens; lines.py has
-// both kinds of lines. Bytes travel as base64. Without its driver it ends, as if it had crashed.
+// One client of mqtt.js. It does what it is told in JSON lines, and tells in JSON lines what happens; tests/mqttjs/lines.py
+// has both kinds of lines. Bytes travel as base64. Without its driver it ends, as if it had crashed.
 
 import { createInterface } from 'node:readline'
 import mqtt from 'mqtt'

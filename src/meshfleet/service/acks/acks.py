@@ -1,0 +1,142 @@
+"""Acknowledges samples end to end, after the commit (ack-7 to ack-17, ack-21).
+
+A device keeps its samples until they are acknowledged, and sends what it still has when an ack asks for it.
+So nothing is lost as long as the device has it, whatever fails on the way: the radio, the gateway, the
+network, this service.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.service.acks.entry import Ledgered
+from meshfleet.service.acks.figures import AckCounts
+from meshfleet.service.acks.series import Series
+from meshfleet.wire.codes import AckType
+from meshfleet.wire.mqtt.packets import Publish
+from meshfleet.wire.times import from_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from meshfleet.service.acks.series import Hole, Key
+    from meshfleet.service.acks.store import HoleRow
+    from meshfleet.service.ingest.draft import Draft
+    from meshfleet.service.ingest.notes import Notes
+    from meshfleet.service.mqtt.carrier import Carrier
+
+_QOS: Final = 1
+_SECONDS: Final = 4096
+"""How many seconds have their spelling remembered: most samples are of the last few."""
+
+
+class Acks:
+    """Acknowledges samples, and keeps the ledger of what is missing."""
+
+    def __init__(self, carrier: Carrier, *, prefix: str, now: int) -> None:
+        self._carrier = carrier
+        self._front = f"{prefix}/mt/gateway/" if prefix else "mt/gateway/"
+        self._began_at = now
+        self._back_at: dict[int, int] = {}
+        """When gateways connected: what they had to say before may be lost."""
+        self._seconds: dict[int, str] = {}
+        self.series: dict[Key, Series] = {}
+        self.holed: set[Key] = set()
+        """Those that have holes."""
+        self.waiting: set[Key] = set()
+        """Those with holes that may be about to be filled."""
+        self._changed: set[Key] = set()
+        self._rewritten: set[Key] = set()
+        """Series, and those whose holes, are not written down yet."""
+        self.counts = AckCounts()
+
+    def restore(self, ledger: Mapping[Key, Series]) -> None:
+        """Go on with what was known before a start."""
+        self.series.update(ledger)
+        self.holed.update(key for key, series in ledger.items() if series.holes)
+        self.waiting.update(key for key in self.holed if ledger[key].is_waiting)
+
+    def come_back(self, gateway: int, now: int) -> None:
+        """A gateway has a new connection."""
+        self._back_at[gateway] = now
+
+    def follow(self, draft: Draft) -> None:
+        """A draft is committed: its samples are acknowledged."""
+        if not draft.acked:
+            return
+        now, earliest, latest = draft.now, draft.earliest, draft.latest
+        messages = []
+        for device, path, row in draft.acked:
+            time, kind, identifier, seq, gateway, _, _, _ = row
+            sort = AckType.ACK
+            if (
+                earliest <= time <= latest
+            ):  # else nobody believes its time, and it tells nothing of the series
+                sort = self._note((device, kind, identifier), time, seq, gateway, now)
+            messages.append(self._ack(device, path, time, gateway, sort))
+        self.counts.sent += len(messages)
+        self._carrier.send(messages)
+
+    def collect(self, notes: Notes, now: int) -> Ledgered:  # noqa: ARG002 # they tell nothing of series
+        """The series that changed since the last time."""
+        changed, self._changed = self._changed, set()
+        rewritten, self._rewritten = self._rewritten, set()
+        return Ledgered(
+            [(*key, each.time, each.seq, each.unfilled) for key in changed for each in (self.series[key],)],
+            {key: [_row(hole) for hole in self.series[key].holes or ()] for key in rewritten},
+        )
+
+    def settle(self, key: Key, hole: Hole, left: Iterable[tuple[int, int]], at: int) -> None:
+        """What was left of a hole at a moment, by the samples that were stored."""
+        series = self.series[key]
+        if not any(each is hole for each in series.holes or ()):
+            return  # it has become part of a larger one
+        series.replace(hole, left, at)
+        if not series.holes:
+            self.holed.discard(key)
+        if not series.is_waiting:
+            self.waiting.discard(key)
+        self._changed.add(key)
+        self._rewritten.add(key)
+
+    def _note(self, key: Key, time: int, seq: int, gateway: int, now: int) -> AckType:
+        """Put a sample into the ledger, and tell how to acknowledge it."""
+        series = self.series.get(key)
+        if series is None:
+            self.series[key] = Series(time, seq, asked_at=now)  # it begins here (ack-13)
+        elif time > series.time:
+            if series.go_on(time, seq, now):
+                self.counts.holes += 1
+                self.holed.add(key)
+                self.waiting.add(key)
+                self._rewritten.add(key)
+        else:
+            if series.holes and series.touch(time, now):
+                self.waiting.add(key)
+            return AckType.ACK  # of a backfill, or out of order, or once more (ack-21)
+        self._changed.add(key)
+        if series is None:
+            return AckType.ACK
+        outage = max(self._began_at, self._back_at.get(gateway, 0))
+        if (series.asked_at <= outage or series.holes) and series.wants_backfill(outage, now):
+            series.ask(now)
+            self.counts.backfills += 1
+            return AckType.BACKFILL
+        return AckType.ACK
+
+    def _ack(self, device: int, path: str, time: int, gateway: int, sort: AckType) -> Publish:
+        topic = f"{self._front}{gateway:012x}/request/{device:012x}/{path}"
+        seconds, millis = divmod(time, 1000)
+        text = self._seconds.get(seconds) or self._spell(seconds)
+        return Publish(topic, f'{{"time":"{text}.{millis:03d}Z","type":{sort:d}}}'.encode(), _QOS)
+
+    def _spell(self, seconds: int) -> str:
+        """A time without its milliseconds. The same ones come again and again."""
+        if len(self._seconds) >= _SECONDS:
+            self._seconds.clear()
+        text = self._seconds[seconds] = from_millis(seconds * 1000).isoformat()[:19]
+        return text
+
+
+def _row(hole: Hole) -> HoleRow:
+    return hole.since, hole.until, hole.found_at, hole.lost_at

@@ -1,0 +1,96 @@
+"""What goes on with reports once they are committed: who is there, what is missing, who wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from meshfleet.service import clock
+from meshfleet.service.acks import store as ledger
+from meshfleet.service.acks.acks import Acks
+from meshfleet.service.acks.checking import keep_checking
+from meshfleet.service.acks.figures import AckFigures
+from meshfleet.service.gateways import store as gateways
+from meshfleet.service.gateways.figures import GatewayFigures
+from meshfleet.service.gateways.versions import Versions
+from meshfleet.service.inquiry.inquiry import Inquiry
+from meshfleet.service.presence import store as presences
+from meshfleet.service.presence.clocks import Clocks
+from meshfleet.service.presence.figures import PresenceFigures
+from meshfleet.service.presence.presence import Presence
+from meshfleet.service.presence.roll_call import call_roll
+from meshfleet.service.requests.asking import Asking
+from meshfleet.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+    from meshfleet.db.samples import SampleStore
+    from meshfleet.db.samples.retention import Retention
+    from meshfleet.service.api import Api
+    from meshfleet.service.ingest.ingest import Ingest
+    from meshfleet.service.mqtt.carrier import Carrier
+    from meshfleet.settings import Settings
+
+
+class Following:
+    """All that follows ingest, put together."""
+
+    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+        self,
+        database: Database,
+        samples: SampleStore,
+        settings: Settings,
+        *,
+        retention: Retention,
+        api: Api,
+        ingest: Ingest,
+        carrier: Carrier,
+    ) -> None:
+        self._database = database
+        self._samples = samples
+        self._retention = retention
+        self._carrier = carrier
+        self._traffic = api.traffic
+        now, clocks = clock.now(), Clocks()
+        self._presence = Presence(clocks, by_hearing=settings.outside is not None, now=now)
+        self._acks = Acks(carrier, prefix=settings.topic_prefix, now=now)
+        asking = Asking(carrier, Topics(settings.topic_prefix), clock.now)
+        self._versions = Versions(
+            database,
+            asking,
+            carrier,
+            traffic=api.traffic,
+            clocks=clocks,
+            acks=settings.acks,
+            now=clock.now,
+        )
+        ingest.acking = self._versions.acking
+        self._inquiry = Inquiry(database, asking, now=clock.now)
+        for follower in (self._acks, self._presence, api.traffic):
+            ingest.lead(follower)
+        for figures in (
+            AckFigures(self._acks),
+            PresenceFigures(self._presence),
+            GatewayFigures(self._versions),
+        ):
+            api.figures.show(figures)
+
+    async def run(self) -> None:
+        """Go on with what was known before, and work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            roll = call_roll(self._carrier, self._presence, self._come_back)
+            checking = keep_checking(self._acks, self._samples, self._retention, clock.now)
+            tasks.create_task(roll, name="presence.roll")
+            tasks.create_task(checking, name="acks.checking")
+            tasks.create_task(self._versions.run(), name="gateways.versions")
+            tasks.create_task(self._inquiry.run(), name="inquiry")
+
+    async def restore(self) -> None:
+        """Go on where a program before this one ended."""
+        self._presence.restore(await self._database.read(presences.known))
+        self._acks.restore(await self._database.read(ledger.ledger))
+        self._traffic.modes.restore(await self._database.read(gateways.modes), clock.now())
+        await self._versions.restore()
+
+    def _come_back(self, gateway: int) -> None:
+        self._acks.come_back(gateway, clock.now())

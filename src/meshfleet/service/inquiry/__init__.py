@@ -1,0 +1,1 @@
+"""Reads from devices what they never reported of what they are."""

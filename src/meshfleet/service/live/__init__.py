@@ -1,0 +1,1 @@
+"""Live events: what happens is told to whoever listens."""

@@ -1,0 +1,64 @@
+"""Live events, put together: where they come from, who listens, and how many may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import TooManyListeners
+from meshfleet.service.live.changes import Changes
+from meshfleet.service.live.devices import Devices
+from meshfleet.service.live.guard import Guard
+from meshfleet.service.live.hub import Hub
+from meshfleet.service.live.reports import Reports
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+    from meshfleet.service.accounts.gatekeeper import Gatekeeper
+    from meshfleet.service.accounts.model import Actor
+    from meshfleet.service.clock import Now
+    from meshfleet.service.live.listener import Listener
+
+LISTENERS: Final = 1000
+OF_ACCOUNT: Final = 100
+"""Streams and WebSockets at once: of all, and of one account."""
+
+
+class Live:
+    """All that tells what happens."""
+
+    def __init__(self, database: Database, gatekeeper: Gatekeeper, now: Now) -> None:
+        self.hub = Hub(now)
+        self.devices = Devices(self.hub, database)
+        """For whoever changes devices or gateways."""
+        self.reports = Reports(self.hub, self.devices)
+        """To be led by ingest."""
+        self.guard = Guard(self.hub, gatekeeper, now)
+        self._changes = Changes(self.hub, self.devices, self.guard, database)
+
+    def check_room(self, actor: Actor) -> None:
+        """See to it that there is room for another listener."""
+        if len(self.hub.listeners) >= LISTENERS:
+            raise TooManyListeners(f"there are {LISTENERS} listeners already")
+        accounts = Counter(each.account for each in self.hub.listeners)
+        if accounts[actor.kind, actor.name] >= OF_ACCOUNT:
+            raise TooManyListeners(f"{actor.title} listens {OF_ACCOUNT} times already")
+
+    async def admit(self, listener: Listener) -> None:
+        """Let somebody listen who was just let in; `leave` the hub in the end, whatever comes out."""
+        self.check_room(listener.actor)
+        self.hub.join(listener)
+        await self.guard.check(listener)
+
+    async def run(self) -> None:
+        """Do all that takes time, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.hub.run(), name="live.hub")
+            tasks.create_task(self.devices.run(), name="live.devices")
+            tasks.create_task(self.guard.run(), name="live.guard")
+            tasks.create_task(self._changes.run(), name="live.changes")
+
+    def end(self) -> None:
+        """Let everybody go, at once."""
+        self.hub.end()

@@ -1,0 +1,76 @@
+"""What presence has to write down, every other second."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from meshfleet.service.presence import store
+from meshfleet.service.presence.model import Cause, Change
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.presence.presence import Presence
+
+
+class News(NamedTuple):
+    """What is to be written down."""
+
+    changes: Sequence[Change]
+    rhythms: Mapping[int, int]
+    """Of devices, in milliseconds."""
+    in_dfu: Mapping[int, int]
+    """Addresses that were heard and may be known, each with its gateway."""
+
+
+class Presences:
+    """News on their way to the database."""
+
+    def __init__(self, presence: Presence, news: News, now: int) -> None:
+        self._presence = presence
+        self._news = news
+        self._now = now
+        self._result = store.Result()
+
+    def write(self, connection: Connection, added: Collection[int]) -> None:
+        """Write changes of devices that are known, and remember which are not."""
+        changes = [*self._news.changes, *self._of_added(added), *self._of_dfu(connection)]
+        self._result = store.write(connection, changes)
+        store.write_rhythms(connection, list(self._news.rhythms.items()))
+
+    def written(self) -> None:
+        """Take over what only the database knew, and tell who wants to know."""
+        for device in self._result.unknown:
+            self._presence.forget(device)
+        for change in self._result.written:
+            if self._presence.believes_in(change.device) is None and change.connected:
+                self._presence.take_over(change, self._now)
+        self._presence.changes.update(change.cause for change in self._result.written)
+        self._tell()
+
+    def _of_added(self, added: Collection[int]) -> Iterator[Change]:
+        """Devices that were forgotten, and are here again: nobody noticed them go."""
+        changing = {change.device for change in self._news.changes}
+        for device in added:
+            rhythm = self._presence.believes_in(device)
+            if rhythm is not None and device not in changing:
+                yield Change.came(device, self._now, Cause.HEARD, rhythm.gateway)
+
+    def _of_dfu(self, connection: Connection) -> Iterator[Change]:
+        owners = store.owners(connection, self._news.in_dfu)
+        for address, device in owners.items():
+            yield Change.came(device, self._now, Cause.HEARD, self._news.in_dfu[address])
+
+    def _tell(self) -> None:
+        audience = self._presence.audience
+        if audience is None:
+            return
+        together = Counter(each.gateway for each in self._result.written if each.cause is Cause.GATEWAY)
+        alone = [each for each in self._result.written if each.cause is not Cause.GATEWAY]
+        audience.devices_changed([change.device for change in alone])
+        for change in alone:
+            if change.device == change.gateway:
+                audience.gateway_changed(change.device, devices=together[change.gateway])

@@ -1,0 +1,93 @@
+"""The rhythm of a device: how often it is heard, and so from when on it is silent (rest-51, rest-52)."""
+
+from __future__ import annotations
+
+from array import array
+from sys import byteorder
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+_GAPS: Final = 8
+_ENOUGH: Final = 3
+"""Gaps between heartbeats: how many are remembered, and how many make a rhythm."""
+
+_BITS: Final = 32
+_WIDEST: Final = 2**_BITS - 1
+_ALL: Final = 2 ** (_GAPS * _BITS) - 1
+"""A gap is kept in so many bits, and all of them in one number: a million devices have eight each."""
+
+UNKNOWN: Final = 20 * 60_000
+"""Milliseconds between two heartbeats of a device that is not known well."""
+
+_SHORTEST: Final = 60_000
+_PATIENCE: Final = 3
+"""A device may miss so many heartbeats."""
+
+_BACK: Final = 60_000
+"""Milliseconds by which a heartbeat may come out of order; further back it is the clock that was set."""
+
+
+class Rhythm(Struct, gc=False):
+    """What is remembered of a device that is heard. Times are milliseconds, by our own clock if not said."""
+
+    at: int
+    """When it was last heard."""
+    gateway: int
+    """Through whom."""
+    connected: bool
+    usual: int = UNKNOWN
+    """Milliseconds between its heartbeats as known before."""
+    other: int = 0
+    other_at: int = 0
+    """Through whom else it was heard before, and when."""
+    beat_at: int = 0
+    """When its last heartbeat was, by the clock of the gateway."""
+    beat_gateway: int = 0
+    """Through whom: others may hear the same heartbeats a little later, and they are not counted."""
+    gaps: int = 0
+    """The last ones in milliseconds, the newest in the lowest bits."""
+    due: int = 0
+    """When it is to be looked at again, as the wheel counts."""
+
+    def hear(self, gateway: int, at: int) -> None:
+        """It was heard."""
+        if gateway != self.gateway:
+            self.other, self.other_at = self.gateway, self.at
+            self.gateway = gateway
+        self.at = max(self.at, at)
+
+    def beat(self, gateway: int, time: int) -> None:
+        """It sent a heartbeat."""
+        gap = time - self.beat_at
+        if gateway == self.beat_gateway:
+            if 0 < gap <= _WIDEST:
+                self.gaps = (self.gaps << _BITS | gap) & _ALL
+                self.beat_at = time
+            elif gap < -_BACK or gap > _WIDEST:
+                self.beat_at = time
+        elif not self.beat_gateway or gap >= self.patience:
+            self.beat_gateway, self.beat_at = gateway, time
+
+    @property
+    def interval(self) -> int:
+        """Milliseconds that usually pass between two heartbeats."""
+        gaps = sorted(filter(None, array("I", self.gaps.to_bytes(_GAPS * _BITS // 8, byteorder))))
+        if len(gaps) < _ENOUGH:
+            return self.usual
+        return max((gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) // 2, _SHORTEST)
+
+    @property
+    def patience(self) -> int:
+        """Milliseconds without a word after which it is silent."""
+        return _PATIENCE * self.interval
+
+    def fall_back(self, present: Container[int], now: int) -> bool:
+        """Its gateway has gone: whether another one that is there hears it."""
+        if self.other not in present or now - self.other_at >= self.patience:
+            return False
+        self.gateway, self.other = self.other, 0
+        return True

@@ -1,0 +1,86 @@
+"""Presence in the database: `connected` of devices, and the history of its changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlalchemy import select
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import device, device_state, gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.presence.model import Change
+
+_CONNECTED: Final = "SELECT id, connected FROM device WHERE id IN numbers"
+_CHANGE: Final = bulk.Update(("id", "connected", "connected_at"), "device.connected <> {connected}")
+_RHYTHM: Final = bulk.Update(("device", "rhythm"), "true")
+_HISTORY: Final = "INSERT INTO connectivity (device, time, connected, cause, gateway) VALUES (?, ?, ?, ?, ?)"
+
+
+class Known(NamedTuple):
+    """What was there when a service before this one ended."""
+
+    gateways: set[int]
+    devices: Sequence[tuple[int, int | None, int | None]]
+    """Those that were connected, each with its gateway and its rhythm."""
+
+
+class Result(NamedTuple):
+    """What became of changes."""
+
+    written: Sequence[Change] = ()
+    """Those that were news."""
+    unknown: Collection[int] = ()
+    """Devices that nobody knows."""
+
+
+def known(connection: Connection) -> Known:
+    """What was there before."""
+    query = (
+        select(device.c.id, device.c.gateway, device_state.c.rhythm)
+        .outerjoin(device_state, device_state.c.device == device.c.id)
+        .where(device.c.connected)
+    )
+    gateways = set(connection.execute(select(gateway.c.device)).scalars())
+    return Known(gateways, [tuple(row) for row in connection.execute(query)])
+
+
+def write(connection: Connection, changes: Sequence[Change]) -> Result:
+    """Write changes of known devices, and into their history what was news."""
+    if not changes:
+        return Result()
+    wanted = {change.device for change in changes}
+    before = {number: bool(here) for number, here in bulk.pick(connection, _CONNECTED, sorted(wanted))}
+    news = [each for each in changes if before.get(each.device) == (not each.connected)]
+    if news:
+        bulk.update(connection, device, _CHANGE, [(each.device, each.connected, each.at) for each in news])
+    bulk.execute(
+        connection,
+        _HISTORY,
+        [(each.device, each.at, each.connected, str(each.cause), each.gateway) for each in news],
+    )
+    return Result(news, wanted - before.keys())
+
+
+def write_rhythms(connection: Connection, rhythms: Sequence[tuple[int, int]]) -> None:
+    """Remember rhythms of devices for the next start."""
+    if rhythms:
+        bulk.update(connection, device_state, _RHYTHM, rhythms)
+
+
+def owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:
+    """Whose addresses these are: a device in DFU mode may have the one behind its own (report-46)."""
+    wanted = sorted({number for address in addresses for number in (address - 1, address)})
+    if not wanted:
+        return {}
+    present = {number for number, _ in bulk.pick(connection, _CONNECTED, wanted)}
+    return {
+        address: address if address in present else address - 1
+        for address in addresses
+        if address in present or address - 1 in present
+    }

@@ -1,0 +1,1 @@
+"""Requests to gateways, and to devices through them."""

@@ -1,0 +1,80 @@
+"""Which response belongs to which request.
+
+A response belongs to a request when gateway, device, operation, identifier and id all agree (request-27).
+Whoever asks brings time and connection: here nobody waits, and nobody sends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import StrEnum
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.service.requests.failures import TooManyRequests
+from meshfleet.wire.ids import RequestId
+
+if TYPE_CHECKING:
+    from meshfleet.wire.topics import ResponseTopic
+
+_OPEN: Final = 10_000
+"""Requests that may wait for their answers."""
+
+_REMEMBERED: Final = 10_000
+"""Requests that are over and still recognised; what comes later than that counts as somebody else's."""
+
+
+class Fate(StrEnum):
+    """What a response is to us (request-28)."""
+
+    ANSWER = "answer"
+    """The one that somebody waits for."""
+    REPEATED = "repeated"
+    """It was answered before."""
+    LATE = "late"
+    """Nobody waits for it any more."""
+    FOREIGN = "foreign"
+    """The answer to a request of somebody else (request-29), or to none at all."""
+
+
+class Exchange:
+    """Pairs responses with requests. Owns no clock and no connection: the caller brings both."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is in front of all our ids: nobody else has it."""
+        self._name = name
+        self._numbers = count(1)
+        self._open: dict[RequestId, ResponseTopic] = {}
+        self._over: OrderedDict[RequestId, tuple[ResponseTopic, Fate]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._open)
+
+    def open(self, expected: ResponseTopic) -> RequestId:
+        """Expect an answer there; gives the id that it will have, which is never used again (request-26)."""
+        if len(self._open) >= _OPEN:
+            raise TooManyRequests(f"{_OPEN} requests wait for their answers")
+        request_id = RequestId(f"{self._name}-{next(self._numbers)}")
+        self._open[request_id] = expected
+        return request_id
+
+    def hear(self, topic: ResponseTopic, request_id: RequestId | None) -> Fate:
+        """A response came. If it is the answer, its request is over."""
+        if request_id is None:
+            return Fate.FOREIGN
+        if self._open.get(request_id) == topic:
+            self._end(request_id, Fate.REPEATED)
+            return Fate.ANSWER
+        expected, fate = self._over.get(request_id, (None, Fate.FOREIGN))
+        return fate if expected == topic else Fate.FOREIGN
+
+    def give_up(self, request_id: RequestId) -> None:
+        """Nobody waits any more, if anybody still did."""
+        if request_id in self._open:
+            self._end(request_id, Fate.LATE)
+
+    def _end(self, request_id: RequestId, next_fate: Fate) -> None:
+        self._over[request_id] = self._open.pop(request_id), next_fate
+        if len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)

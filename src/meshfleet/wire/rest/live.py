@@ -1,0 +1,128 @@
+"""Live events, and the frames of those who listen over a WebSocket."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from meshfleet.wire.rest.bodies import Ask, Body, DeviceIdText, IdentifierText, MacText, TimeText
+from meshfleet.wire.rest.gateways import Gateway
+from meshfleet.wire.rest.problems import FieldProblem  # noqa: TC001 # msgspec reads it
+
+STREAM: Final = "/api/v1/stream"
+"""Live events as server-sent events (rest-147)."""
+
+LIVE: Final = "/api/v1/live"
+"""The same over a WebSocket (rest-151)."""
+
+LIVE_TYPES: Final = ("device", "report", "job", "execution", "gateway", "resync")
+"""The types of live events (rest-146)."""
+
+MAX_FILTER: Final = 1000
+"""How many values a filter may have."""
+
+
+class LiveEvent(Body, frozen=True, kw_only=True):
+    """Something that happened a moment ago (rest-146)."""
+
+    id: str
+    """Opaque; behind it a listener goes on (rest-149)."""
+    type: Literal["device", "report", "job", "execution", "gateway", "resync"]
+    time: TimeText
+    data: Any
+    """One of the bodies below, or a `Device`."""
+
+
+class LiveSample(Body, frozen=True, kw_only=True):
+    """A report with a value, in the words of a sample (rest-81)."""
+
+    device: DeviceIdText
+    gateway: MacText
+    kind: Literal["property", "measurement", "measurement-error", "event"]
+    identifier: IdentifierText | None
+    name: str | None
+    time: TimeText
+    seq: int | None
+    value: Any
+    raw: Annotated[str, Meta(pattern="^(?:[0-9a-f]{2})*$")] | None
+    ext: dict[str, Any] | None
+    error: int | None
+    error_ext: int | None
+    clock: Literal["future", "past"] | None
+
+
+class LiveHeartbeat(Body, frozen=True, kw_only=True):
+    """A heartbeat."""
+
+    device: DeviceIdText
+    gateway: MacText
+    kind: Literal["heartbeat"] = "heartbeat"
+    time: TimeText
+    status: int
+
+
+class LiveLink(Body, frozen=True, kw_only=True):
+    """How well a parent hears a device; `dfu` when that is in DFU mode."""
+
+    device: DeviceIdText
+    gateway: MacText
+    kind: Literal["rssi", "dfu"]
+    time: TimeText
+    parent: MacText
+    rssi: int
+    unreachable: bool
+
+
+class LiveGateway(Gateway, frozen=True, kw_only=True):
+    """A gateway that changed, and with it all devices behind it."""
+
+    cause: str
+    """Why: one word, `claimed` perhaps."""
+    devices: int
+    """How many devices changed with it, and are told by this event alone."""
+
+
+class ReleasedGateway(Body, frozen=True, kw_only=True):
+    """A gateway that is none of ours any more."""
+
+    mac: MacText
+    device_id: DeviceIdText
+    released: Literal[True] = True
+
+
+class ForgottenDevice(Body, frozen=True, kw_only=True):
+    """A device that is not in the registry any more."""
+
+    id: DeviceIdText
+    forgotten: Literal[True] = True
+
+
+class Resync(Body, frozen=True, kw_only=True):
+    """Something was missed and cannot be told again: read anew what you show (rest-156)."""
+
+    reason: str
+
+
+class LiveFrame(Ask, frozen=True, kw_only=True):
+    """What a listener says over a WebSocket: one of the first three at a time (rest-152)."""
+
+    token: str | UnsetType = UNSET
+    subscribe: dict[str, list[str]] | UnsetType = UNSET
+    unsubscribe: dict[str, list[str]] | UnsetType = UNSET
+    last_event_id: str | UnsetType = UNSET
+    """With `subscribe`: go on behind this event."""
+
+
+class LiveError(Body, frozen=True, kw_only=True):
+    """Why a WebSocket is about to be closed."""
+
+    code: str
+    detail: str
+    errors: tuple[FieldProblem, ...]
+
+
+class LiveRefusal(Body, frozen=True, kw_only=True):
+    """The last frame of a WebSocket that did not end well."""
+
+    error: LiveError

@@ -1,0 +1,151 @@
+"""The addresses of the document and the topics of the protocol are the same, and so is who may use them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.broker import Access, Account
+from meshfleet.broker import Kind as AccountKind
+from meshfleet.service.asyncapi import describe
+from meshfleet.service.asyncapi.examples import GATEWAY
+from meshfleet.wire import diagnostics
+from meshfleet.wire.codes import Kind, Operation
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.ids import EVERY_GATEWAY, Identifier, IdentifierName, Mac, is_identifier
+from meshfleet.wire.rest import Role
+from meshfleet.wire.topics import (
+    AnyIdentifier,
+    BroadcastTopic,
+    ReportTopic,
+    RequestTopic,
+    ResponseTopic,
+    Topic,
+    Topics,
+)
+
+LEVELS = {
+    "gateway": "[0-9a-f]{12}",
+    "device": "[0-9a-f]{12}",
+    "identifier": "(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]",
+    "name": "[^/]+",
+}
+PREFIXES = ["", "site/7", "a.b*c"]
+
+macs = st.integers(0, 2**48 - 1).map(lambda number: Mac(f"{number:012x}"))
+names = st.sampled_from(sorted(BUILTIN.names)) | st.text("abc-é .{}", min_size=1, max_size=12).map(
+    IdentifierName
+)
+identifiers = st.sampled_from([entry.id for entry in BUILTIN]) | st.just(Identifier("ee8001"))
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> Topic:
+    sort = draw(st.sampled_from([ReportTopic, RequestTopic, BroadcastTopic, ResponseTopic]))
+    if sort is ReportTopic:
+        kind = draw(st.sampled_from(list(Kind)))
+        return ReportTopic(draw(macs), draw(macs), kind, _identifier(draw, kind))
+    operation = draw(
+        st.sampled_from([each for each in Operation if each.is_answered or sort is not ResponseTopic])
+    )
+    identifier = _identifier(draw, operation)
+    if sort is BroadcastTopic:
+        return BroadcastTopic(draw(macs | st.just(EVERY_GATEWAY)), operation, identifier)
+    made = RequestTopic if sort is RequestTopic else ResponseTopic
+    return made(draw(macs), draw(macs), operation, identifier)
+
+
+def _identifier(draw: st.DrawFn, word: Kind | Operation) -> AnyIdentifier | None:
+    if not word.has_identifier:
+        return None
+    return draw(names) if word.decoded else draw(identifiers)
+
+
+def _matching(document: dict[str, Any], topic: str) -> list[str]:
+    """The channels whose address stands for a topic, their parameters being what they say they are."""
+    return [name for name, channel in document["channels"].items() if re.fullmatch(_pattern(channel), topic)]
+
+
+def _pattern(channel: dict[str, Any]) -> str:
+    pattern: str = re.escape(channel["address"])
+    for level in channel["parameters"]:
+        assert pattern.count(rf"\{{{level}\}}") == 1
+        pattern = pattern.replace(rf"\{{{level}\}}", LEVELS[level])
+    return pattern
+
+
+@pytest.mark.rule("rest-162", "topic-7")
+@pytest.mark.parametrize("prefix", PREFIXES)
+@given(topic=topics())
+def test_every_topic_that_we_spell_matches_exactly_one_address(prefix: str, topic: Topic) -> None:
+    sorts = {
+        ReportTopic: "report",
+        RequestTopic: "request",
+        BroadcastTopic: "request-to-all",
+        ResponseTopic: "response",
+    }
+    word = topic.kind if isinstance(topic, ReportTopic) else topic.operation
+    found = _matching(describe(prefix=prefix), Topics(prefix).spell(topic))
+    assert found == [f"{sorts[type(topic)]}-{word}"]
+
+
+@pytest.mark.rule("rest-162", "topic-9")
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_topics_of_diagnostics_match_theirs_whatever_the_prefix_is(prefix: str) -> None:
+    document = describe(prefix=prefix)
+    assert _matching(document, diagnostics.question_topic(GATEWAY)) == ["firmware-question"]
+    assert _matching(document, diagnostics.answer_topic(GATEWAY)) == ["firmware-answer"]
+
+
+@pytest.mark.rule("rest-162")
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_every_address_with_the_examples_of_its_parameters_is_a_topic(prefix: str) -> None:
+    document = describe(prefix=prefix)
+    parse = Topics(prefix, names=BUILTIN.names).read
+    for name, channel in document["channels"].items():
+        for example in range(2):
+            topic = channel["address"]
+            for level, reference in channel["parameters"].items():
+                parameter = document["components"]["parameters"][reference["$ref"].rpartition("/")[2]]
+                chosen = parameter["examples"][min(example, len(parameter["examples"]) - 1)]
+                assert level != "name" or not is_identifier(chosen)
+                topic = topic.replace(f"{{{level}}}", chosen)
+            assert "{" not in topic
+            if name.startswith("firmware-"):
+                assert topic in {diagnostics.question_topic(GATEWAY), diagnostics.answer_topic(GATEWAY)}
+            else:
+                assert Topics(prefix).spell(parse(topic)) == topic
+
+
+def test_an_ack_has_no_response_to_wait_for() -> None:
+    topic = ResponseTopic(GATEWAY, GATEWAY, Operation.ACK, Identifier("8800"))
+    assert _matching(describe(), str(topic)) == []
+
+
+@pytest.mark.rule("rest-162")
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_who_may_use_a_channel_is_what_the_broker_allows(prefix: str) -> None:
+    accounts: dict[str, Account] = {
+        "gateway": Account(kind=AccountKind.GATEWAY, name=GATEWAY),
+        **{role: Account(kind=AccountKind.PROGRAM, name="x", role=role) for role in Role},
+    }
+    for channel in describe(prefix=prefix)["channels"].values():
+        topic = channel["address"].replace("{gateway}", GATEWAY).replace("{device}", "02005e0000f1")
+        topic = topic.replace("{identifier}", "8800").replace("{name}", "temperature")
+        for who, account in accounts.items():
+            access = Access(account, prefix)
+            assert (who in channel["x-access"]["publish"]) is access.may_publish(topic)
+            assert (who in channel["x-access"]["read"]) is access.may_read(topic)
+
+
+@pytest.mark.rule("broker-14")
+def test_requests_to_one_gateway_are_read_by_it_alone_and_reports_by_every_viewer() -> None:
+    channels = describe()["channels"]
+    assert channels["request-read"]["x-access"]["read"] == ["gateway"]
+    assert channels["report-event"]["x-access"]["read"] == ["gateway", "viewer", "operator", "admin"]
+    assert channels["request-to-all-read"]["x-access"]["publish"] == ["operator", "admin"]
+    assert channels["report-event"]["x-access"]["publish"] == ["gateway"]

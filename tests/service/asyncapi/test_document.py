@@ -1,0 +1,191 @@
+"""The AsyncAPI document: right by the standard, whole, and the same every time."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.asyncapi import describe
+from meshfleet.service.asyncapi.servers import Server
+from meshfleet.wire.codes import Kind, Operation
+from tests.service.asyncapi.validator import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DOCUMENT = describe()
+OTHER = describe(
+    (
+        Server("mqtt-tls", "[2001:db8::1]:8883", "secure-mqtt", "Over TLS."),
+        Server("mqtt-ws", "fleet.example.org:443", "wss", "In WebSockets.", "/mqtt"),
+    ),
+    "site/7",
+)
+
+
+# --- The standard ---
+
+
+@pytest.mark.rule("rest-162")
+@pytest.mark.parametrize("document", [DOCUMENT, OTHER, describe(())], ids=["ours", "prefix", "no server"])
+def test_it_is_asyncapi_3_0_by_the_parser_of_the_standard(document: dict[str, Any]) -> None:
+    assert document["asyncapi"] == "3.0.0"
+    assert judge(document) == []
+
+
+def _without_title(document: dict[str, Any]) -> None:
+    del document["info"]["title"]
+
+
+def _unknown_action(document: dict[str, Any]) -> None:
+    document["operations"]["send-read"]["action"] = "whisper"
+
+
+def _dangling(document: dict[str, Any]) -> None:
+    document["operations"]["send-read"]["channel"]["$ref"] = "#/channels/nowhere"
+
+
+def _foreign_message(document: dict[str, Any]) -> None:
+    foreign = "#/channels/report-rssi/messages/rssi"
+    document["operations"]["receive-heartbeat"]["messages"] = [{"$ref": foreign}]
+
+
+def _no_schema(document: dict[str, Any]) -> None:
+    document["components"]["schemas"]["Heartbeat"]["type"] = "thing"
+
+
+def _wrong_binding(document: dict[str, Any]) -> None:
+    document["operations"]["receive-rssi"]["bindings"]["mqtt"]["qos"] = 3
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _without_title,
+        _unknown_action,
+        _dangling,
+        _foreign_message,
+        _no_schema,
+        _wrong_binding,
+    ],
+)
+def test_the_parser_refuses_a_document_that_is_wrong(spoil: Callable[[dict[str, Any]], None]) -> None:
+    document = deepcopy(DOCUMENT)
+    spoil(document)
+    assert judge(document)
+
+
+def test_every_reference_leads_somewhere_and_every_component_is_used() -> None:
+    used = set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(DOCUMENT)))
+    for reference in used:
+        place = DOCUMENT
+        for step in reference.split("/"):
+            place = place[step]
+    components = {
+        f"components/{sort}/{name}" for sort, named in DOCUMENT["components"].items() for name in named
+    }
+    assert components <= used
+
+
+# --- All of it ---
+
+
+@pytest.mark.rule("rest-162")
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_kind_of_report_is_received(kind: Kind) -> None:
+    operation = DOCUMENT["operations"][f"receive-{kind}"]
+    assert operation["action"] == "receive"
+    assert "reply" not in operation
+    assert operation["messages"] == [{"$ref": f"#/channels/report-{kind}/messages/{kind}"}]
+
+
+@pytest.mark.rule("rest-162")
+@pytest.mark.parametrize("end", ["", "-to-all"])
+@pytest.mark.parametrize("word", list(Operation))
+def test_an_operation_is_sent_and_its_response_is_the_reply(word: Operation, end: str) -> None:
+    operation = DOCUMENT["operations"][f"send-{word}{end}"]
+    assert operation["action"] == "send"
+    assert operation["messages"][0]["$ref"].endswith(f"/messages/{word}-request")
+    assert ("reply" in operation) is word.is_answered
+    assert (f"response-{word}" in DOCUMENT["channels"]) is word.is_answered
+    if word.is_answered:
+        channel = {"$ref": f"#/channels/response-{word}"}
+        message = {"$ref": f"#/channels/response-{word}/messages/{word}-response"}
+        assert operation["reply"] == {"channel": channel, "messages": [message]}
+        for name in (f"{word}-request", f"{word}-response"):
+            correlation = DOCUMENT["components"]["messages"][name]["correlationId"]["$ref"].rpartition("/")[2]
+            found = DOCUMENT["components"]["correlationIds"][correlation]
+            assert found["location"] == "$message.payload#/id"
+
+
+@pytest.mark.rule("rest-162")
+def test_the_question_of_a_gateway_for_firmware_is_answered() -> None:
+    operation = DOCUMENT["operations"]["receive-firmware-question"]
+    assert operation["action"] == "receive"
+    assert operation["reply"]["channel"] == {"$ref": "#/channels/firmware-answer"}
+
+
+@pytest.mark.rule("rest-162")
+def test_nothing_else_is_sent_or_received() -> None:
+    assert len(DOCUMENT["operations"]) == len(Kind) + 2 * len(Operation) + 1
+
+
+def test_every_channel_has_a_use() -> None:
+    used = set(re.findall(r'"#/channels/([^"/]+)"', json.dumps(DOCUMENT["operations"])))
+    assert used == set(DOCUMENT["channels"])
+
+
+def test_all_goes_with_qos_1_and_is_never_retained() -> None:
+    for operation in DOCUMENT["operations"].values():
+        assert operation["bindings"]["mqtt"]["qos"] == 1
+        assert operation["bindings"]["mqtt"]["retain"] is False
+
+
+def test_all_is_told_to_people_and_under_a_heading() -> None:
+    tags = {tag["name"] for tag in DOCUMENT["info"]["tags"]}
+    for sort in (DOCUMENT["channels"], DOCUMENT["operations"], DOCUMENT["components"]["messages"]):
+        for each in sort.values():
+            assert each["title"]
+            assert each["description"]
+            assert {tag["name"] for tag in each["tags"]} <= tags
+    assert "from the side of the service" in DOCUMENT["info"]["description"]
+
+
+@pytest.mark.parametrize("part", [DOCUMENT])
+def test_no_text_names_what_only_readers_of_the_source_know(part: dict[str, Any]) -> None:
+    for text in _texts(part):
+        assert not re.search(r"\b(report|request|response|ack|firmware|topic|rest|id)-\d", text)
+        assert "None" not in text
+
+
+# --- The same every time ---
+
+
+@pytest.mark.rule("rest-162")
+def test_another_process_makes_the_same_bytes() -> None:
+    program = "import sys; from meshfleet.cli import main; main(['asyncapi'])"
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    assert json.loads(runs[0]) == DOCUMENT
+
+
+def test_it_is_made_once() -> None:
+    assert describe()["channels"] is describe(())["channels"]
+
+
+def _texts(part: object) -> Iterator[str]:
+    if isinstance(part, dict):
+        for key, value in part.items():
+            yield from [value] if key in {"description", "summary", "title"} else _texts(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _texts(value)

@@ -1,0 +1,47 @@
+"""The parser of those who make AsyncAPI, as a judge of documents."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any, Final
+
+import msgspec
+
+from tests.node import NODE, PROGRAMS
+from tests.parts import ASYNCAPI_PARSER, need
+
+PATIENCE: Final = 60
+"""Seconds until it must have judged; reached only when it never does."""
+
+_INFORMATION: Final = 2
+"""Errors are 0 and warnings 1; from here on it only recommends."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What it finds wrong."""
+
+    severity: int
+    code: str
+    path: list[str | int]
+    message: str
+
+
+class _Verdict(msgspec.Struct, rename="camel"):
+    is_read: bool
+    faults: list[Fault]
+
+
+def judge(document: dict[str, Any]) -> list[Fault]:
+    """Errors and warnings; none for a document that is right."""
+    need(ASYNCAPI_PARSER)
+    run = subprocess.run(
+        [NODE, PROGRAMS / "asyncapi.mjs"],
+        input=msgspec.json.encode(document),
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    verdict = msgspec.json.decode(run.stdout, type=_Verdict)
+    faults = [fault for fault in verdict.faults if fault.severity < _INFORMATION]
+    assert verdict.is_read or faults
+    return faults

@@ -1,0 +1,123 @@
+"""When gateways are asked for their versions, with plain numbers for the time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from meshfleet.service.gateways.timetable import Timetable
+
+SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
+MANY = 10_000
+
+
+@pytest.fixture
+def timetable() -> Timetable:
+    return Timetable(Random(1))  # noqa: S311 # the same numbers each time
+
+
+def run(timetable: Timetable, *, start: int, end: int, is_known: bool) -> list[int]:
+    """The moments at which a gateway that never answers is asked, to the second."""
+    moments = []
+    for now in range(start, end, SECOND):
+        for gateway in timetable.take(now, 20):
+            moments.append(now)
+            timetable.failed(gateway, now, is_known=is_known)
+    return moments
+
+
+@pytest.mark.rule("version-10")
+def test_a_gateway_is_asked_when_it_connects_and_then_no_more(timetable: Timetable) -> None:
+    timetable.see({7: 1}, 0)
+    assert timetable.take(SECOND, MANY) == [7]
+    assert timetable.take(SECOND, MANY) == []
+    timetable.answered(7)
+    timetable.see({7: 1}, HOUR)
+    assert timetable.take(3 * HOUR, MANY) == []
+
+
+@pytest.mark.rule("version-10")
+def test_another_connection_is_asked_again(timetable: Timetable) -> None:
+    timetable.see({7: 1}, 0)
+    timetable.take(SECOND, MANY)
+    timetable.answered(7)
+    timetable.see({7: 2}, HOUR)
+    assert timetable.take(HOUR + SECOND, MANY) == [7]
+
+
+def test_a_gateway_that_comes_and_goes_is_asked_once_in_a_minute(timetable: Timetable) -> None:
+    asked = 0
+    for number, now in enumerate(range(0, 10 * MINUTE, SECOND)):
+        timetable.see({7: number} if number % 2 else {}, now)
+        for gateway in timetable.take(now, MANY):
+            asked += 1
+            timetable.answered(gateway)
+    assert 1 <= asked <= 10
+
+
+@pytest.mark.rule("version-10")
+def test_who_never_answers_is_asked_a_few_times_and_then_hourly(timetable: Timetable) -> None:
+    timetable.see({7: 1}, 0)
+    moments = run(timetable, start=0, end=12 * HOUR, is_known=False)
+    first = [moment for moment in moments if moment < 10 * MINUTE]
+    gaps = [late - early for early, late in pairwise(moments[3:])]
+    assert len(first) == 4
+    assert 10 <= len(gaps) <= 13
+    assert all(0.89 * HOUR < gap < 1.11 * HOUR for gap in gaps)
+
+
+@pytest.mark.rule("version-10")
+def test_who_answered_once_is_left_alone_after_a_few_tries(timetable: Timetable) -> None:
+    timetable.see({7: 1}, 0)
+    assert len(run(timetable, start=0, end=12 * HOUR, is_known=True)) == 4
+
+
+def test_who_is_gone_is_not_asked(timetable: Timetable) -> None:
+    timetable.see({7: 1}, 0)
+    timetable.see({}, 0)
+    assert timetable.take(HOUR, MANY) == []
+    timetable.see({7: 2}, HOUR)
+    assert timetable.take(HOUR + SECOND, MANY) == [7]
+    timetable.see({}, HOUR + SECOND)
+    timetable.failed(7, HOUR + 2 * SECOND, is_known=False)
+    assert timetable.take(5 * HOUR, MANY) == []
+
+
+def test_thousands_that_come_together_are_asked_one_after_the_other(timetable: Timetable) -> None:
+    timetable.see(dict.fromkeys(range(5000), 1), 0)
+    in_each_second = []
+    for now in range(0, 101 * SECOND, SECOND):
+        taken = timetable.take(now, MANY)
+        in_each_second.append(len(taken))
+        for gateway in taken:
+            timetable.answered(gateway)
+    assert sum(in_each_second) == 5000
+    assert max(in_each_second) < 120
+
+
+def test_no_more_are_taken_than_there_is_room_for_and_newcomers_come_first(timetable: Timetable) -> None:
+    timetable.see(dict.fromkeys(range(30), 1), 0)
+    for gateway in timetable.take(MINUTE, MANY):
+        timetable.failed(gateway, MINUTE, is_known=False)
+    timetable.see({**dict.fromkeys(range(30), 1), 99: 1}, MINUTE)
+    taken = timetable.take(3 * MINUTE, 20)
+    assert taken[0] == 99
+    assert len(set(taken)) == 20
+    assert timetable.take(3 * MINUTE, 0) == []
+    assert len(timetable.take(3 * MINUTE, 20)) == 11
+
+
+def test_a_clock_in_doubt_is_measured_again_but_not_often(timetable: Timetable) -> None:
+    timetable.see({7: 1, 8: 1}, 0)
+    for gateway in timetable.take(SECOND, MANY):
+        timetable.answered(gateway)
+    asked = 0
+    for now in range(2 * SECOND, HOUR, SECOND):
+        timetable.doubt({7, 99}, now)
+        for gateway in timetable.take(now, MANY):
+            assert gateway == 7
+            asked += 1
+            timetable.answered(gateway)
+    assert asked == 5

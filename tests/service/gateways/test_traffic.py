@@ -1,0 +1,168 @@
+"""How much gateways report, and whether raw or decoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.gateways import store
+from meshfleet.service.gateways.traffic import Traffic
+from meshfleet.service.ingest.draft import Draft
+from meshfleet.wire.ids import Mac, mac_number, number_mac
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+
+MINUTE, HOUR = 60_000, 3_600_000
+START = 29_000_000 * MINUTE
+G, H = mac_number(Mac("02005e000001")), mac_number(Mac("02005e000002"))
+
+
+def draft(now: int, *reports: tuple[str, int]) -> Draft:
+    made = Draft(now)
+    made.seen += [kind for kind, _ in reports]
+    made.gateways += [gateway for _, gateway in reports]
+    return made
+
+
+def beats(now: int, gateway: int, count: int) -> Draft:
+    return draft(now, *([("heartbeat", gateway)] * count))
+
+
+# --- How much ---
+
+
+@pytest.mark.rule("rest-75")
+def test_the_rate_is_that_of_the_last_one_to_two_minutes() -> None:
+    traffic = Traffic(START)
+    traffic.follow(beats(START, G, 1000))
+    for second in range(60, 600):
+        traffic.follow(beats(START + second * 1000, G, 2))
+        if second >= 120:
+            assert traffic.rate(G, START + second * 1000 + 999) == pytest.approx(120.0, rel=0.02)
+    assert traffic.rate(H, START + 600_000) == 0.0
+
+
+def test_a_gateway_that_stops_reporting_has_no_rate_soon() -> None:
+    traffic = Traffic(START)
+    traffic.follow(beats(START, G, 120))
+    assert traffic.rate(G, START + 1000) == 120.0
+    assert traffic.rate(G, START + MINUTE + MINUTE // 2) == 80.0
+    assert traffic.rate(G, START + 2 * MINUTE) == 0.0
+    assert traffic.rate(G, START + HOUR) == 0.0
+
+
+def test_a_clock_that_is_set_back_does_no_harm() -> None:
+    traffic = Traffic(START)
+    traffic.follow(beats(START, G, 10))
+    traffic.follow(beats(START - HOUR, G, 10))
+    assert 0.0 <= traffic.rate(G, START - HOUR) <= 10.0
+    traffic.follow(beats(START - HOUR + MINUTE, G, 10))
+    assert traffic.rate(G, START - HOUR + 2 * MINUTE) == 10.0
+
+
+def test_who_was_heard_lately_is_known_and_who_was_not_is_forgotten() -> None:
+    traffic = Traffic(START)
+    traffic.follow(beats(START, G, 1))
+    assert traffic.heard(START) == {G}
+    traffic.follow(beats(START + 10 * MINUTE, H, 1))
+    assert traffic.heard(START + 10 * MINUTE) == {G, H}
+    assert traffic.heard(START + 20 * MINUTE) == {H}
+    assert traffic.heard(START + HOUR) == set()
+
+
+# --- Raw or decoded ---
+
+
+def claim(database: Database, gateway: int) -> None:
+    database.write_now(store.claim, number_mac(gateway), name=None, by=COMMAND_LINE, now=0)
+
+
+def mode(database: Database, traffic: Traffic, now: int, gateway: int = G) -> str | None:
+    """The mode that is shown after what is known was written."""
+    entry = traffic.collect({}, now)
+    for _ in range(2):  # it may have to be tried again
+        database.write_now(entry.write, ())
+    entry.written()
+    return database.read_now(store.show, number_mac(gateway)).mode
+
+
+@pytest.mark.rule("rest-75")
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("property", "raw"),
+        ("measurement", "raw"),
+        ("event", "raw"),
+        ("property-decoded", "decoded"),
+        ("measurement-decoded", "decoded"),
+        ("measurement-error-decoded", "decoded"),
+        ("event-decoded", "decoded"),
+        ("heartbeat", None),
+        ("rssi", None),
+        ("dfu", None),
+        ("measurement-error", None),
+    ],
+)
+def test_what_a_gateway_reports_tells_its_mode(database: Database, kind: str, shown: str | None) -> None:
+    claim(database, G)
+    claim(database, H)
+    traffic = Traffic(START)
+    traffic.follow(draft(START, (kind, G)))
+    assert mode(database, traffic, START) == shown
+    assert mode(database, traffic, START, H) is None
+
+
+def test_a_raw_report_of_a_gateway_that_decodes_says_nothing_for_an_hour(sqlite_database: Database) -> None:
+    claim(sqlite_database, G)
+    traffic = Traffic(START)
+    traffic.follow(draft(START, ("measurement", G), ("measurement-decoded", G), ("measurement", G)))
+    assert mode(sqlite_database, traffic, START) == "decoded"
+    traffic.follow(draft(START + HOUR - 1, ("property", G)))
+    assert mode(sqlite_database, traffic, START + HOUR - 1) == "decoded"
+    traffic.follow(draft(START + HOUR, ("property", G)))
+    assert mode(sqlite_database, traffic, START + HOUR) == "raw"
+    sqlite_database.close()
+
+
+def test_after_a_start_the_mode_is_as_it_was(sqlite_database: Database) -> None:
+    claim(sqlite_database, G)
+    before, after = Traffic(START), Traffic(START + MINUTE)
+    before.follow(draft(START, ("event-decoded", G)))
+    assert mode(sqlite_database, before, START) == "decoded"
+    after.modes.restore(sqlite_database.read_now(store.modes), START + MINUTE)
+    after.follow(draft(START + MINUTE, ("measurement", G)))
+    assert mode(sqlite_database, after, START + MINUTE) == "decoded"
+    sqlite_database.close()
+
+
+def test_a_gateway_that_was_claimed_anew_has_a_mode_again_soon(sqlite_database: Database) -> None:
+    claim(sqlite_database, G)
+    traffic = Traffic(START)
+    traffic.follow(draft(START, ("event", G)))
+    assert mode(sqlite_database, traffic, START) == "raw"
+    sqlite_database.write_now(store.release, number_mac(G), by=COMMAND_LINE, now=0)
+    claim(sqlite_database, G)
+    shown = None
+    for minute in range(1, 12):
+        shown = mode(sqlite_database, traffic, START + minute * MINUTE)
+        traffic.follow(draft(START + minute * MINUTE, ("event", G)))
+    assert shown == "raw"
+    sqlite_database.close()
+
+
+def test_the_modes_of_many_gateways_are_learned_from_a_few_reports_of_each_batch(
+    sqlite_database: Database,
+) -> None:
+    traffic = Traffic(START)
+    gateways = [G + number for number in range(40)]
+    for gateway in gateways:
+        claim(sqlite_database, gateway)
+    for number in range(200):
+        turned = gateways[number % 40 :] + gateways[: number % 40]
+        traffic.follow(draft(START + number * 1000, *(("measurement", gateway) for gateway in turned * 5)))
+    assert mode(sqlite_database, traffic, START) == "raw"
+    assert {sqlite_database.read_now(store.show, number_mac(each)).mode for each in gateways} == {"raw"}
+    sqlite_database.close()

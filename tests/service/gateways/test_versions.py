@@ -1,0 +1,356 @@
+"""Versions of gateways: asked through a real broker, kept in the table, and believed only if they can be."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+import httpx
+import pytest
+
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.link import Address
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.gateways import store
+from meshfleet.service.gateways.figures import GatewayFigures
+from meshfleet.service.gateways.traffic import Traffic
+from meshfleet.service.gateways.versions import Versions
+from meshfleet.service.ingest.draft import Draft
+from meshfleet.service.mqtt.outside import Outside
+from meshfleet.service.presence.clocks import Clocks
+from meshfleet.service.requests.asking import Asking
+from meshfleet.service.requests.exchange import Fate
+from meshfleet.wire.ids import Mac, Version, mac_number
+from meshfleet.wire.times import write_millis
+from meshfleet.wire.topics import Topics
+from tests.broker.stage import PASSWORD, Clock, G, Stage
+from tests.gateway.online.running import Crew, fresh_mac
+from tests.servers import Mosquitto
+from tests.service.mqtt.house import away
+from tests.service.mqtt.shelf import PATIENT, Shelf
+from tests.service.requests.third_party import gateway, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from meshfleet.db import Database
+    from meshfleet.service.mqtt.carrier import Carrier
+    from tests.service.requests.third_party import Asked, Gateway, Said
+
+pytestmark = pytest.mark.anyio
+
+NUMBER = mac_number(Mac(G))
+ANSWERS = 30.0
+"""Seconds for those who answer."""
+
+
+def telling(version: str, *, clock: Clock | None = None) -> Callable[[Asked], list[Said]]:
+    """Tell this version, and the time by this clock."""
+    return lambda asked: [asked.answer(version=version, time=write_millis(clock() if clock else 0))]
+
+
+class Watched:
+    """Versions that look at who is there when a test says so."""
+
+    def __init__(
+        self,
+        database: Database,
+        carrier: Carrier,
+        clock: Clock,
+        *,
+        acks: bool = True,
+        patience: float = ANSWERS,
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.clocks = Clocks()
+        self.traffic = Traffic(clock())
+        self.asking = Asking(carrier, Topics(), clock)
+        self.versions = Versions(
+            database,
+            self.asking,
+            carrier,
+            traffic=self.traffic,
+            clocks=self.clocks,
+            acks=acks,
+            now=clock,
+            patience=patience,
+        )
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[Self]:
+        """Let it have somebody who cares for its tasks."""
+        async with asyncio.TaskGroup() as self._tasks:
+            yield self
+
+    async def look(self, *, seconds: float = 1.0) -> None:
+        """Let time pass, and look once."""
+        self.clock.move(seconds=seconds)
+        await self.versions.look(self._tasks)
+
+    async def look_until(self, holds: Callable[[], object]) -> None:
+        """Look until something holds."""
+        async with asyncio.timeout(ANSWERS):
+            while not holds():
+                await self.look(seconds=1.0)
+                await asyncio.sleep(0.005)
+
+    @property
+    def shown(self) -> str | None:
+        """The version of the gateway as REST shows it."""
+        return self.database.read_now(store.show, Mac(G)).api_version
+
+
+def _has_been_asked(third: Gateway, times: int) -> bool:
+    return len(third.asked) == times
+
+
+def claim(database: Database, mac: str = G) -> None:
+    database.write_now(store.claim, Mac(mac), name=None, by=COMMAND_LINE, now=0)
+
+
+@pytest.fixture
+async def stage(database: Database) -> AsyncIterator[Stage]:
+    async with Stage(database) as running:
+        claim(database)
+        yield running
+
+
+@pytest.fixture
+async def watched(stage: Stage) -> AsyncIterator[Watched]:
+    async with Watched(stage.database, stage.broker, stage.clock).looking() as made:
+        yield made
+
+
+# --- Asking ---
+
+
+@pytest.mark.rule("rest-75", "version-10", "version-11")
+async def test_a_gateway_that_connects_is_asked_and_its_version_is_kept(
+    stage: Stage, watched: Watched
+) -> None:
+    assert watched.versions.version(NUMBER) == Version(1, 2, 0)
+    async with gateway(stage.port, telling("2.3.0")) as third:
+        await watched.look_until(lambda: watched.shown)
+        assert [asked.end for asked in third.asked] == [f"{G}/apiversion"]
+    assert watched.shown == "2.3.0"
+    assert watched.versions.version(NUMBER) == Version(2, 3, 0)
+    after = Watched(stage.database, stage.broker, stage.clock)
+    await after.versions.restore()
+    assert after.versions.version(NUMBER) == Version(2, 3, 0)
+
+
+@pytest.mark.rule("version-10", "version-11")
+async def test_a_gateway_that_never_answers_is_asked_hourly_and_counts_as_the_oldest(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "meshfleet.service")
+    watching = Watched(stage.database, stage.broker, stage.clock, patience=0.05)
+    async with watching.looking() as watched, gateway(stage.port, nothing) as third:
+        for asked in range(1, 7):
+            await watched.look_until(partial(_has_been_asked, third, asked))
+            await stage.until(lambda: watched.asking.pending == 0)
+            watched.clock.move(seconds=3500 if asked >= 4 else 10)
+        assert watched.versions.acking == set()
+        assert watched.versions.version(NUMBER) == Version(1, 2, 0)
+    assert watched.shown is None
+    assert not [record for record in caplog.records if record.name.startswith("meshfleet.service")]
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["", "2", "two", "2.4.0.0", "0.0.0", "99999.0.0", "100.0.0", "2.4.0; DROP TABLE gateway", None, 2.4],
+)
+async def test_a_version_that_cannot_be_is_not_believed(
+    stage: Stage, watched: Watched, version: str | float | None
+) -> None:
+    async with gateway(stage.port, telling("2.4.0")) as third:
+        await watched.look_until(lambda: watched.shown)
+        third.manner = lambda asked: [asked.answer(version=version)]
+    await stage.until(lambda: not stage.broker.gateways())
+    async with gateway(stage.port, lambda asked: [asked.answer(version=version)]) as third:
+        await watched.look(seconds=100)
+        await watched.look_until(lambda: third.asked and not watched.asking.pending)
+        await watched.look()
+    assert watched.shown == "2.4.0"
+    assert watched.versions.acking == {NUMBER}
+
+
+async def test_a_refusal_is_no_version(stage: Stage, watched: Watched) -> None:
+    async with gateway(stage.port, lambda asked: [asked.answer(status=3, version="2.4.0")]) as third:
+        await watched.look_until(lambda: len(third.asked) >= 2)
+    assert watched.shown is None
+
+
+async def test_answers_that_are_late_twice_or_for_others_change_nothing(stage: Stage) -> None:
+    def confused(asked: Asked) -> list[Said]:
+        right = asked.answer(version="2.4.0")
+        wrong = asked.answer(version="2.4.0", id="somebody-else")
+        return [wrong, right._replace(topic=right.topic.replace("apiversion", "read/8000")), wrong]
+
+    watching = Watched(stage.database, stage.broker, stage.clock, patience=0.05)
+    async with watching.looking() as watched, gateway(stage.port, confused) as third:
+        await watched.look_until(lambda: third.asked)
+        await stage.until(lambda: watched.asking.pending == 0)
+        third.say(third.asked[0].answer(version="2.4.0"))  # too late
+        await stage.until(lambda: watched.asking.heard[Fate.LATE] == 1)
+        await watched.look()
+        assert watched.shown is None
+        third.manner = lambda asked: [asked.answer(version="2.2.0"), asked.answer(version="2.4.0")]
+        await watched.look_until(lambda: watched.shown)
+        await watched.look_until(lambda: watched.asking.heard[Fate.REPEATED])
+        await watched.look()
+    assert watched.shown == "2.2.0"
+
+
+async def test_only_so_many_are_asked_at_once(sqlite_database: Database) -> None:
+    macs = [f"{mac_number(Mac(G)) + number:012x}" for number in range(60)]
+    async with Stage(sqlite_database) as stage:
+        for mac in macs:
+            await stage.gateway(mac)
+        watching = Watched(sqlite_database, stage.broker, stage.clock, patience=0.1)
+        most, ended = 0, 0
+        async with watching.looking() as watched:
+            for _ in range(10):
+                await watched.look(seconds=2)
+                await asyncio.sleep(0)
+                most = max(most, watched.asking.pending)
+                ended += watched.asking.pending
+                await stage.until(lambda: watched.asking.pending == 0)
+    assert most == 20
+    assert ended >= 60
+    sqlite_database.close()
+
+
+async def test_a_database_that_is_away_is_told_of_once_and_nothing_is_lost(
+    sqlite_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Stage(sqlite_database) as stage:
+        claim(sqlite_database)
+        watching = Watched(sqlite_database, stage.broker, stage.clock)
+        async with watching.looking() as watched, gateway(stage.port, telling("2.4.0")):
+            await watched.look_until(lambda: watched.asking.heard[Fate.ANSWER])
+            with away(sqlite_database):
+                for _ in range(5):
+                    await watched.look(seconds=10)
+                with pytest.raises(DatabaseUnavailable):
+                    await watched.versions.restore()
+            assert caplog.text.count("versions of gateways cannot be kept") == 1
+            await watched.look_until(lambda: watched.shown)
+    assert watched.versions.acking == {NUMBER}
+    sqlite_database.close()
+
+
+# --- What follows from it ---
+
+
+@pytest.mark.rule("version-11")
+@pytest.mark.parametrize(
+    ("version", "takes_acks"),
+    [("1.2.0", False), ("2.3.9", False), ("2.4.0-beta.1", False), ("2.4.0", True), ("3.0.0", True)],
+)
+async def test_gateways_from_2_4_0_on_take_acknowledgements(
+    stage: Stage, watched: Watched, version: str, *, takes_acks: bool
+) -> None:
+    async with gateway(stage.port, telling(version)):
+        await watched.look_until(lambda: watched.shown)
+        await watched.look(seconds=10)
+    assert watched.versions.acking == ({NUMBER} if takes_acks else set())
+
+
+async def test_a_gateway_that_tells_an_older_version_leaves_and_one_that_is_released_too(
+    stage: Stage, watched: Watched
+) -> None:
+    acking = watched.versions.acking
+    async with gateway(stage.port, telling("2.4.0")):
+        await watched.look_until(lambda: acking)
+    await stage.until(lambda: not stage.broker.gateways())
+    async with gateway(stage.port, telling("2.0.1")):
+        await watched.look(seconds=100)
+        await watched.look_until(lambda: not acking)
+    await stage.until(lambda: not stage.broker.gateways())
+    async with gateway(stage.port, telling("2.5.0")):
+        await watched.look(seconds=100)
+        await watched.look_until(lambda: acking)
+        stage.database.write_now(store.release, Mac(G), by=COMMAND_LINE, now=0)
+        await watched.look_until(lambda: not acking)
+    assert acking is watched.versions.acking
+    assert watched.versions.version(NUMBER) == Version(1, 2, 0)
+
+
+async def test_without_the_setting_nobody_takes_acknowledgements(stage: Stage) -> None:
+    watching = Watched(stage.database, stage.broker, stage.clock, acks=False)
+    async with watching.looking() as watched, gateway(stage.port, telling("2.4.0")):
+        await watched.look_until(lambda: watched.shown)
+        await watched.look(seconds=10)
+    assert watched.versions.acking == set()
+
+
+async def test_every_answer_measures_the_clock_of_its_gateway(stage: Stage, watched: Watched) -> None:
+    behind = Clock()
+    behind.move(seconds=-7200)
+    async with gateway(stage.port, telling("2.4.0", clock=behind)) as third:
+        await watched.look_until(lambda: watched.clocks.off)
+        assert watched.clocks.off[NUMBER] == pytest.approx(7_200_000, abs=600_000)
+        watched.clocks.off.clear()
+        watched.clocks.is_fresh(NUMBER, 0, watched.clock())  # so it is in doubt
+        await watched.look_until(lambda: len(third.asked) == 2)
+        await watched.look_until(lambda: watched.clocks.off)
+
+
+async def test_figures_tell_how_many_are_there(stage: Stage, watched: Watched) -> None:
+    async with gateway(stage.port, telling("2.4.0")):
+        await watched.look_until(lambda: watched.versions.acking)
+    found = {
+        sample.name: sample.value
+        for family in GatewayFigures(watched.versions).collect()
+        for sample in family.samples
+    }
+    assert found == {"meshfleet_gateways_connected": 1, "meshfleet_gateways_acking": 1}
+
+
+# --- With others ---
+
+
+@pytest.mark.rule("rest-75", "version-10")
+@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.4.0"])
+async def test_an_emulated_gateway_tells_its_version(stage: Stage, version: str) -> None:
+    mac = fresh_mac()
+    claim(stage.database, mac)
+    place = Address(host="127.0.0.1", port=stage.port, user=mac, password=PASSWORD.decode())
+    watching = Watched(stage.database, stage.broker, stage.clock)
+    async with httpx.AsyncClient(trust_env=False) as http, watching.looking() as watched:
+        crew = Crew(http, speed=100.0)
+        crew.add(place, mac, api_version=Version.parse(version))
+        async with crew.run():
+            await watched.look_until(lambda: stage.database.read_now(store.show, mac).api_version)
+    assert stage.database.read_now(store.show, mac).api_version == version
+
+
+@pytest.mark.rule("version-10")
+async def test_on_another_broker_a_gateway_is_asked_when_it_is_first_heard(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    claim(sqlite_database)
+    with Mosquitto(tmp_path, "set_tcp_nodelay true") as mosquitto:
+        place = Address(host=mosquitto.address.host, port=mosquitto.address.port)
+        shelf = Shelf(sqlite_database)
+        outside = Outside(place, "meshfleet0123", prefix="", consumer=shelf, options=PATIENT)
+        watching = Watched(sqlite_database, outside, Clock())
+        running = asyncio.create_task(outside.run())
+        async with watching.looking() as watched, gateway(mosquitto.address.port, telling("2.4.0")) as third:
+            await watched.look(seconds=60)
+            heard = Draft(watched.clock())
+            heard.gateways.append(NUMBER)
+            heard.seen.append("heartbeat")
+            assert third.asked == []
+            watched.traffic.follow(heard)
+            await watched.look_until(lambda: watched.shown)
+            assert watched.versions.connected == 1
+        running.cancel()
+        await asyncio.wait([running])
+    assert watched.versions.acking == {NUMBER}
+    sqlite_database.close()

@@ -1,0 +1,224 @@
+"""A service with an ingest that runs, and listeners at both its doors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from meshfleet.db.samples import open_samples
+from meshfleet.service.api import Api
+from meshfleet.service.app import answer_requests
+from meshfleet.service.ingest.ingest import Ingest
+from meshfleet.settings import Settings
+from tests.service.http.running import Clock, Running
+from tests.service.ingest.intake import batch
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+    from meshfleet.db import Database
+    from meshfleet.wire.mqtt.packets import Publish
+
+PATIENCE = 30.0
+"""Seconds until something must have happened; reached only when it never does."""
+
+STREAM = "/api/v1/stream"
+
+Result = TypeVar("Result")
+Event = dict[str, Any]
+
+
+class Stream:
+    """A stream, as a client reads it that knows nothing but the rules of server-sent events."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self._lines = answer.iter_lines()
+        self.comments: list[str] = []
+
+    def next(self) -> Event:
+        """The next event; an event must be whole, and its fields must say the same as its body."""
+        fields: dict[str, list[str]] = {}
+        for line in self._lines:
+            if line.startswith(":"):
+                self.comments.append(line)
+            elif line:
+                name, _, value = line.partition(": ")
+                fields.setdefault(name, []).append(value)
+            elif fields:
+                event: Event = json.loads("\n".join(fields["data"]))
+                assert (fields["id"], fields["event"]) == ([event["id"]], [event["type"]])
+                return event
+        raise EOFError
+
+    def next_comment(self) -> str:
+        """The next comment; no event may come before it."""
+        for line in self._lines:
+            assert not line or line.startswith(":"), line
+            if line:
+                return line
+        raise EOFError
+
+    def rest(self) -> list[str]:
+        """All lines until it ends."""
+        return [line for line in self._lines if line]
+
+
+class Talk:
+    """A WebSocket, by a client that others wrote."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    def say(self, **frame: Any) -> None:
+        self.connection.send(json.dumps(frame))
+
+    def subscribe(self, **filters: list[str]) -> None:
+        """Subscribe, and know that it is done: an id that nobody knows is answered at once."""
+        self.say(subscribe=filters, lastEventId="")
+        assert self.next()["type"] == "resync"
+
+    def next(self) -> Event:
+        event: Event = json.loads(self.connection.recv(timeout=PATIENCE))
+        return event
+
+    def end(self) -> tuple[int, Event]:
+        """How it ended: the code, and what was said last."""
+        last: Event = {}
+        for _ in range(100_000):
+            try:
+                last = self.next()
+            except ConnectionClosed as exc:
+                assert exc.rcvd is not None
+                return exc.rcvd.code, last
+        raise AssertionError("it does not end")
+
+
+class Stage(Running):
+    """A running service that also takes reports."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 # all that there is
+        self,
+        url: str,
+        database: Database,
+        samples: Any,
+        clock: Clock,
+        api: Api,
+        ingest: Ingest,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(url, database, samples, clock)
+        self.api = api
+        self._ingest = ingest
+        self._loop = loop
+
+    @property
+    def key(self) -> str:
+        """The API key of a viewer."""
+        return str(self.viewer.headers["Authorization"].split()[1])
+
+    def take(self, *messages: Publish) -> None:
+        """Let reports come, as one batch."""
+        self.do(self._ingest.take(batch(messages)))
+
+    def settle(self, *messages: Publish) -> None:
+        """The same, and write down what they say of devices."""
+        self.take(*messages)
+        self.do(self._ingest.flush())
+
+    def do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do something where the service runs."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def call(self, deed: Callable[[], Result]) -> Result:
+        """Do something there that takes no time."""
+
+        async def work() -> Result:
+            return deed()
+
+        return self.do(work())
+
+    @contextmanager
+    def stream(
+        self, client: httpx.Client | None = None, after: str | None = None, **filters: Any
+    ) -> Iterator[Stream]:
+        """Listen by server-sent events; when this begins, nothing is missed any more."""
+        headers = {} if after is None else {"Last-Event-ID": after}
+        asked = (client or self.viewer).stream("GET", STREAM, params=filters, headers=headers)
+        with asked as answer:
+            assert answer.status_code == 200, answer.read()
+            yield Stream(answer)
+
+    @contextmanager
+    def talk(self, token: str | None = None) -> Iterator[Talk]:
+        """Listen by WebSocket, with a token that is shown already."""
+        with self.call_up() as talk:
+            talk.say(token=self.key if token is None else token)
+            yield talk
+
+    @contextmanager
+    def call_up(self, path: str = "/api/v1/live") -> Iterator[Talk]:
+        """Open a WebSocket, and say nothing."""
+        with connect(f"ws{self.url.removeprefix('http')}{path}", open_timeout=PATIENCE) as connection:
+            yield Talk(connection)
+
+    def dial(self) -> socket.socket:
+        """A connection of bytes."""
+        address = httpx.URL(self.url)
+        return socket.create_connection((address.host, address.port or 0), PATIENCE)
+
+
+@contextmanager
+def staged(database: Database) -> Iterator[Stage]:
+    """Run all of it on a database, in a thread of its own."""
+    clock = Clock()
+    with (
+        TemporaryDirectory(prefix="meshfleet-samples-") as folder,
+        closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        api = Api(database, Settings(), samples, now=clock)
+        with _serving(api, listener) as loop:
+            ingest = Ingest(database, samples, prefix="", guests=None, now=clock)
+            ingest.lead(api.live.reports)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            stage = Stage(url, database, samples, clock, api, ingest, loop)
+            try:
+                yield stage
+            finally:
+                stage.close()
+
+
+@contextmanager
+def _serving(api: Api, listener: socket.socket) -> Iterator[asyncio.AbstractEventLoop]:
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    serving = loop.create_task(answer_requests(api, Settings(), listener, started=started.set))
+    thread = threading.Thread(target=_run, args=(loop, serving), name="service")
+    thread.start()
+    try:
+        assert started.wait(PATIENCE), "the service did not start"
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(serving.cancel)
+        thread.join()
+        loop.close()
+        with suppress(asyncio.CancelledError):
+            serving.result()
+
+
+def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(asyncio.wait([serving]))
+    loop.run_until_complete(loop.shutdown_default_executor())
