@@ -52,7 +52,13 @@ class Following:
         self._carrier = carrier
         self._traffic = api.traffic
         now, clocks = clock.now(), Clocks()
-        self._presence = Presence(clocks, by_hearing=settings.outside is not None, now=now)
+        kept = settings.retention.connectivity
+        self._presence = Presence(
+            clocks,
+            by_hearing=settings.outside is not None,
+            retention=None if kept is None else kept * 1000,
+            now=now,
+        )
         self._acks = Acks(carrier, prefix=settings.topic_prefix, now=now)
         asking = Asking(carrier, Topics(settings.topic_prefix), clock.now)
         self._versions = Versions(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.ingest.draft import Draft
 
-_LOOKS: Final = 16
+_LOOKS: Final = 8
 """Reports of a batch that are looked at. A gateway reports often, and changes its mode once in its life."""
 
 _SURE: Final = 3_600_000

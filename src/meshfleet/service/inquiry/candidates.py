@@ -16,7 +16,7 @@ from meshfleet.service.ingest.facts import FIRMWARE, HARDWARE, MODEL, VARIANT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sqlalchemy import ColumnElement, Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row, Select
 
 ROWS: Final = 300
 """Rows of each walk at a look."""
@@ -70,11 +70,14 @@ class Found(NamedTuple):
 
 def look(connection: Connection, identifier: int, *, after: int, now: int) -> Found:
     """The next rows of the walk along what is unknown of one property."""
-    unknown = UNKNOWN[identifier]
-    query = _CANDIDATES.where(unknown, device.c.id > after).order_by(device.c.id).limit(ROWS)
-    rows = connection.execute(query).all()
+    rows = connection.execute(walk(identifier, after=after)).all()
     candidates = [_candidate(row) for row in rows if _can_be_asked(row, now)]
     return Found(candidates, rows[-1].id if len(rows) == ROWS else -1)
+
+
+def walk(identifier: int, *, after: int) -> Select[Any]:
+    """The query of such a look."""
+    return _CANDIDATES.where(UNKNOWN[identifier], device.c.id > after).order_by(device.c.id).limit(ROWS)
 
 
 def merged(found: Iterable[Found]) -> list[Candidate]:

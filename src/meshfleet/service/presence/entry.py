@@ -24,6 +24,8 @@ class News(NamedTuple):
     """Of devices, in milliseconds."""
     in_dfu: Mapping[int, int]
     """Addresses that were heard and may be known, each with its gateway."""
+    outdated: int | None
+    """What happened before this time nobody wants to know any more."""
 
 
 class Presences:
@@ -40,6 +42,8 @@ class Presences:
         changes = [*self._news.changes, *self._of_added(added), *self._of_dfu(connection)]
         self._result = store.write(connection, changes)
         store.write_rhythms(connection, list(self._news.rhythms.items()))
+        if self._news.outdated is not None:
+            store.forget(connection, self._news.outdated)
 
     def written(self) -> None:
         """Take over what only the database knew, and tell who wants to know."""

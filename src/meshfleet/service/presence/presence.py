@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 _SLOT: Final = 5_000
 """Milliseconds that lie in one slot of the wheel."""
 
+_ASLEEP: Final = 30_000
+"""Milliseconds between two looks after which we cannot have listened: the database was away, the machine
+slept, or our own clock was set."""
+
 _GRACE: Final = 60_000
 """Milliseconds that gateways have to come back after a start of ours: it was not they who were away."""
 
@@ -50,17 +54,22 @@ _STRANGERS: Final = 10_000
 class Presence:
     """Follows what is heard, and finds out what is not."""
 
-    def __init__(self, clocks: Clocks, *, by_hearing: bool, now: int) -> None:
-        """`by_hearing`: gateways are on another broker, and connected when they are heard."""
+    def __init__(self, clocks: Clocks, *, by_hearing: bool, retention: int | None = None, now: int) -> None:
+        """`by_hearing`: gateways are on another broker, and connected when they are heard.
+
+        `retention` tells for how many milliseconds the history is kept.
+        """
         self.clocks = clocks
         self._by_hearing = by_hearing
+        self._retention = retention
         self._began_at = now
+        self._awake_since = now
+        """Since when we listen without a pause: nobody is silent whom we could not hear."""
+        self._looked_at = now
         self._rhythms: dict[int, Rhythm] = {}
         self._behind: dict[int, set[int]] = {}
         """Devices by the gateway through which they were last heard."""
         self._wheel: dict[int, list[int]] = {}
-        self._turned = now // _SLOT
-        """The last slot that was looked at."""
         self._back: set[int] = set()
         """Devices that are heard and were not connected."""
         self._present: dict[int, int] = {}
@@ -141,11 +150,15 @@ class Presence:
 
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
         """All changes since the last time."""
+        if not 0 <= now - self._looked_at < _ASLEEP:
+            self._awake_since = now
+        self._looked_at = now
         changes = []
         for change in chain(self._returns(now), self._arrivals(now), self._silences(now)):
             self.take_over(change, now)  # before the next is looked for, so nobody changes twice
             changes.append(change)
-        news = News(changes, self._learned, self._in_dfu)
+        outdated = None if self._retention is None else now - self._retention
+        news = News(changes, self._learned, self._in_dfu, outdated)
         self._learned, self._in_dfu = {}, {}
         return Presences(self, news, now)
 
@@ -160,9 +173,10 @@ class Presence:
 
     def forget(self, device: int) -> None:
         """Nobody knows it any more. If it is heard again, it is new."""
+        self._present.pop(device, None)
         rhythm = self._rhythms.pop(device, None)
         if rhythm is not None:
-            self._behind[rhythm.gateway].discard(device)
+            self._leave(device, rhythm.gateway)
 
     def believes_in(self, device: int) -> Rhythm | None:
         """A device that is connected, as far as we know."""
@@ -240,17 +254,20 @@ class Presence:
         return rhythm
 
     def _move(self, device: int, before: int, after: int) -> None:
-        behind = self._behind[before]
+        self._leave(device, before)
+        self._behind.setdefault(after, set()).add(device)
+
+    def _leave(self, device: int, gateway: int) -> None:
+        behind = self._behind[gateway]
         behind.discard(device)
         if not behind:
-            del self._behind[before]
-        self._behind.setdefault(after, set()).add(device)
+            del self._behind[gateway]
 
     def _returns(self, now: int) -> Iterator[Change]:
         back, self._back = self._back, set()
         for device in back:
-            rhythm = self._rhythms[device]
-            if rhythm.connected:
+            rhythm = self._rhythms.get(device)
+            if rhythm is None or rhythm.connected:
                 continue
             if device not in self._gateways:
                 yield Change.came(device, now, Cause.HEARD, rhythm.gateway)
@@ -259,15 +276,15 @@ class Presence:
                 yield from self._come(device, now, Cause.HEARD)
 
     def _silences(self, now: int) -> Iterator[Change]:
-        last, self._turned = self._turned, now // _SLOT
-        for slot in range(last, self._turned):
-            for device in self._wheel.pop(slot, ()):
+        for slot in sorted(slot for slot in self._wheel if slot * _SLOT <= now):
+            for device in self._wheel.pop(slot):
                 rhythm = self._rhythms.get(device)
                 if rhythm is None or not rhythm.connected or rhythm.due != slot:
                     continue
-                if now - rhythm.at < rhythm.patience:
+                heard_at = max(rhythm.at, self._awake_since)
+                if now - heard_at < rhythm.patience:
                     self._learn(device, rhythm)
-                    self._watch(device, rhythm, rhythm.at)
+                    self._watch(device, rhythm, heard_at)
                 elif device not in self._gateways:
                     yield Change.went(device, now, Cause.SILENT, rhythm.gateway)
                 elif self._by_hearing:
@@ -283,5 +300,5 @@ class Presence:
 
     def _watch(self, device: int, rhythm: Rhythm, heard_at: int) -> None:
         """Look at a device again when it may be silent."""
-        rhythm.due = max((heard_at + rhythm.patience) // _SLOT + 1, self._turned)
+        rhythm.due = (heard_at + rhythm.patience) // _SLOT + 1
         self._wheel.setdefault(rhythm.due, []).append(device)

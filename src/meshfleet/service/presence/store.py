@@ -20,6 +20,10 @@ _CONNECTED: Final = "SELECT id, connected FROM device WHERE id IN numbers"
 _CHANGE: Final = bulk.Update(("id", "connected", "connected_at"), "device.connected <> {connected}")
 _RHYTHM: Final = bulk.Update(("device", "rhythm"), "true")
 _HISTORY: Final = "INSERT INTO connectivity (device, time, connected, cause, gateway) VALUES (?, ?, ?, ?, ?)"
+_FORGET: Final = (
+    "DELETE FROM connectivity WHERE id IN"
+    " (SELECT id FROM connectivity WHERE time < ? ORDER BY time LIMIT 1000)"
+)
 
 
 class Known(NamedTuple):
@@ -71,6 +75,11 @@ def write_rhythms(connection: Connection, rhythms: Sequence[tuple[int, int]]) ->
     """Remember rhythms of devices for the next start."""
     if rhythms:
         bulk.update(connection, device_state, _RHYTHM, rhythms)
+
+
+def forget(connection: Connection, before: int) -> None:
+    """Forget some of what happened before a time: this is done every other second."""
+    bulk.execute(connection, _FORGET, [(before,)])
 
 
 def owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:

@@ -1,0 +1,322 @@
+"""What devices never reported is read from them, through a real broker, and gently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+import pytest
+
+from meshfleet.gateway import generate
+from meshfleet.link import Address
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.devices import listing, registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.service.gateways import store
+from meshfleet.service.inquiry.inquiry import Inquiry
+from meshfleet.service.requests.asking import Asking
+from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
+from meshfleet.wire.topics import Topics
+from tests.broker.stage import PASSWORD, D, G, Stage
+from tests.gateway.online.running import Crew, fresh_mac
+from tests.service.mqtt.house import away
+from tests.service.requests.third_party import gateway, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from meshfleet.db import Database
+    from tests.service.requests.third_party import Asked, Said
+
+pytestmark = pytest.mark.anyio
+
+LONG = 30.0
+"""Reached only when something is broken."""
+
+VALUES = {"8000": "2011", "8001": "01020300", "8002": "0105", "8007": "04"}
+FACTS: dict[str, Any] = {
+    "model": ModelNumber("2031"),
+    "variant": 0,
+    "firmware": Version(9, 9, 9),
+    "hardware": Version(3, 0, 0),
+}
+
+
+def honest(asked: Asked) -> list[Said]:
+    """Tell everything."""
+    return [asked.answer(value=VALUES[asked.end.rpartition("/")[2]])]
+
+
+class Curious:
+    """An inquiry that goes on when a test says so."""
+
+    def __init__(self, stage: Stage, *, patience: float = LONG) -> None:
+        self.database = stage.database
+        self.clock = stage.clock
+        self.asking = Asking(stage.broker, Topics(), stage.clock)
+        self.inquiry = Inquiry(stage.database, self.asking, now=stage.clock, patience=patience)
+
+    @asynccontextmanager
+    async def inquiring(self) -> AsyncIterator[Self]:
+        async with asyncio.TaskGroup() as self._tasks:
+            yield self
+
+    async def go_on(self, *, seconds: float = 10.0) -> None:
+        """Let time pass, and go on once."""
+        self.clock.move(seconds=seconds)
+        await self.inquiry.go_on(self._tasks)
+
+    async def go_on_until(self, holds: Callable[[], object], *, seconds: float = 10.0) -> None:
+        async with asyncio.timeout(LONG):
+            while not holds():
+                await self.go_on(seconds=seconds)
+                await asyncio.sleep(0.005)
+
+    async def until_quiet(self) -> None:
+        """Wait until nobody is being asked."""
+        async with asyncio.timeout(LONG):
+            while self.asking.pending:  # noqa: ASYNC110 # nobody tells
+                await asyncio.sleep(0.002)
+        await asyncio.sleep(0)
+
+    def shown(self, mac: str = D) -> tuple[str, str, str]:
+        """Model and versions of a device as REST shows them."""
+        found = self.database.read_now(listing.show, Mac(mac))
+        return found.model_number, found.firmware_version, found.hardware_version
+
+
+def observe(stage: Stage, mac: str, **known: Any) -> None:
+    at = stage.clock() - 120_000
+    stage.database.write_now(
+        registry.observe, [Sighting(device=Mac(mac), at=at, connected=True, heard=False, **known)]
+    )
+
+
+def claim(stage: Stage, mac: str = G) -> None:
+    """A gateway of which all is known."""
+    stage.database.write_now(store.claim, Mac(mac), name=None, by=COMMAND_LINE, now=0)
+    observe(stage, mac, gateway=Mac(mac), **FACTS)
+
+
+@pytest.fixture
+async def stage(database: Database) -> AsyncIterator[Stage]:
+    async with Stage(database) as running:
+        claim(running)
+        yield running
+
+
+@pytest.fixture
+async def curious(stage: Stage) -> AsyncIterator[Curious]:
+    async with Curious(stage).inquiring() as made:
+        yield made
+
+
+@pytest.mark.rule("rest-47")
+async def test_what_a_device_never_reported_is_read_from_it_raw_and_with_the_lowest_priority(
+    stage: Stage, curious: Curious
+) -> None:
+    observe(stage, D, gateway=Mac(G))
+    assert curious.shown() == ("0000", "0.0.0", "0.0.0")
+    async with gateway(stage.port, honest) as third:
+        await curious.go_on_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+        assert [asked.end for asked in third.asked] == [
+            f"{D}/read/{identifier}" for identifier in ("8007", "8000", "8001", "8002")
+        ]
+        assert {asked.body["priority"] for asked in third.asked} == {0}
+        for _ in range(10):
+            await curious.go_on(seconds=3600)
+        await curious.until_quiet()
+        assert len(third.asked) == 4
+
+
+@pytest.mark.rule("rest-47")
+async def test_only_what_is_missing_is_read(stage: Stage, curious: Curious) -> None:
+    observe(stage, D, gateway=Mac(G), model=ModelNumber("2011"), variant=1, hardware=Version(2, 0, 0))
+    async with gateway(stage.port, honest) as third:
+        await curious.go_on_until(lambda: curious.shown() == ("2011", "1.2.3", "2.0.0"))
+    assert [asked.end for asked in third.asked] == [f"{D}/read/8001"]
+
+
+async def test_what_is_reported_later_wins_and_what_was_reported_earlier_does_not(
+    stage: Stage, curious: Curious
+) -> None:
+    observe(stage, D, gateway=Mac(G), variant=0)
+    async with gateway(stage.port, honest):
+        await curious.go_on_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+    read_at = stage.clock()
+    for at, version in ((read_at - 3_600_000, Version(0, 9, 0)), (read_at + 1, Version(2, 0, 0))):
+        stage.database.write_now(registry.observe, [Sighting(device=Mac(D), at=at, firmware=version)])
+        assert curious.shown()[1] == ("1.2.3" if at < read_at else "2.0.0")
+
+
+@pytest.mark.rule("rest-47")
+async def test_a_gateway_is_asked_about_itself(stage: Stage, curious: Curious) -> None:
+    other = f"{mac_number(Mac(G)) + 1:012x}"
+    stage.database.write_now(store.claim, Mac(other), name=None, by=COMMAND_LINE, now=0)
+    observe(stage, other)
+    async with gateway(stage.port, honest, other) as third:
+        await curious.go_on_until(lambda: curious.shown(other) == ("2011", "1.2.3", "1.5.0"))
+    assert {asked.topic.split("/")[4] for asked in third.asked} == {other}
+
+
+# --- Gently ---
+
+
+async def test_one_at_a_time_is_asked_through_a_gateway_and_four_over_all(sqlite_database: Database) -> None:
+    macs = [f"{mac_number(Mac(G)) + number:012x}" for number in range(6)]
+    async with Stage(sqlite_database) as stage:
+        for number, mac in enumerate(macs):
+            claim(stage, mac)
+            await stage.gateway(mac)
+            for place in range(3):
+                observe(stage, f"{0xD00000000000 + number * 100 + place:012x}", gateway=Mac(mac))
+        async with Curious(stage, patience=0.2).inquiring() as curious:
+            for _ in range(3):
+                await curious.go_on(seconds=1)
+            await asyncio.sleep(0)
+            busy = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("inquiry")]
+            assert len(busy) == curious.asking.pending == 4
+            gateways = Counter((int(name.split()[1], 16) - 0xD00000000000) // 100 for name in busy)
+            assert set(gateways.values()) == {1}
+            await curious.until_quiet()
+    sqlite_database.close()
+
+
+async def test_a_gateway_that_never_answers_is_left_alone_longer_and_longer(
+    sqlite_database: Database,
+) -> None:
+    async with Stage(sqlite_database) as stage:
+        claim(stage)
+        for number in range(50):
+            observe(stage, f"{0xD00000000000 + number:012x}", gateway=Mac(G))
+        async with (
+            Curious(stage, patience=0.02).inquiring() as curious,
+            gateway(stage.port, nothing) as third,
+        ):
+            for _ in range(24 * 6):  # a day, of which each hour has six looks
+                await curious.go_on(seconds=600)
+                await curious.until_quiet()
+            await stage.until(lambda: len(third.asked) > 3)
+            assert len(third.asked) <= 8
+    sqlite_database.close()
+
+
+@pytest.mark.parametrize("status", [4, 5, 7])
+async def test_what_a_device_does_not_have_is_asked_once_a_day(
+    stage: Stage, curious: Curious, status: int
+) -> None:
+    observe(stage, D, gateway=Mac(G))
+    async with gateway(stage.port, lambda asked: [asked.answer(status=status)]) as third:
+        for hour in range(23):
+            await curious.go_on(seconds=3600 if hour else 10)
+            await curious.until_quiet()
+            await stage.until(lambda: len(third.asked) == 4)
+        await curious.go_on_until(lambda: len(third.asked) > 4, seconds=600)
+        await curious.until_quiet()
+
+
+@pytest.mark.parametrize("status", [1, 8, 9, 10, 200])
+async def test_a_device_that_cannot_answer_is_asked_no_more_at_that_visit_and_later_again(
+    sqlite_database: Database, status: int
+) -> None:
+    async with Stage(sqlite_database) as stage:
+        claim(stage)
+        observe(stage, D, gateway=Mac(G), variant=0)
+        async with (
+            Curious(stage).inquiring() as curious,
+            gateway(stage.port, lambda asked: [asked.answer(status=status)]) as third,
+        ):
+            await curious.go_on()
+            await curious.until_quiet()
+            assert len(third.asked) == 1
+            third.manner = honest
+            await curious.go_on_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+    sqlite_database.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"8000": ""}, ("0000", "1.2.3", "1.5.0")),
+        ({"8000": "20"}, ("0000", "1.2.3", "1.5.0")),
+        ({"8001": "01"}, ("2011", "0.0.0", "1.5.0")),
+        ({"8000": "zz"}, ("0000", "1.2.3", "1.5.0")),
+        ({"8000": "0000", "8002": "0000"}, ("0000", "1.2.3", "0.0.0")),
+    ],
+)
+async def test_what_cannot_be_true_is_not_believed_and_not_asked_again_at_once(
+    sqlite_database: Database, values: dict[str, str], shown: tuple[str, str, str]
+) -> None:
+    async with Stage(sqlite_database) as stage:
+        claim(stage)
+        observe(stage, D, gateway=Mac(G), variant=0)
+
+        def tell(asked: Asked) -> list[Said]:
+            identifier = asked.end.rpartition("/")[2]
+            return [asked.answer(value=values.get(identifier, VALUES[identifier]))]
+
+        async with Curious(stage).inquiring() as curious, gateway(stage.port, tell) as third:
+            await curious.go_on()
+            await stage.until(lambda: len(third.asked) == 3)
+            await curious.until_quiet()
+            await curious.go_on(seconds=30)
+            await curious.until_quiet()
+            assert len(third.asked) == 3
+            await stage.until(lambda: curious.shown() == shown)
+    sqlite_database.close()
+
+
+async def test_nobody_is_asked_behind_a_gateway_without_a_connection_and_it_costs_no_try(
+    stage: Stage, curious: Curious
+) -> None:
+    observe(stage, D, gateway=Mac(G))  # presence has not noticed yet that the gateway is gone
+    for _ in range(5):
+        await curious.go_on()
+        await curious.until_quiet()
+    async with gateway(stage.port, honest):
+        await curious.go_on()
+        await stage.until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+
+
+async def test_a_database_that_is_away_is_told_of_once_and_then_all_goes_on(
+    sqlite_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Stage(sqlite_database) as stage:
+        claim(stage)
+        observe(stage, D, gateway=Mac(G))
+        async with Curious(stage).inquiring() as curious, gateway(stage.port, honest):
+            with away(sqlite_database):
+                for _ in range(3):
+                    await curious.go_on()
+            assert caplog.text.count("devices are not asked what they are") == 1
+            await curious.go_on_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+    sqlite_database.close()
+
+
+# --- Our own gateway ---
+
+
+@pytest.mark.rule("rest-47")
+async def test_everything_of_an_emulated_site_becomes_known(sqlite_database: Database) -> None:
+    mac = fresh_mac()
+    site = generate(mac, devices=6, seed=1)
+    macs = [mac, *(each.mac for each in site.fixtures)]
+    async with Stage(sqlite_database) as stage, httpx.AsyncClient(trust_env=False) as http:
+        stage.database.write_now(store.claim, mac, name=None, by=COMMAND_LINE, now=0)
+        for each in macs:
+            observe(stage, each, gateway=mac)
+        place = Address(host="127.0.0.1", port=stage.port, user=mac, password=PASSWORD.decode())
+        crew = Crew(http, speed=100.0)
+        crew.add(place, mac, site=site)
+        async with crew.run(), Curious(stage).inquiring() as curious:
+            await stage.until(lambda: mac in stage.broker.gateways())
+            await curious.go_on_until(
+                lambda: all("0000" not in curious.shown(each)[0] for each in macs), seconds=30
+            )
+            await curious.go_on_until(
+                lambda: all("0.0.0" not in curious.shown(each) for each in macs), seconds=30
+            )
+    sqlite_database.close()
