@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from meshfleet.broker import store
@@ -58,10 +59,14 @@ _LONGEST_PAUSE: Final = 5.0
 class Batch:
     """Reports to be committed together. `record` goes into the same transaction."""
 
-    __slots__ = ("_changes", "_owner", "messages")
+    __slots__ = ("_changes", "_owner", "came_at", "messages")
 
-    def __init__(self, messages: Sequence[Publish], changes: Changes, owner: bytes) -> None:
+    def __init__(
+        self, messages: Sequence[Publish], changes: Changes, owner: bytes, came_at: float | None = None
+    ) -> None:
         self.messages = messages
+        self.came_at = time.monotonic() if came_at is None else came_at
+        """When the first of them came, by a clock that is never set."""
         self._changes = changes
         self._owner = owner
 
@@ -90,7 +95,7 @@ class Consumer(Protocol):
 class Round:
     """What is committed together, and who waits for it."""
 
-    __slots__ = ("acks", "after", "changes", "is_urgent", "reports", "size")
+    __slots__ = ("acks", "after", "changes", "is_urgent", "reports", "size", "urgent_since")
 
     def __init__(self) -> None:
         self.reports: list[Publish] = []
@@ -100,6 +105,7 @@ class Round:
         self.size = 0
         """Bytes of what publishers sent."""
         self.is_urgent = False
+        self.urgent_since = 0.0
 
     def answer(self) -> None:
         """It is committed: all who waited get their answers."""
@@ -129,6 +135,7 @@ class Journal:
         """Somebody waits for this round."""
         if not self.round.is_urgent:
             self.round.is_urgent = True
+            self.round.urgent_since = time.monotonic()
             self._bell.ring()
 
     def then(self, answer: Callable[[], None]) -> None:
@@ -198,7 +205,7 @@ class Journal:
         for publisher in held:
             publisher.release()
         if done.reports or done.changes:
-            await self._hand_over(Batch(done.reports, done.changes, self._owner))
+            await self._hand_over(Batch(done.reports, done.changes, self._owner, done.urgent_since or None))
         done.answer()
 
     async def _wait(self) -> None:

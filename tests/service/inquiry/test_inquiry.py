@@ -78,14 +78,18 @@ class Curious:
     async def until_quiet(self) -> None:
         """Wait until nobody is being asked."""
         async with asyncio.timeout(LONG):
-            while self.asking.pending:  # noqa: ASYNC110 # nobody tells
+            while visits():  # noqa: ASYNC110 # nobody tells
                 await asyncio.sleep(0.002)
-        await asyncio.sleep(0)
 
     def shown(self, mac: str = D) -> tuple[str, str, str]:
         """Model and versions of a device as REST shows them."""
-        found = self.database.read_now(listing.show, Mac(mac))
+        found = self.database.read_now(listing.device, Mac(mac))
         return found.model_number, found.firmware_version, found.hardware_version
+
+
+def visits() -> list[str]:
+    """The devices that are being asked, each behind a word."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("inquiry ")]
 
 
 def observe(stage: Stage, mac: str, **known: Any) -> None:
@@ -177,7 +181,7 @@ async def test_one_at_a_time_is_asked_through_a_gateway_and_four_over_all(sqlite
             for _ in range(3):
                 await curious.go_on(seconds=1)
             await asyncio.sleep(0)
-            busy = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("inquiry")]
+            busy = visits()
             assert len(busy) == curious.asking.pending == 4
             gateways = Counter((int(name.split()[1], 16) - 0xD00000000000) // 100 for name in busy)
             assert set(gateways.values()) == {1}
@@ -303,7 +307,7 @@ async def test_a_database_that_is_away_is_told_of_once_and_then_all_goes_on(
 async def test_everything_of_an_emulated_site_becomes_known(sqlite_database: Database) -> None:
     mac = fresh_mac()
     site = generate(mac, devices=6, seed=1)
-    macs = [mac, *(each.mac for each in site.fixtures)]
+    macs = [mac, *(each.mac for each in site.devices)]
     async with Stage(sqlite_database) as stage, httpx.AsyncClient(trust_env=False) as http:
         stage.database.write_now(store.claim, mac, name=None, by=COMMAND_LINE, now=0)
         for each in macs:

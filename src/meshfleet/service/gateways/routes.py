@@ -13,6 +13,7 @@ from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.paths import gateway_in_path, parse_gateway
 from meshfleet.service.gateways import store
+from meshfleet.service.gateways.traffic import Traffic
 from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
@@ -34,11 +35,14 @@ async def list_gateways(
     database: Given[Database],
     pages: Given[Pages],
     limit: Given[int],
+    traffic: Given[Traffic],
+    now: Given[Now],
     next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways by MAC."""
     after = pages.after("gateways", next_token, start=-1)
-    found = await database.read(store.page, after=after, limit=limit + 1)
+    rows = await database.read(store.page, after=after, limit=limit + 1)
+    found = [_with_rate(each, traffic, now()) for each in rows]
     cut = pages.cut("gateways", found, limit, lambda last: (mac_number(Mac(last.mac)),))
     return GatewayPage(**cut)
 
@@ -63,9 +67,11 @@ async def claim_gateway(
 
 
 @get("/{mac:str}")
-async def show_gateway(mac: FromPath[str], database: Given[Database]) -> Gateway:
+async def show_gateway(
+    mac: FromPath[str], database: Given[Database], traffic: Given[Traffic], now: Given[Now]
+) -> Gateway:
     """Show a claimed gateway, by its MAC or its device id."""
-    return await database.read(store.show, gateway_in_path(mac))
+    return _with_rate(await database.read(store.show, gateway_in_path(mac)), traffic, now())
 
 
 @post("/{mac:str}/credentials", status_code=200)
@@ -90,6 +96,12 @@ async def release_gateway(
 ) -> None:
     """Give a gateway up. It stays in the list of devices until it is forgotten there."""
     await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
+
+
+def _with_rate(gateway: Gateway, traffic: Traffic, now: int) -> Gateway:
+    """What is stored of a gateway, with what only this process knows."""
+    rate = traffic.rate(mac_number(Mac(gateway.mac)), now)
+    return msgspec.structs.replace(gateway, reports_per_minute=rate)
 
 
 def _told(broker: BrokerPlace | None, request: Asked) -> BrokerPlace:

@@ -141,7 +141,7 @@ def _gateway(row: Row[Any]) -> Gateway:
         api_version=row.api_version,
         mode=row.mode,
         device_count=row.device_count,
-        reports_per_minute=0.0,  # until reports are taken in
+        reports_per_minute=0.0,  # whoever takes reports knows it
     )
 
 

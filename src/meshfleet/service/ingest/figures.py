@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from meshfleet.service.ingest.draft import Draft
+
+_LAGS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
 
 class Counts:
@@ -25,9 +28,16 @@ class Counts:
         self.samples = 0
         self.strays = 0
         self.batches = 0
+        self.lag = Histogram(
+            "meshfleet_lag_seconds",
+            "Time from the first report of a batch to its commit.",
+            buckets=_LAGS,
+            registry=None,
+        )
 
-    def count(self, draft: Draft) -> None:
-        """A draft is committed."""
+    def count(self, draft: Draft, lag: float) -> None:
+        """A draft is committed, so many seconds after its first report came."""
+        self.lag.observe(lag)
         self.batches += 1
         self.strays += draft.strays
         self.samples += sum(map(len, draft.rows.values()))
@@ -52,6 +62,7 @@ class IngestFigures(Collector):
             for key, value in sorted(values.items()):
                 family.add_metric([key], value)
             yield family
+        yield from counts.lag.collect()
         yield CounterMetricFamily("meshfleet_samples", "Samples that were committed.", value=counts.samples)
         yield CounterMetricFamily(
             "meshfleet_strays", "Reports whose time is not believed.", value=counts.strays

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -266,7 +267,7 @@ class Ingest:
         if len(self._heard) > _HEARD:
             self._heard.clear()
         self._heard |= new
-        self.figures.count(draft)
+        self.figures.count(draft, time.monotonic() - batch.came_at)
         if self._guests is not None:
             self._guests.known |= draft.newcomers
         for follower in self._followers:

@@ -1,0 +1,64 @@
+"""What is shown of gateways beyond what is stored of them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from meshfleet.db.samples import open_samples
+from meshfleet.service.accounts import keys
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.api import Api
+from meshfleet.service.gateways import store
+from meshfleet.service.ingest.draft import Draft
+from meshfleet.settings import Settings
+from meshfleet.wire.ids import Mac, mac_number
+from meshfleet.wire.rest import Role
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.db import Database
+
+pytestmark = pytest.mark.anyio
+
+G, H = Mac("02005e000001"), Mac("02005e000002")
+
+
+@pytest.mark.rule("rest-75")
+async def test_version_mode_and_rate_are_shown_in_the_list_and_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    now = time.time_ns() // 1_000_000
+    key = database.write_now(
+        keys.issue, "viewer", role=Role.VIEWER, expires_at=None, by=COMMAND_LINE, now=now
+    ).key
+    for mac in (G, H):
+        database.write_now(store.claim, mac, name=None, by=COMMAND_LINE, now=now)
+    database.write_now(store.set_api_versions, {mac_number(G): "2.4.0"})
+    with (
+        closing(open_samples(database, tmp_path, {}, now=now)) as samples,
+        closing(Api(database, Settings(), samples, now=lambda: now)) as api,
+    ):
+        draft = Draft(now)
+        draft.seen += ["measurement-decoded"] * 90
+        draft.gateways += [mac_number(G)] * 90
+        api.traffic.follow(draft)
+        database.write_now(api.traffic.collect({}, now).write, ())
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=api.app),  # type: ignore[arg-type] # it says less than it takes
+            base_url="http://service",
+            headers={"Authorization": f"Bearer {key}"},
+        ) as client:
+            listed = (await client.get("/api/v1/gateways")).json()["items"]
+            alone = [(await client.get(f"/api/v1/gateways/{mac}")).json() for mac in (G, H)]
+    assert listed == alone
+    assert [_learned(each) for each in listed] == [("2.4.0", "decoded", 90.0), (None, None, 0.0)]
+
+
+def _learned(shown: dict[str, Any]) -> tuple[str | None, str | None, float]:
+    return shown["apiVersion"], shown["mode"], shown["reportsPerMinute"]
