@@ -27,6 +27,7 @@ NOT_BENCHMARKS = {
     "brokers_exposure",
     "gateway_ends",
     "harness",
+    "ingest_acked",
     "ingest_anchors",
     "ingest_check",
     "ingest_load",
@@ -35,6 +36,7 @@ NOT_BENCHMARKS = {
     "ingest_ours",
     "ingest_reports",
     "link_ends",
+    "live_listeners",
 }
 
 

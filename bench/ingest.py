@@ -64,6 +64,8 @@ BARS: Final = (
     Bar(SQLITE, "pushed", "per_s", least=50_000),
     Bar(SQLITE, "pushed", "bytes_per_sample", most=400),
     *_sound(SQLITE, "pushed"),
+    Bar(SQLITE, "acked", "cpu_us_settled", most=25),
+    *_sound(SQLITE, "acked"),
     Bar(SQLITE, "25000/s from 200", "cpu_us_settled", most=20),
     Bar(SQLITE, "25000/s from 200", "per_s", least=24_750),
     *_sound(SQLITE, "25000/s from 200"),
@@ -100,6 +102,21 @@ def _paced(gateways: int, devices: int, rate: int, *, quick: bool) -> tuple[str,
     with service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60)
         return SQLITE, {f"{rate}/s from {gateways}": measured(ours, load)}
+
+
+def _acked(*, quick: bool) -> tuple[str, Table]:
+    """The same, with every measurement and event acknowledged to its gateway as a sample."""
+    with service(PUSHING) as ours:
+        load = _push(seconds=5 if quick else 60)._replace(is_acked=True)
+        return SQLITE, {"acked": measured(ours, load)}
+
+
+def _paced_and_acked(*, quick: bool) -> tuple[str, Table]:
+    """The service takes a while to ask all of them for their versions, so a short run has fewer."""
+    gateways, devices, rate = (200, 10, 20_000) if quick else (2_000, 10, 20_000)
+    with service(gateways) as ours:
+        load = Load("pace", gateways, devices, rate, 5 if quick else 60, is_acked=True)
+        return SQLITE, {f"{rate}/s from {gateways}, acked": measured(ours, load)}
 
 
 def _filled(*, quick: bool) -> tuple[str, Table]:
@@ -154,6 +171,8 @@ PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
     "pushed": _pushed,
     "paced-200": partial(_paced, 200, 50, 25_000),
     "paced-2000": partial(_paced, 2_000, 10, 20_000),
+    "acked": _acked,
+    "acked-2000": _paced_and_acked,
     "filled": _filled,
     "postgresql": _on_postgresql,
     "compared": _compared,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.api_client import Client
@@ -28,9 +29,7 @@ def check(url: str, load: Load, sent: Sent, *, since: int) -> int:
     Nothing of it may have been rejected. Tells how many were counted.
     """
     times, counted = f"From={write_millis(since)}&To={write_millis(clock.now() + 1)}", 0
-    with Client(url) as client:
-        login = {"username": "admin", "password": PASSWORD}
-        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
+    with _logged_in(url) as client:
         if rejects := json.loads(client.get("/api/v1/rejects"))["items"]:
             raise RuntimeError(f"reports were rejected, as this one: {rejects[0]}")
         for each in range(_LOOKED_AT):
@@ -41,6 +40,21 @@ def check(url: str, load: Load, sent: Sent, *, since: int) -> int:
                 raise RuntimeError(f"{path} has {found} samples, and {wanted} were acknowledged")
             counted += found
     return counted
+
+
+def figure(url: str, name: str) -> float:
+    """One of the figures that Prometheus would read."""
+    with _logged_in(url) as client:
+        lines = client.get("/metrics").decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+@contextmanager
+def _logged_in(url: str) -> Iterator[Client]:
+    with Client(url) as client:
+        login = {"username": "admin", "password": PASSWORD}
+        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
+        yield client
 
 
 def _items(client: Client, path: str) -> Iterator[Any]:

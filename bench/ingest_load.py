@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from itertools import cycle, islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,9 @@ from bench.broker_load import GRAIN, SAMPLED
 from bench.ingest_reports import IDS, Report, reports, write
 from meshfleet.cli.connections import allow_connections
 from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 PIECE, WINDOW = 100, 2_000
 """Who pushes writes so many reports at once, and has so many at most without an acknowledgement."""
@@ -43,6 +46,8 @@ class Load(NamedTuple):
     amount: int
     """How many reports are pushed, or the rate of a pace; 0: only the seconds count."""
     seconds: int
+    is_acked: bool = False
+    """Whether gateways take acknowledgements of samples: `bench.ingest_acked` has these."""
 
 
 class Sent(msgspec.Struct):
@@ -58,6 +63,10 @@ class Sent(msgspec.Struct):
     """From a report to its acknowledgement."""
     load_cpu_us: float
     by_gateway: list[int]
+    acks: int = 0
+    """Acknowledgements of samples that came."""
+    backfills: int = 0
+    """Those of them that ask for what is missing; nothing is."""
 
 
 class Notes:
@@ -129,9 +138,8 @@ class Pusher:
     def write(self) -> None:
         """Write another piece."""
         turn, piece = divmod(self.written, len(self._pieces))
-        ids = islice(self._ids, PIECE)
         self._unacknowledged.append(time.monotonic())
-        self._connection.sendall(write(self._pieces[piece], ids, turn=turn, time=_now()))
+        self._connection.sendall(self._spell(self._pieces[piece], turn))
         self.written += 1
 
     def go_on(self, budget: Budget, notes: Notes) -> bool:
@@ -139,24 +147,35 @@ class Pusher:
         got, now = self._connection.recv(PIECE * PUBACK_LENGTH), time.monotonic()
         if len(got) != PIECE * PUBACK_LENGTH:
             raise RuntimeError("the broker has closed the connection of a gateway")
+        self._end_piece(now, budget, notes)
+        return bool(self._unacknowledged)
+
+    def _spell(self, piece: list[Report], turn: int) -> bytes:
+        return write(piece, islice(self._ids, PIECE), turn=turn, time=spelt_now())
+
+    def _end_piece(self, now: float, budget: Budget, notes: Notes) -> None:
         notes.take(PIECE, now)
         notes.lag(now - self._unacknowledged.popleft())
         if budget.take():
             self.write()
-        return bool(self._unacknowledged)
 
 
 def push(port: int, gateways: int, devices: int, count: int, seconds: int) -> Sent:
     """Push until so many are sent, or so long."""
     ends = connect_all(port, map(gateway, range(gateways)))
-    pushers = {end.fileno(): Pusher(end, number, devices) for number, end in enumerate(ends)}
-    _wait_for_start()
+    return push_on(ends, [Pusher(end, number, devices) for number, end in enumerate(ends)], count, seconds)
+
+
+def push_on(ends: list[socket.socket], all_of_them: Sequence[Pusher], count: int, seconds: int) -> Sent:
+    """Push on connections, each with its pusher."""
+    pushers = {end.fileno(): pusher for end, pusher in zip(ends, all_of_them, strict=True)}
+    wait_for_start()
     notes, budget = Notes(), Budget(count, seconds)
     for _ in range(WINDOW // PIECE):
         for pusher in pushers.values():
             if budget.take():
                 pusher.write()
-    poll, left = _watching(ends), {number for number, pusher in pushers.items() if pusher.written}
+    poll, left = watching(ends), {number for number, pusher in pushers.items() if pusher.written}
     while left:
         if not (ready := poll.poll(PATIENCE)):
             raise TimeoutError(f"{len(left)} gateways wait for acknowledgements")
@@ -184,27 +203,34 @@ class Pacer:
 
     def receive(self, notes: Notes) -> None:
         """Take the acknowledgements that are there."""
-        got, now = self._connection.recv(4096), time.monotonic()
-        if not got:
-            raise RuntimeError("the broker has closed the connection of a gateway")
-        count = len(got) // PUBACK_LENGTH
+        count, now = self._came(), time.monotonic()
         notes.take(count, now)
         if self._sent_at is not None:
             for _ in range(count):
                 notes.lag(now - self._sent_at.popleft())
 
+    def _came(self) -> int:
+        got = self._connection.recv(4096)
+        if not got:
+            raise RuntimeError("the broker has closed the connection of a gateway")
+        return len(got) // PUBACK_LENGTH
+
 
 def pace(port: int, gateways: int, devices: int, rate: int, seconds: int) -> Sent:
     """Send at a rate, one gateway after the other, each a single report."""
     ends = connect_all(port, map(gateway, range(gateways)))
-    pacers = [Pacer(end, number, devices) for number, end in enumerate(ends)]
-    at, poll = {end.fileno(): pacer for end, pacer in zip(ends, pacers, strict=True)}, _watching(ends)
-    _wait_for_start()
+    return pace_on(ends, [Pacer(end, number, devices) for number, end in enumerate(ends)], rate, seconds)
+
+
+def pace_on(ends: list[socket.socket], pacers: Sequence[Pacer], rate: int, seconds: int) -> Sent:
+    """Keep a pace on connections, each with its pacer."""
+    at, poll = {end.fileno(): pacer for end, pacer in zip(ends, pacers, strict=True)}, watching(ends)
+    wait_for_start()
     notes, began, turns = Notes(), time.monotonic(), cycle(pacers)
     sent, count = 0, rate * seconds
     while sent < count:
         time.sleep(GRAIN)
-        due, now = min(count, int((time.monotonic() - began) * rate)), _now()
+        due, now = min(count, int((time.monotonic() - began) * rate)), spelt_now()
         for pacer in islice(turns, due - sent):
             pacer.send(now)
         sent = due
@@ -218,29 +244,29 @@ def pace(port: int, gateways: int, devices: int, rate: int, seconds: int) -> Sen
     return notes.sent([pacer.sent for pacer in pacers])
 
 
-ROLES: Final = {"push": push, "pace": pace}
-
-
-def main() -> None:
-    """Play a role."""
+def play(roles: Mapping[str, Callable[[int, int, int, int, int], Sent]]) -> None:
+    """Play the role that the command line names."""
     role, *numbers = sys.argv[1:]
     port, gateways, devices, amount, seconds = map(int, numbers)
     allow_connections(gateways)
-    sent = ROLES[role](port, gateways, devices, amount, seconds)
+    sent = roles[role](port, gateways, devices, amount, seconds)
     print(msgspec.json.encode(sent).decode(), flush=True)
     sys.stdin.read()
 
 
-def _now() -> bytes:
+def spelt_now() -> bytes:
+    """The time as reports have it."""
     return write_millis(time.time_ns() // 1_000_000).encode()
 
 
-def _wait_for_start() -> None:
+def wait_for_start() -> None:
+    """Tell that all are there, and wait for the word."""
     print("ready", flush=True)
     sys.stdin.readline()
 
 
-def _watching(ends: list[socket.socket]) -> select.epoll:
+def watching(ends: list[socket.socket]) -> select.epoll:
+    """Who tells on which connections something came."""
     poll = select.epoll()
     for end in ends:
         poll.register(end.fileno(), select.EPOLLIN)
@@ -248,4 +274,4 @@ def _watching(ends: list[socket.socket]) -> select.epoll:
 
 
 if __name__ == "__main__":
-    main()
+    play({"push": push, "pace": pace})

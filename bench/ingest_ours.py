@@ -17,9 +17,9 @@ import psycopg
 from sqlalchemy import insert
 
 from bench.broker_clients import gateway
-from bench.ingest_check import PASSWORD, check
+from bench.ingest_check import PASSWORD, check, figure
 from bench.ingest_load import Sent
-from bench.ingest_meter import Family, Memory, Process, cpu_when_settled
+from bench.ingest_meter import Family, Memory, Process, cpu_when_settled, wait_for
 from bench.ingest_reports import ROUND, reports
 from meshfleet.db import open_database
 from meshfleet.db.tables import gateway as claims
@@ -41,8 +41,14 @@ if TYPE_CHECKING:
 SAMPLES: Final = sum(each.is_sample for each in reports(0, 1)) / ROUND
 """How many reports become samples."""
 
-_LIMITS: Final = {"connections": 5_000, "connections-per-address": 5_000, "publish-rate": 10_000_000}
-"""All gateways are at one address here, and are to be as fast as they can."""
+_LIMITS: Final = {
+    "connections": 5_000,
+    "connections-per-address": 5_000,
+    "publish-rate": 10_000_000,
+    "queue-length": 10_000,
+}
+"""All gateways are at one address here, and are to be as fast as they can. Each may be owed the acks of more
+than a whole window."""
 
 _PATIENCE: Final = 120.0
 
@@ -79,7 +85,9 @@ def fresh_database(server: str) -> str:
 @contextmanager
 def generator(port: int, load: Load) -> Iterator[subprocess.Popen[str]]:
     """The gateways, connected and waiting."""
-    command = [sys.executable, "-m", "bench.ingest_load", load.role, str(port), *map(str, load[1:])]
+    module = "bench.ingest_acked" if load.is_acked else "bench.ingest_load"
+    numbers = (port, load.gateways, load.devices, load.amount, load.seconds)
+    command = [sys.executable, "-m", module, load.role, *map(str, numbers)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
         _line(program)
         yield program
@@ -96,6 +104,8 @@ def begin(program: subprocess.Popen[str]) -> Sent:
 def measured(ours: Service, load: Load) -> Figures:
     """What a load costs the service, and its PostgreSQL server."""
     with generator(ours.port, load) as gateways:
+        if load.is_acked:
+            _wait_until_acking(ours, load.gateways)
         since, cpu, written = clock.now(), ours.process.cpu, ours.process.written
         server_cpu = ours.server.cpu if ours.server else 0.0
         with Memory(ours.process) as memory:
@@ -115,7 +125,21 @@ def measured(ours: Service, load: Load) -> Figures:
             if ours.server
             else {"bytes_per_sample": written / sent.count / SAMPLES}
         ),
+        **(_acked(ours, sent) if load.is_acked else {}),
     }
+
+
+def _wait_until_acking(ours: Service, gateways: int) -> None:
+    """Gateways have told their versions: wait until the service goes by it."""
+    wait_for(lambda: figure(ours.url, "meshfleet_gateways_acking") == gateways, within=_PATIENCE)
+
+
+def _acked(ours: Service, sent: Sent) -> Figures:
+    """Each gateway has got as many acks as it is due; no more than these may have been sent."""
+    if (told := figure(ours.url, "meshfleet_acks_total")) != sent.acks:
+        raise RuntimeError(f"{told} acks were sent, and {sent.acks} are due")
+    holes = figure(ours.url, "meshfleet_holes_found_total")
+    return {"acks_per_report": sent.acks / sent.count, "backfills": sent.backfills, "holes": holes}
 
 
 def told(sent: Sent) -> Figures:

@@ -44,6 +44,7 @@ class Form(NamedTuple):
 MEASURED: Final = 5 * ["temperature"] + 4 * ["humidity"] + 3 * ["pressure"] + 2 * ["light-intensity"]
 HELD: Final = ("battery-level", "uptime", "vdd", "motion", "firmware-version", "total-minutes-in-motion")
 HAPPENING: Final = ("motion", "alarm")
+_ACKED: Final = frozenset({"measurement", "event"})
 ROUND: Final = len(MEASURED) + 6
 """Reports of a device in one round."""
 
@@ -68,6 +69,8 @@ class Report(NamedTuple):
     device: int
     is_sample: bool
     """Else it becomes state and roll-ups only."""
+    is_acked: bool
+    """Whether a gateway of version 2.4.0 gets an ack for it."""
 
 
 def device(of: int, number: int) -> str:
@@ -95,7 +98,9 @@ def reports(of: int, devices: int) -> list[Report]:
 def write(some: Iterable[Report], ids: Iterable[bytes], *, turn: int, time: bytes) -> bytes:
     """The packets of reports in one of the rounds."""
     parts: list[bytes] = []
-    for (topic, times, place, start, before, values, after, _, _), packet_id in zip(some, ids, strict=True):
+    for (topic, times, place, start, before, values, after, _, _, _), packet_id in zip(
+        some, ids, strict=True
+    ):
         number = turn * times + place
         parts += (
             topic,
@@ -114,6 +119,13 @@ def write(some: Iterable[Report], ids: Iterable[bytes], *, turn: int, time: byte
 def samples(of: int, devices: int, number: int, *, sent: int) -> int:
     """How many samples of a device are among the first so many reports of its gateway."""
     flags = [each.is_sample and each.device == number for each in reports(of, devices)]
+    rounds, rest = divmod(sent, len(flags))
+    return rounds * sum(flags) + sum(flags[:rest])
+
+
+def acks(devices: int, *, sent: int) -> int:
+    """How many of the first so many reports of a gateway are acknowledged as samples."""
+    flags = [each.is_acked for each in reports(0, devices)]
     rounds, rest = divmod(sent, len(flags))
     return rounds * sum(flags) + sum(flags[:rest])
 
@@ -148,6 +160,7 @@ def _report(of: int, number: int, form: Form, *, times: int, place: int) -> Repo
         after=after,
         device=number,
         is_sample=bool(form.identifier),
+        is_acked=form.kind in _ACKED,
     )
 
 

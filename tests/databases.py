@@ -43,8 +43,7 @@ def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
 @pytest.fixture
 def postgresql_database(postgresql_server: str) -> Iterator[Database]:
     name = f"test_{next(_numbers)}"
-    _command(postgresql_server, f"CREATE DATABASE {name} TEMPLATE migrated")
-    yield Database(on_server.engines(f"{postgresql_server}/{name}"))
+    yield Database(on_server.engines(make_database(postgresql_server, name)))
     _command(postgresql_server, f"DROP DATABASE {name}")
 
 
@@ -65,6 +64,13 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         _command(server, "CREATE DATABASE migrated")
         open_database(f"{server}/migrated", tmp_path_factory.mktemp("unused")).close()
         yield server
+
+
+def make_database(server: str, name: str) -> str:
+    """Make a database with all tables, and tell its address."""
+    # To copy files takes a tenth of the time that PostgreSQL needs to log every page of them.
+    _command(server, f"CREATE DATABASE {name} TEMPLATE migrated STRATEGY file_copy")
+    return f"{server}/{name}"
 
 
 def _wait_until_ready(server: str) -> None:

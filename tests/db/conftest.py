@@ -49,6 +49,6 @@ def sqlite_place(tmp_path: Path) -> Place:
 def postgresql_place(postgresql_server: str, tmp_path: Path) -> Iterator[Place]:
     name = f"empty_{next(_numbers)}"
     with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy".encode())
         yield Place(f"{postgresql_server}/{name}", tmp_path)
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

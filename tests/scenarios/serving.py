@@ -13,7 +13,7 @@ from meshfleet.wire.mqtt.packets import Connack, Suback, Subscribe
 from meshfleet.wire.rest import LOGIN, Role
 from tests.broker.raw import Raw
 from tests.cli.outside import PATIENCE, Program
-from tests.servers import Address, free_port
+from tests.servers import TRUSTING_NOBODY, Address, free_port
 from tests.service.mqtt.house import Credentials
 from tests.service.mqtt.site import connect
 
@@ -27,12 +27,13 @@ PASSWORD = "correct-horse-battery"  # noqa: S105 # of everybody
 class Service:
     """`meshfleet serve` in a process of its own; always in the same folder and at the same ports."""
 
-    def __init__(self, folder: Path, *arguments: str, trusting: ssl.SSLContext | bool = True) -> None:
+    def __init__(self, folder: Path, *arguments: str, trusting: ssl.SSLContext = TRUSTING_NOBODY) -> None:
         self.data = folder / "data"
         given = ["--data", str(self.data), "--http", f"127.0.0.1:{free_port()}", *arguments]
         self._command = ["serve", "--json", *given]
         self._trusting = trusting
         self._program: Program
+        self._token = ""
         self.url = ""
         self.mqtt: dict[str, Address] = {}
         """Where each scheme is spoken."""
@@ -48,6 +49,7 @@ class Service:
     def start(self) -> None:
         """Start it, and wait until it listens."""
         self._program = Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
+        self._token = ""
         told = json.loads(self._program.line())
         self.url = told["url"]
         places = map(urlsplit, told["mqtt"])
@@ -74,11 +76,13 @@ class Service:
         return answer.status_code == 200
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
-        """Ask as admin."""
+        """Ask as admin, who logs in once after each start."""
         with httpx.Client(base_url=self.url, verify=self._trusting, timeout=PATIENCE) as client:
-            login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
-            assert login.status_code == 200, login.text
-            headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+            if not self._token:
+                login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
+                assert login.status_code == 200, login.text
+                self._token = login.json()["authToken"]
+            headers["Authorization"] = f"Bearer {self._token}"
             answer = client.request(method, path, json=body, headers=headers)
         assert answer.is_success, answer.text
         is_json = answer.headers.get("Content-Type", "").startswith("application/json")

@@ -16,6 +16,7 @@ from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE
 from tests.scenarios.ledger import Entry, in_json
 from tests.scenarios.serving import PASSWORD
+from tests.servers import TRUSTING_NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,7 +55,7 @@ def _compare(sheet: list[Entry], entries: set[Entry]) -> None:
 @contextmanager
 def _client(service: Service) -> Iterator[httpx.Client]:
     """Somebody who has logged in, once for all that is asked."""
-    with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=service.url, verify=TRUSTING_NOBODY, timeout=PATIENCE) as client:
         login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
         yield client

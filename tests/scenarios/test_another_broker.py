@@ -7,14 +7,13 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import httpx
-import psycopg
 import pytest
 
 from meshfleet.link import Address, Link, Publish
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.times import write_millis
 from tests.cli.outside import PATIENCE, Program, run, url
+from tests.databases import make_database
 from tests.link.proxy import EAGER
 from tests.scenarios.serving import Service
 from tests.servers import Mosquitto
@@ -37,10 +36,7 @@ def database(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return "sqlite"
     server: str = request.getfixturevalue("postgresql_server")
-    name = f"outside_{next(_numbers)}"
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
-    return f"{server}/{name}"
+    return make_database(server, f"outside_{next(_numbers)}")
 
 
 @pytest.fixture
@@ -48,10 +44,6 @@ def mosquitto(tmp_path: Path) -> Mosquitto:
     """With the files that we write, as soon as they are there; it does not run yet."""
     (tmp_path / "mosquitto").mkdir()
     return Mosquitto(tmp_path / "mosquitto", "allow_anonymous false", f"include_dir {tmp_path / 'ours'}")
-
-
-def ready(service: Service) -> int:
-    return httpx.get(f"{service.url}/readyz", timeout=PATIENCE).status_code
 
 
 def wait(condition: Callable[[], object]) -> None:
@@ -98,7 +90,7 @@ async def test_a_fleet_moves_to_mosquitto_and_survives_kills(
 ) -> None:
     elsewhere = url(mosquitto)
     with Service(tmp_path, "--broker", elsewhere, "--database", database) as first:
-        wait(lambda: ready(first) == 503)
+        wait(lambda: not first.is_ready())
         gateway = first.claim(G)
         claim = first.ask("POST", f"/api/v1/gateways/{G}/credentials")
         gateway = gateway._replace(password=claim["password"])
@@ -109,7 +101,7 @@ async def test_a_fleet_moves_to_mosquitto_and_survives_kills(
             told = re.findall("has no connection: .*Connection refused", log)
             assert (code, len(told)) == (0, 1)
             with Service(tmp_path, "--broker", address, "--database", database) as service:
-                wait(lambda: ready(service) == 200)
+                wait(service.is_ready)
                 await report(mosquitto, gateway, range(50))
                 wait(lambda: has(service, 50))
                 service.kill()
@@ -118,7 +110,7 @@ async def test_a_fleet_moves_to_mosquitto_and_survives_kills(
                 await report(mosquitto, gateway, range(100, 150))
                 wait(lambda: has(service, 150))
                 assert stored(service) == list(range(150))
-                assert ready(service) == 200
+                assert service.is_ready()
 
 
 @pytest.mark.rule("rest-79")
@@ -129,7 +121,7 @@ async def test_a_gateway_that_nobody_claimed_registers_itself_unless_that_is_off
     with Mosquitto(tmp_path) as open_to_all:
         given = ["--broker", url(open_to_all), "--gateways-autoclaim", autoclaim]
         with Service(tmp_path, *given) as service:
-            wait(lambda: ready(service) == 200)
+            wait(service.is_ready)
             gateway = service.claim(G)  # and it reports at once
             await report(open_to_all, gateway._replace(user=STRANGER), range(3))
             await report(open_to_all, gateway, range(10, 12))
@@ -143,10 +135,8 @@ async def test_a_gateway_that_nobody_claimed_registers_itself_unless_that_is_off
 def test_of_two_services_on_one_database_only_one_takes_reports(
     tmp_path: Path, mosquitto: Mosquitto, postgresql_server: str
 ) -> None:
-    name = f"outside_{next(_numbers)}"
-    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
-    given = ["--broker", url(mosquitto), "--database", f"{postgresql_server}/{name}"]
+    address = make_database(postgresql_server, f"outside_{next(_numbers)}")
+    given = ["--broker", url(mosquitto), "--database", address]
     with Service(tmp_path, *given):
         more = ["--http", "127.0.0.1:0", "--data", str(tmp_path / "other")]
         with Program("serve", *given, *more) as second:

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from meshfleet.wire.mqtt.packets import Puback, Publish
+from tests.databases import make_database
 from tests.scenarios.hostile import Vandal, attacks
 from tests.scenarios.load import Load
 from tests.scenarios.serving import Service, loopback
@@ -38,10 +38,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]
     given = loopback("--mqtt")
     if request.param == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        name = f"hostile_{next(_numbers)}"
-        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
-        given += ["--database", f"{server}/{name}"]
+        given += ["--database", make_database(server, f"hostile_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:
         yield running
 

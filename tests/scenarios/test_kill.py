@@ -7,7 +7,6 @@ import random
 from itertools import count
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from meshfleet.wire.mqtt.packets import (
@@ -23,6 +22,7 @@ from meshfleet.wire.mqtt.packets import (
     Unsubscribe,
 )
 from meshfleet.wire.rest import Role
+from tests.databases import make_database
 from tests.scenarios.serving import Service, loopback
 
 if TYPE_CHECKING:
@@ -45,10 +45,7 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     given = loopback("--mqtt")
     if request.param == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        name = f"killed_{next(_numbers)}"
-        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
-        given += ["--database", f"{server}/{name}"]
+        given += ["--database", make_database(server, f"killed_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:
         yield running
         await running.hang_up()

@@ -10,6 +10,7 @@ import pytest
 
 from meshfleet.wire.mqtt.packets import Puback, Publish
 from meshfleet.wire.times import write_millis
+from tests.databases import make_database
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.stored import samples
 from tests.service.mqtt.site import until
@@ -26,9 +27,7 @@ GATEWAY, DEVICE = "02005e000001", "c0ffee0000a1"
 async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
     postgresql_server: str, tmp_path: Path
 ) -> None:
-    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
-        connection.execute("CREATE DATABASE refusing TEMPLATE migrated")
-    address = f"{postgresql_server}/refusing"
+    address = make_database(postgresql_server, "refusing")
     with (
         Service(tmp_path, *loopback("--mqtt"), "--database", address) as service,
         psycopg.connect(address, autocommit=True) as connection,

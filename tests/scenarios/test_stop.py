@@ -6,12 +6,12 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.mqtt.packets import Puback, Publish
 from meshfleet.wire.times import write_millis
+from tests.databases import make_database
 from tests.scenarios.serving import Service, loopback
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]
     given = loopback("--mqtt")
     if request.param == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        name = f"stop_{next(_numbers)}"
-        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
-        given += ["--database", f"{server}/{name}"]
+        given += ["--database", make_database(server, f"stop_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:
         yield running
 

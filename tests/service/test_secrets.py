@@ -6,11 +6,11 @@ import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from meshfleet.db import open_database
 from meshfleet.service.secrets import obtain
+from tests.databases import make_database
 from tests.db.together import Together, together
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def test_processes_that_ask_at_once_get_the_same_from_a_file(processes: Together
 def test_processes_that_ask_at_once_get_the_same_from_a_server(
     processes: Together, postgresql_server: str, tmp_path: Path
 ) -> None:
-    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as server:
-        server.execute("CREATE DATABASE secrets TEMPLATE migrated")
-        _ask_often(processes, f"{postgresql_server}/secrets", tmp_path)
+    _ask_often(processes, make_database(postgresql_server, "secrets"), tmp_path)
 
 
 def _ask_often(processes: Together, address: str, folder: Path) -> None:

@@ -45,7 +45,7 @@ def address(postgresql_server: str) -> Iterator[str]:
     """An empty database on a server."""
     name = f"start_{next(_numbers)}"
     with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}".encode())
+        server.execute(f"CREATE DATABASE {name} STRATEGY file_copy".encode())
         yield f"{postgresql_server}/{name}"
         server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 

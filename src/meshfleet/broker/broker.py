@@ -133,11 +133,12 @@ class Broker:
         return {
             each.account.name: each.turn
             for each in self.crowd
-            if each.account is not None
-            and each.account.kind is Kind.GATEWAY
-            and each.session is not None
-            and each.session.client_id == each.account.name
+            if each.account is not None and each.account.kind is Kind.GATEWAY and _is_its_own(each)
         }
+
+    def has(self, gateway: str) -> bool:
+        """Whether a gateway is connected: as `gateways`, without a look at all the others."""
+        return any(map(_is_its_own, self.crowd.of(str(Account(kind=Kind.GATEWAY, name=gateway)))))
 
     def accounts(self) -> list[Account]:
         """Whose connections and sessions there are. Of who is absent nothing is known but the name."""
@@ -159,3 +160,9 @@ class Broker:
                 if session.account == str(account) and session.line is None:
                     self.sessions.end(session)
             self._post.forget(str(account))
+
+
+def _is_its_own(connection: Connection) -> bool:
+    """Whether this is the connection of a gateway itself, not that of its diagnostics (broker-5)."""
+    account, session = connection.account, connection.session
+    return account is not None and session is not None and session.client_id == account.name

@@ -60,7 +60,11 @@
     │   │   └── TooManyListeners  to live events
     │   └── TooManySubscriptions  of one listener
     ├── Unavailable               what the service stands on is missing; another try may help
-    │   └── DatabaseUnavailable
+    │   ├── DatabaseUnavailable
+    │   ├── GatewayOffline        not connected, so nothing was sent
+    │   └── TooManyRequests       wait for their answers
+    ├── GatewayTimeout            no answer in time
+    ├── MalformedResponse         an answer that nobody can read
     ├── SamplesDamaged            a file with samples is not as it was written
     ├── UnusableDatabase          too old, too new, or without what we need
     ├── UnusableAddress           nobody can listen there
@@ -103,9 +107,12 @@ from meshfleet.errors.service import (
     Conflict,
     DatabaseUnavailable,
     Fault,
+    GatewayOffline,
+    GatewayTimeout,
     InvalidRequest,
     InvalidToken,
     LastAdmin,
+    MalformedResponse,
     NoBroker,
     NotAllowed,
     NotFound,
@@ -115,6 +122,7 @@ from meshfleet.errors.service import (
     StillClaimed,
     TooManyAttempts,
     TooManyListeners,
+    TooManyRequests,
     TooManySubscriptions,
     TooSlow,
     Unavailable,
@@ -165,6 +173,8 @@ __all__ = [
     "DatabaseUnavailable",
     "Fault",
     "FleetError",
+    "GatewayOffline",
+    "GatewayTimeout",
     "GatewayTooOld",
     "ImageBroken",
     "ImageUnavailable",
@@ -184,6 +194,7 @@ __all__ = [
     "MalformedModelNumber",
     "MalformedPacket",
     "MalformedPayload",
+    "MalformedResponse",
     "MalformedSite",
     "MalformedText",
     "MalformedTime",
@@ -203,6 +214,7 @@ __all__ = [
     "SubscriptionRefused",
     "TooManyAttempts",
     "TooManyListeners",
+    "TooManyRequests",
     "TooManySubscriptions",
     "TooSlow",
     "Unavailable",

@@ -98,6 +98,7 @@ async def serve(
             samples = await asyncio.to_thread(samples_of, database, settings)
             try:
                 api = await asyncio.to_thread(Api, database, settings, samples)
+                gc.freeze()  # what is there by now stays, and is not looked at again: not even on the way out
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(take_reports(database, samples, settings, api, entrances), name="mqtt")
                     tasks.create_task(answer_requests(api, settings, listener, started=tell), name="http")

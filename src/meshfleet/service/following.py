@@ -72,7 +72,7 @@ class Following:
         )
         ingest.acking = self._versions.acking
         self._inquiry = Inquiry(database, asking, now=clock.now)
-        for follower in (self._acks, self._presence, api.traffic):
+        for follower in (self._acks, self._presence, api.traffic, api.live.reports):
             ingest.lead(follower)
         for figures in (
             AckFigures(self._acks),

@@ -134,6 +134,7 @@ async def _door(
         prefix=settings.topic_prefix,
         consumer=ingest,
         options=await asyncio.to_thread(options_of, settings),
+        max_age=settings.requests_max_age,
     )
 
 

@@ -15,7 +15,7 @@ from meshfleet.gateway.online.claims import claim
 from meshfleet.link import Address
 from meshfleet.wire.ids import Mac
 from tests.gateway.online.web import Asked, Web, answer, told
-from tests.servers import free_port
+from tests.servers import TRUSTING_NOBODY, free_port
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter
@@ -90,7 +90,7 @@ async def running(service: Service) -> AsyncIterator[Web]:
 async def claimed(
     url: str, gateways: Sequence[Mac] = (ONE,), *, password: str = HIDDEN, **settings: Any
 ) -> list[tuple[Mac, Address]]:
-    async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
+    async with httpx.AsyncClient(verify=TRUSTING_NOBODY, trust_env=False, timeout=5) as http:
         return await claim(url, user="ada", password=password, gateways=gateways, http=http, **settings)
 
 
@@ -305,7 +305,10 @@ async def test_a_silent_service_does_not_answer_in_time() -> None:
     async def say_nothing(asked: Asked, _: StreamWriter) -> None:
         await asked.reader.read()
 
-    async with Web(say_nothing) as web, httpx.AsyncClient(trust_env=False, timeout=0.05) as http:
+    async with (
+        Web(say_nothing) as web,
+        httpx.AsyncClient(verify=TRUSTING_NOBODY, trust_env=False, timeout=0.05) as http,
+    ):
         with pytest.raises(ServiceRefused, match="in time"):
             await claim(web.url, user="ada", password=HIDDEN, gateways=[ONE], http=http)
 

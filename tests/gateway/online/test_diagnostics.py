@@ -33,7 +33,7 @@ from tests.gateway.online.asking import (
 from tests.gateway.online.web import Web, answer
 from tests.link.proxy import address as at
 from tests.link.scripted import Broker, settled, soon, until
-from tests.servers import Mosquitto, free_port
+from tests.servers import TRUSTING_NOBODY, Mosquitto, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -56,7 +56,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(verify=TRUSTING_NOBODY, trust_env=False) as client:
         yield client
 
 

@@ -13,7 +13,7 @@ from meshfleet.errors import FleetError, ImageBroken, ImageUnavailable
 from meshfleet.gateway.online.download import download
 from tests.gateway.online.web import Asked, Web, answer
 from tests.link.scripted import soon, until
-from tests.servers import free_port
+from tests.servers import TRUSTING_NOBODY, free_port
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter
@@ -32,7 +32,9 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, auth=("ours", "hunter22")) as client:
+    async with httpx.AsyncClient(
+        verify=TRUSTING_NOBODY, trust_env=False, auth=("ours", "hunter22")
+    ) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ from tests.gateway.online.running import QUICK, Crew, fresh_mac, listening
 from tests.link.proxy import Proxy
 from tests.link.proxy import address as at
 from tests.link.scripted import settled, soon, until
-from tests.servers import Mosquitto
+from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -49,7 +49,7 @@ def mosquitto(broker: Mosquitto) -> Address:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(verify=TRUSTING_NOBODY, trust_env=False) as client:
         yield client
 
 

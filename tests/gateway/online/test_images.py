@@ -31,7 +31,7 @@ from tests.gateway.online.web import Web, answer
 from tests.link.proxy import address as at
 from tests.link.scripted import soon
 from tests.link.test_security import Certificates, secured, served
-from tests.servers import Mosquitto
+from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -55,7 +55,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(verify=TRUSTING_NOBODY, trust_env=False) as client:
         yield client
 
 

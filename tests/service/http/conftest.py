@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from meshfleet.db import Database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
+from tests.databases import make_database
 from tests.service.http.running import Running, running
 
 if TYPE_CHECKING:
@@ -37,6 +37,4 @@ def sqlite_of_module(sqlite_template: Path, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def postgresql_of_module(request: pytest.FixtureRequest, postgresql_server: str) -> Database:
     name = request.module.__name__.rpartition(".")[2]
-    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated".encode())
-    return Database(on_server.engines(f"{postgresql_server}/{name}"))
+    return Database(on_server.engines(make_database(postgresql_server, name)))

@@ -24,6 +24,7 @@ from meshfleet.service.devices.model import Sighting
 from meshfleet.settings import Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import Role
+from tests.servers import TRUSTING_NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ class Running:
         self.database = database
         self.samples = samples
         self.clock = clock
-        self.anonymous = httpx.Client(base_url=url, timeout=_PATIENCE)
+        self.anonymous = httpx.Client(base_url=url, verify=TRUSTING_NOBODY, timeout=_PATIENCE)
         self._clients = {role: self.client(self._key(role)) for role in Role}
         self._numbers = count(1)
 
@@ -81,7 +82,7 @@ class Running:
     def client(self, bearer: str) -> httpx.Client:
         """A client that comes with this token or key."""
         headers = {"Authorization": f"Bearer {bearer}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=_PATIENCE)
+        return httpx.Client(base_url=self.url, headers=headers, verify=TRUSTING_NOBODY, timeout=_PATIENCE)
 
     def new_name(self, beginning: str = "name") -> str:
         """A name that no other test has."""

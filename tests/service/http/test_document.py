@@ -73,7 +73,7 @@ def test_an_operation_is_described(name: str) -> None:
     assert len(operation["tags"]) == 1
     assert "security" in operation
     for parameter in operation.get("parameters", ()):
-        assert parameter["in"] in {"path", "query"}
+        assert parameter["in"] in {"path", "query", "header"}
         assert parameter["required"] is (parameter["in"] == "path")
         assert parameter["in"] == "path" or parameter["description"]
 

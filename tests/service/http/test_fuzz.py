@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from meshfleet.service.api import openapi_document
 from meshfleet.service.http.access import ROLES
+from meshfleet.wire.rest.live import STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ OPERATIONS = openapi_document()["paths"]
 
 def _modes() -> Iterator[tuple[str, GenerationMode]]:
     """Every operation with right values, and with wrong ones if it takes any."""
-    for name in ROLES:
+    for name in sorted(ROLES.keys() - {f"GET {STREAM}"}):  # which never ends
         yield name, GenerationMode.POSITIVE
         method, path = name.split()
         if OPERATIONS[path][method.lower()].keys() & {"parameters", "requestBody"}:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.service.http.access import ROLES
+from meshfleet.wire.rest.live import STREAM
 from tests.service.http.by_hand import ask, bearer, head
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def _check(headers: Mapping[str, str]) -> None:
 def test_every_route_answers_with_safe_headers(service: Running, name: str) -> None:
     method, path = name.split()
     path = path.format(device_id="x", label="no-such-label", mac="x", username="-", key_id="-")
+    path += "?Types=none" if path == STREAM else ""  # with a mistake, or it would never end
     body = b"{" if method in {"POST", "PUT"} else None
     _check(service.admin.request(method, path, content=body).headers)
     _check(service.anonymous.request(method, path, content=body).headers)

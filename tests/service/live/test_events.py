@@ -8,7 +8,7 @@ import pytest
 
 from meshfleet.service.live.devices import GatewayNews
 from meshfleet.wire.ids import Mac, mac_number
-from tests.service.ingest.messages import A, B, D, E, P, dfu, heartbeat, link, report, temperature
+from tests.service.ingest.messages import A, B, D, E, P, dfu, heartbeat, link, report, spelt, temperature
 
 if TYPE_CHECKING:
     from tests.service.live.stage import Stage
@@ -45,11 +45,11 @@ def test_both_doors_tell_the_same_events(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        temperature(1_700_000_000_000),
-        report("measurement/0401", 1_700_000_000_000, seq=7, value="0a0b"),
-        report("measurement-decoded/someting-odd", 1_700_000_000_000, seq=7, value={"a": [1, "b"]}),
+        temperature(1_700_000_000_000, 21.5),
+        report("measurement/8800", 1_700_000_000_000, seq=7, value="0a0b"),
+        report("measurement-decoded/something-odd", 1_700_000_000_000, seq=7, value={"a": [1, "b"]}),
         report("property-decoded/firmware-version", 1_700_000_000_000, value="1.2.3"),
-        report("measurement-error/0401", 1_700_000_000_000, seq=3, error=8, errorExt=2),
+        report("measurement-error/8800", 1_700_000_000_000, seq=3, error=8, errorExt=2),
     ],
     ids=["decoded", "raw", "foreign name", "property", "error"],
 )
@@ -57,17 +57,21 @@ def test_a_report_is_told_as_the_sample_in_the_list(stage: Stage, sent: Any) -> 
     with stage.stream(Types="report") as stream:
         stage.take(sent)
         data = stream.next()["data"]
-    (row,) = stage.viewer.get(f"/api/v1/devices/bmac-{D}/samples?From=2000-01-01").json()["items"]
+    (row,) = stage.viewer.get(f"/api/v1/devices/bmac-{D}/samples?From=2000-01-01T00:00:00.000Z").json()[
+        "items"
+    ]
     assert data.pop("device") == f"bmac-{D}"
     assert data == row
 
 
 @pytest.mark.rule("rest-146")
 def test_a_value_that_was_spelt_over_several_lines_is_told_whole(stage: Stage) -> None:
-    value = {"text": "one\nline\r\u2028", "list": [1, 2]}
     with stage.stream(Types="report") as stream:
-        stage.take(report("event-decoded/odd", stage.clock(), seq=1, value=value))
-        assert stream.next()["data"]["value"] == value
+        odd = '"one\\nline\u2028\u0085"'
+        stage.take(
+            spelt("event-decoded/odd", stage.clock(), f'"seq":1,"value":{{"a":\n[1,\r\n2],"b":\r{odd}}}')
+        )
+        assert stream.next()["data"]["value"] == {"a": [1, 2], "b": "one\nline\u2028\u0085"}
 
 
 @pytest.mark.rule("rest-146")
@@ -96,8 +100,13 @@ def test_a_report_changes_its_device_once_that_is_written(on_both: Stage) -> Non
 def test_however_often_a_device_changes_at_once_it_is_told_once_as_it_is(stage: Stage) -> None:
     device, other = stage.new_device(), stage.new_device()
     number = mac_number(Mac(device.removeprefix("bmac-")))
+
+    def touch_often() -> None:
+        for _ in range(100):
+            stage.api.live.devices.touch([number])
+
     with stage.stream(Types="device", Ids=[device, other]) as stream:
-        stage.call(lambda: [stage.api.live.devices.touch([number]) for _ in range(100)])
+        stage.call(touch_often)
         assert stream.next()["data"]["id"] == device
         stage.call(lambda: stage.api.live.devices.touch([mac_number(Mac(other.removeprefix("bmac-")))]))
         assert stream.next()["data"]["id"] == other
@@ -137,7 +146,9 @@ def test_a_claimed_gateway_is_told_as_it_is_shown_and_a_released_one_as_such(on_
         assert stream.next()["data"] == {"mac": A, "deviceId": f"bmac-{A}", "released": True}
 
 
-def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go_with_it(stage: Stage) -> None:
+def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go_with_it(
+    stage: Stage,
+) -> None:
     stage.admin.post("/api/v1/gateways", json={"mac": A})
     stage.settle(*(heartbeat(stage.clock(), device=f"c0ffee00{each:04x}") for each in range(50)))
     with stage.stream(Types="gateway", Gateway=A) as stream:
@@ -168,7 +179,8 @@ def test_a_filter_chooses_any_of_its_values_and_several_must_all_hold(
     several = [(gateway, device) for gateway in (A, B) for device in (D, E)]
     sent = [temperature(now + place, gateway=g, device=d) for place, (g, d) in enumerate(several)]
     gateway, device = min(wanted)
-    with stage.stream(**{"Types": "report", **filters}) as stream:
+    chosen: dict[str, Any] = {"Types": "report", **filters}
+    with stage.stream(**chosen) as stream:
         stage.take(*sent)
         stage.take(temperature(now, -40, gateway=gateway, device=device, seq=99))
         told = [stream.next()["data"] for _ in wanted]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from meshfleet.errors import GatewayOffline, GatewayTimeout, MalformedResponse
 from meshfleet.link import Address
 from meshfleet.service.requests.asking import Asking
 from meshfleet.service.requests.exchange import Fate
-from meshfleet.service.requests.failures import GatewayOffline, GatewayTimeout, MalformedResponse
 from meshfleet.wire.codes import Operation, Priority, Status
 from meshfleet.wire.hextext import Secret
 from meshfleet.wire.ids import Identifier, Mac, Version
@@ -205,7 +205,7 @@ async def test_who_is_cancelled_leaves_nothing_behind(stage: Stage) -> None:
         await stage.until(lambda: asking.heard[Fate.LATE] == 1)
 
 
-@pytest.mark.rule("request-31", "request-32")
+@pytest.mark.rule("request-32")
 async def test_keys_are_sent_and_never_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     secret = "5ec2e7" * 5
     asking = asking_on(stage)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from meshfleet.errors import TooManyRequests
 from meshfleet.service.requests.exchange import Exchange, Fate
-from meshfleet.service.requests.failures import TooManyRequests
 from meshfleet.wire.codes import Operation
 from meshfleet.wire.ids import Identifier, Mac, RequestId
 from meshfleet.wire.topics import ResponseTopic

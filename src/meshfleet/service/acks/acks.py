@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from meshfleet.service.mqtt.carrier import Carrier
 
 _QOS: Final = 1
+_NOTICED: Final = 1_000
+"""Milliseconds after which a new connection is noticed. What begins in that time has missed nothing."""
 _SECONDS: Final = 4096
 """How many seconds have their spelling remembered: most samples are of the last few."""
 
@@ -51,14 +53,21 @@ class Acks:
         self.counts = AckCounts()
 
     def restore(self, ledger: Mapping[Key, Series]) -> None:
-        """Go on with what was known before a start."""
+        """Go on with what was known before a start.
+
+        Each hole is looked at soon: what filled it may not have been written down. And nobody could fill it
+        while we were away, so it has its time from now on.
+        """
         self.series.update(ledger)
         self.holed.update(key for key, series in ledger.items() if series.holes)
-        self.waiting.update(key for key in self.holed if ledger[key].is_waiting)
+        self.waiting |= self.holed
+        for key in self.holed:
+            for hole in self.series[key].holes or ():
+                hole.touched_at = self._began_at
 
     def come_back(self, gateway: int, now: int) -> None:
-        """A gateway has a new connection."""
-        self._back_at[gateway] = now
+        """A gateway has a new connection, since a moment ago."""
+        self._back_at[gateway] = now - _NOTICED
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed: its samples are acknowledged."""
@@ -92,9 +101,19 @@ class Acks:
         if not any(each is hole for each in series.holes or ()):
             return  # it has become part of a larger one
         series.replace(hole, left, at)
+        self._rewrite(key)
+
+    def forget(self, key: Key, hole: Hole) -> None:
+        """A hole is where nothing is kept any more."""
+        self.series[key].forget(hole)
+        self._rewrite(key)
+
+    def _rewrite(self, key: Key) -> None:
+        """The holes of a series have changed."""
+        series = self.series[key]
         if not series.holes:
             self.holed.discard(key)
-        if not series.is_waiting:
+        if not series.is_open:
             self.waiting.discard(key)
         self._changed.add(key)
         self._rewritten.add(key)
@@ -103,7 +122,7 @@ class Acks:
         """Put a sample into the ledger, and tell how to acknowledge it."""
         series = self.series.get(key)
         if series is None:
-            self.series[key] = Series(time, seq, asked_at=now)  # it begins here (ack-13)
+            self.series[key] = Series(time, seq, asked_at=now, wait=0)  # it begins here (ack-13)
         elif time > series.time:
             if series.go_on(time, seq, now):
                 self.counts.holes += 1
@@ -118,7 +137,7 @@ class Acks:
         if series is None:
             return AckType.ACK
         outage = max(self._began_at, self._back_at.get(gateway, 0))
-        if (series.asked_at <= outage or series.holes) and series.wants_backfill(outage, now):
+        if (series.asked_at < outage or series.holes) and series.wants_backfill(outage, now):
             series.ask(now)
             self.counts.backfills += 1
             return AckType.BACKFILL

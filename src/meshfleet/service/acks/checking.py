@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import logging
 import sqlite3
@@ -43,23 +44,23 @@ async def keep_checking(acks: Acks, samples: SampleStore, retention: Retention, 
         except _FAILURES as exc:
             _log.warning("holes cannot be looked at: %s", type(exc).__name__)
         if look % _HOUR == 0:
-            _forget(acks, retention, now())
+            forget(acks, retention, now())
 
 
 async def check(acks: Acks, samples: SampleStore, now: Now) -> None:
-    """Look at some of the holes that are due."""
-    for key, hole in list(itertools.islice(_due(acks, now()), _AT_ONCE)):
-        at = now()
+    """Look at some of the holes that are due, first at those that have waited the longest."""
+    for key, hole in heapq.nsmallest(_AT_ONCE, _due(acks, now()), key=lambda due: due[1].checked_at):
+        at = now() - 1  # what comes in this very millisecond may be too late to be read
         acks.settle(key, hole, await samples.read(_wanted(key, hole), _left), at)
 
 
-def _forget(acks: Acks, retention: Retention, now: int) -> None:
+def forget(acks: Acks, retention: Retention, now: int) -> None:
     """Nothing is missing where nothing is kept any more."""
     for key in list(acks.holed):
         kept = retention[key[1]]
         for hole in acks.series[key].holes or ():
             if kept is not None and hole.until < now - kept:
-                acks.settle(key, hole, (), now)
+                acks.forget(key, hole)
 
 
 def _due(acks: Acks, now: int) -> Iterator[tuple[Key, Hole]]:

@@ -7,6 +7,7 @@ hole is filled is found out by looking at the samples that are stored, in the or
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
@@ -71,9 +72,9 @@ class Series(Struct, gc=False):
     """Of the newest sample, in milliseconds."""
     seq: int
     asked_at: int = 0
-    """When a backfill was last asked for."""
+    """When a backfill was last asked for, or when it began, if it began since our start."""
     wait: int = _PATIENCE
-    """Milliseconds until the next."""
+    """Milliseconds until the next for the same hole; 0: none was ever asked for."""
     unfilled: int = 0
     """How many holes in turn never filled."""
     holes: list[Hole] | None = None
@@ -94,10 +95,8 @@ class Series(Struct, gc=False):
         """The newest sample came; tells whether one before it is missing."""
         missing = (seq - self.seq) % _CYCLE != 1 and self.is_checked
         if missing:
-            self.holes = self.holes or []
-            if len(self.holes) == _HOLES:
-                self.holes[:2] = [_joined(*self.holes[:2])]
-            self.holes.append(Hole(self.time, time, now))
+            self.holes = _folded([*(self.holes or ()), Hole(self.time, time, now)])
+            self.wait = min(self.wait, _PATIENCE)  # that another one does not fill is not its fault
         self.time, self.seq = time, seq
         return missing
 
@@ -111,13 +110,14 @@ class Series(Struct, gc=False):
 
     def wants_backfill(self, outage: int, now: int) -> bool:
         """Whether to ask for what is missing: after an outage once, for a hole again and again (ack-11)."""
-        if now - self.asked_at < self.wait:
-            return False
-        return self.asked_at <= outage or (self.is_checked and self.is_waiting)
+        waited = now - self.asked_at
+        if self.asked_at < outage and waited >= min(self.wait, _PATIENCE):
+            return True
+        return waited >= self.wait and self.is_checked and self.is_waiting
 
     def ask(self, now: int) -> None:
         """A backfill is asked for."""
-        self.wait = min(2 * self.wait, _LONGEST) if self.holes else _PATIENCE
+        self.wait = min(max(2 * self.wait, _PATIENCE), _LONGEST) if self.holes else _PATIENCE
         self.asked_at = now
 
     @property
@@ -125,19 +125,34 @@ class Series(Struct, gc=False):
         """Whether there is a hole of which the rest is expected."""
         return any(hole.lost_at is None for hole in self.holes or ())
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a hole that may be about to be filled, be it expected or not."""
+        return any(hole.lost_at is None or hole.touched_at > hole.checked_at for hole in self.holes or ())
+
     def replace(self, hole: Hole, left: Iterable[tuple[int, int]], now: int) -> None:
         """What is left of a hole, by the samples that were stored at a moment."""
         rest = [
             Hole(since, until, hole.found_at, hole.touched_at, now, hole.lost_at) for since, until in left
         ]
+        others = [each for each in self.holes or () if each is not hole]
         if not rest:
-            self.unfilled, self.wait = 0, _PATIENCE
+            rest = self._unseen([hole, *others], now)
+            self.unfilled, self.wait = 0, min(self.wait, _PATIENCE)
         elif hole.lost_at is None and hole.is_over(now):  # the device has had its chances
             self.unfilled += 1
             for each in rest:
                 each.lost_at = now
-        others = [each for each in self.holes or () if each is not hole]
-        self.holes = sorted([*others, *rest], key=_since)[-_HOLES:] or None
+        self.holes = _folded([*others, *rest]) or None
+
+    def forget(self, hole: Hole) -> None:
+        """A hole is too old to matter. That tells nothing of whether `seq` counts."""
+        self.holes = [each for each in self.holes or () if each is not hole] or None
+
+    def _unseen(self, holes: Iterable[Hole], now: int) -> list[Hole]:
+        """What came while nobody believed `seq`: as soon as that is over it has to be looked at."""
+        since = max(each.until for each in holes)
+        return [] if self.is_checked or since >= self.time else [Hole(since, self.time, now)]
 
 
 def gaps(samples: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -153,7 +168,14 @@ def _since(hole: Hole) -> int:
     return hole.since
 
 
+def _folded(holes: list[Hole]) -> list[Hole]:
+    """In the order of time, and no more of them than there may be: the oldest are taken for one."""
+    ordered = sorted(holes, key=_since)
+    surplus = len(ordered) - _HOLES
+    return ordered if surplus <= 0 else [reduce(_joined, ordered[: surplus + 1]), *ordered[surplus + 1 :]]
+
+
 def _joined(one: Hole, other: Hole) -> Hole:
     lost_at = None if one.lost_at is None or other.lost_at is None else other.lost_at
-    touched_at = max(one.touched_at, other.touched_at)
-    return Hole(one.since, other.until, one.found_at, touched_at, lost_at=lost_at)
+    touched_at, checked_at = max(one.touched_at, other.touched_at), min(one.checked_at, other.checked_at)
+    return Hole(one.since, other.until, one.found_at, touched_at, checked_at, lost_at)

@@ -57,4 +57,5 @@ def complete_up_to(connection: Connection, device: int, identifier: int) -> int 
         return None
     missing = hole.c.device == device, hole.c.identifier == identifier
     first = connection.execute(select(func.min(hole.c.since)).where(*missing)).scalar()
-    return min(each.time for each in known) if first is None else int(first)
+    newest = min(each.time for each in known)
+    return newest if first is None else min(newest, int(first))

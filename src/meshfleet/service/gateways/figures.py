@@ -23,9 +23,8 @@ class GatewayFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read them, when somebody asks."""
-        versions = self._versions
-        for name, meaning, value in (
-            ("connected", "Gateways that are there: connected, or heard lately.", versions.connected),
-            ("acking", "Gateways that take acknowledgements of samples.", len(versions.acking)),
-        ):
-            yield GaugeMetricFamily(f"meshfleet_gateways_{name}", meaning, value=value)
+        yield GaugeMetricFamily(
+            "meshfleet_gateways_acking",
+            "Gateways that take acknowledgements of samples.",
+            value=len(self._versions.acking),
+        )

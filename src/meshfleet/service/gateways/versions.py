@@ -83,8 +83,6 @@ class Versions:
         self._asked = 0
         """How many are being asked."""
         self._is_failing = False
-        self.connected = 0
-        """How many gateways were there at the last look."""
         self.acking: set[int] = set()
         """Those that take acknowledgements of samples; always the same set, and always current."""
 
@@ -106,9 +104,8 @@ class Versions:
     async def look(self, tasks: asyncio.TaskGroup) -> None:
         """See who is there, and ask those whose turn it is."""
         await self._keep_up()
-        now, present = self._now(), self._present()
-        self.connected = len(present)
-        self._timetable.see(present, now)
+        now = self._now()
+        self._timetable.see(self._present(), now)
         self._timetable.doubt(self._clocks.doubtful(), now)
         for gateway in self._timetable.take(now, _AT_ONCE - self._asked):
             self._asked += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meshfleet.errors import MalformedVersion
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.identifiers.numbers import identifier_number
-from meshfleet.wire.ids import Version
+from meshfleet.wire.ids import Version, model_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,3 +38,11 @@ FACTS: Final[Mapping[int, Callable[[Any], bool]]] = {
     BATTERY: _whole(100),  # percent; 255 stands for a battery of which nothing is known
 }
 """Which values each may have. Others are kept as samples, and tell nothing."""
+
+SEEN: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
+    MODEL: lambda value: {"model": model_number(value)},
+    VARIANT: lambda value: {"variant": value},
+    FIRMWARE: lambda value: {"firmware": Version.parse(value)},
+    HARDWARE: lambda value: {"hardware": Version.parse(value)},
+}
+"""What each says of a device, as fields of a `Sighting`."""

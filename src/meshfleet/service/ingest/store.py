@@ -13,13 +13,13 @@ from meshfleet.service.devices.model import Sighting
 from meshfleet.service.devices.states import State
 from meshfleet.service.gateways import registering
 from meshfleet.service.ingest import readings
-from meshfleet.service.ingest.facts import BATTERY, FIRMWARE, HARDWARE, MODEL, VARIANT
+from meshfleet.service.ingest.facts import BATTERY, SEEN
 from meshfleet.service.ingest.notes import known
 from meshfleet.service.ingest.rejects import KEPT
-from meshfleet.wire.ids import Version, model_number, number_mac
+from meshfleet.wire.ids import number_mac
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -172,13 +172,5 @@ def _owner(device: int, note: Note, present: Mapping[int, object]) -> int | None
 def _facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[Sighting]:
     """What properties tell of a device."""
     for identifier, (at, value) in facts.items():
-        if (read := _READ.get(identifier)) is not None:
-            yield Sighting(device=number_mac(device), at=at, heard=False, **read(value))
-
-
-_READ: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
-    MODEL: lambda value: {"model": model_number(value)},
-    VARIANT: lambda value: {"variant": value},
-    FIRMWARE: lambda value: {"firmware": Version.parse(value)},
-    HARDWARE: lambda value: {"hardware": Version.parse(value)},
-}
+        if identifier in SEEN:
+            yield Sighting(device=number_mac(device), at=at, heard=False, **SEEN[identifier](value))

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.errors import DatabaseUnavailable, UndecodableValue, WireError
-from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Sighting
-from meshfleet.service.ingest.facts import FACTS, FIRMWARE, HARDWARE, MODEL, VARIANT
-from meshfleet.service.inquiry import candidates
-from meshfleet.service.inquiry.backlog import Backlog
-from meshfleet.service.inquiry.backoff import Backoff, Question
-from meshfleet.service.requests.failures import (
+from meshfleet.errors import (
+    DatabaseUnavailable,
     GatewayOffline,
     GatewayTimeout,
     MalformedResponse,
     TooManyRequests,
+    UndecodableValue,
+    WireError,
 )
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.service.ingest.facts import FACTS, SEEN
+from meshfleet.service.inquiry import candidates
+from meshfleet.service.inquiry.backlog import Backlog
+from meshfleet.service.inquiry.backoff import Backoff, Question
 from meshfleet.wire.codes import Operation, Priority, Status
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.identifiers.numbers import number_identifier
-from meshfleet.wire.ids import Version, model_number, number_mac
+from meshfleet.wire.ids import number_mac
 from meshfleet.wire.requests import Read
 from meshfleet.wire.responses import ReadResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from meshfleet.db import Database
     from meshfleet.service.clock import Now
     from meshfleet.service.inquiry.candidates import Candidate
@@ -64,14 +64,6 @@ _REFUSALS: Final = frozenset(
     }
 )
 """Answers that another try does not change."""
-
-_SEEN: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
-    MODEL: lambda value: {"model": model_number(value)},
-    VARIANT: lambda value: {"variant": value},
-    FIRMWARE: lambda value: {"firmware": Version.parse(value)},
-    HARDWARE: lambda value: {"hardware": Version.parse(value)},
-}
-"""What the values of properties say of a device."""
 
 
 class Inquiry:
@@ -200,4 +192,4 @@ def _sighting(question: Question, response: Response, at: int) -> Sighting:
     value = BUILTIN.decode(number_identifier(identifier), bytes.fromhex(response.value)).value
     if not FACTS[identifier](value):
         raise UndecodableValue("value", "cannot be true")
-    return Sighting(device=number_mac(device), at=at, heard=False, **_SEEN[identifier](value))
+    return Sighting(device=number_mac(device), at=at, heard=False, **SEEN[identifier](value))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db.tables import audit
@@ -79,7 +79,7 @@ class Changes:
     async def _look(self, since: int) -> None:
         rows = await self._database.read(_read, self._newest)
         new = [row for row in rows if row.id not in self._seen and row.time >= since - _SKEW]
-        if len(rows) == _MOST:
+        if len(rows) == _MOST and new and new[0] is rows[0]:
             self._hub.publish_loss("device", "more was changed than can be told")
             self._hub.publish_loss("gateway", "more was changed than can be told")
         for row in new:
@@ -110,8 +110,8 @@ def _number(target: str) -> int | None:
 
 def _read(connection: Connection, newest: int | None) -> list[_Row]:
     """The newest rows, if there are too many; those that may have been seen already are among them."""
-    if newest is None:
-        newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
-    columns = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
-    query = columns.where(audit.c.id > newest - _RECENT).order_by(audit.c.id.desc()).limit(_MOST)
+    query = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
+    query = query.order_by(audit.c.id.desc()).limit(_MOST)
+    if newest is not None:
+        query = query.where(audit.c.id > newest - _RECENT)
     return [_Row(*row) for row in connection.execute(query)][::-1]

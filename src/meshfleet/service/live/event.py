@@ -14,6 +14,8 @@ RESYNC: Final = "resync"
 NOWHERE: Final = -1
 """The gateway of a device that is behind none."""
 
+_ODD_ENDS: Final = tuple((each.encode(), f"\\u{ord(each):04x}".encode()) for each in "\u0085\u2028\u2029")
+
 _SHORT, _LONG = 126, 1 << 16
 """Lengths from which a WebSocket frame spells its own with two bytes, and with eight."""
 
@@ -34,6 +36,14 @@ class Event(Struct, frozen=True, gc=False, kw_only=True):
     """All of it as JSON."""
     at: float
     """When it was published, by the clock of the event loop."""
+
+
+def without_odd_ends(body: bytes) -> bytes:
+    """JSON in which no text has a character that some clients take for the end of a line."""
+    for character, escaped in _ODD_ENDS:
+        if character in body:
+            body = body.replace(character, escaped)
+    return body
 
 
 def as_server_sent(event: Event) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet.service.live.event import RESYNC, Event
+from meshfleet.service.live.event import RESYNC, Event, without_odd_ends
 from meshfleet.service.live.listener import STOPPED
 from meshfleet.service.live.ring import Coverage, Ring
 from meshfleet.service.live.want import Interest
@@ -58,6 +58,7 @@ class Hub:
         self._feeders: list[Callable[[], bool]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._ticked = 0.0
+        self._is_over = False
         self.published: Counter[str] = Counter()
         self.resyncs = 0
 
@@ -103,7 +104,7 @@ class Hub:
             about=about,
             device=device,
             gateway=gateway,
-            body=_encode(told),
+            body=without_odd_ends(_encode(told)),
             at=asyncio.get_running_loop().time(),
         )
 
@@ -113,6 +114,8 @@ class Hub:
         """Somebody is here, and wants nothing yet."""
         listener.commented = asyncio.get_running_loop().time()
         self.listeners.add(listener)
+        if self._is_over:
+            listener.end(STOPPED)
 
     def leave(self, listener: Listener) -> None:
         """Somebody is gone."""
@@ -223,7 +226,8 @@ class Hub:
                     listener.give(listener.comment)
 
     def end(self) -> None:
-        """Let all listeners go: the service stops."""
+        """Let all listeners go, and those who still come: the service stops."""
+        self._is_over = True
         for listener in self.listeners:
             listener.end(STOPPED)
             listener.cut()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MEDIA_TYPE: Final = "text/event-stream"
 
 _HEADERS: Final = {
-    "cache-control": "no-store, no-transform",  # a proxy that packs it would wait for more of it
+    "cache-control": "no-store",
     "x-accel-buffering": "no",
 }
 _BEGINNING: Final = b": you listen\n\n"

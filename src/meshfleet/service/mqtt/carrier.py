@@ -24,3 +24,6 @@ class Carrier(Protocol):
 
         None: only their broker knows.
         """
+
+    def has(self, gateway: str) -> bool | None:
+        """Whether one of them is connected, for those who ask about one among thousands; None: as above."""

@@ -53,6 +53,7 @@ def with_ports(settings: Settings, entrances: list[Entrance]) -> Settings:
         for name, scheme, listen in (
             ("mqtt", "mqtt", settings.mqtt),
             ("mqtt_tls", "mqtts", settings.mqtt_tls),
+            ("mqtt_ws", "ws" if settings.tls_cert is None else "wss", settings.mqtt_ws),
         )
         if listen is not None
     }

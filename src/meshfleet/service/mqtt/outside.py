@@ -147,6 +147,10 @@ class Outside:
         """Nobody tells us who is connected there; see `Carrier`."""
         return
 
+    def has(self, gateway: str) -> None:  # noqa: ARG002 # whoever it is
+        """Nobody tells us; see `Carrier`."""
+        return
+
     async def run(self) -> None:
         """Take reports until cancelled. A broker that is away, or refuses us, is waited for."""
         async with self._link, asyncio.TaskGroup() as tasks:

@@ -3,6 +3,7 @@
 A clock is measured when its gateway answers us: the answer carries the time there. Between answers reports
 tell whether it still goes as it did. A report that looks old may be old; but when all that a gateway brings
 for a while is off by the same amount, then it is the clock: what is played again catches up, or falls behind.
+Some devices have clocks of their own, so one of many is not believed as soon as several.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _CERTAIN: Final = 60_000
 """Milliseconds for which all reports must agree. A device is silent after three times that at the earliest,
 so nobody seems silent because a clock was set."""
 
+_ALONE: Final = 30 * 60_000
+"""The same when only one of several devices says so. Most of the others are heard once in that time."""
+
 _EXACT: Final = 5_000
 """Milliseconds that are not worth a correction."""
 
@@ -26,6 +30,8 @@ _EXACT: Final = 5_000
 class _Doubt(NamedTuple):
     since: int
     off: int
+    witness: int
+    """The only device that says so; 0: several do, or it is the only one there."""
 
 
 class Clocks:
@@ -41,24 +47,30 @@ class Clocks:
         """A gateway answered at a time of its own, somewhere between two moments of ours."""
         self._set(gateway, (sent + received) // 2 - time)
 
-    def is_fresh(self, gateway: int, time: int, now: int) -> bool:
-        """Whether a report of this moment was made less than a minute ago."""
+    def is_fresh(self, gateway: int, time: int, now: int, witness: int = 0) -> bool:
+        """Whether a report of this moment was made less than a minute ago.
+
+        `witness` is the device that sent it, if others behind the gateway could tell as well.
+        """
         if -FRESH < now - time - self.off.get(gateway, 0) < FRESH:
             self.doubts.pop(gateway, None)
             return True
-        self._doubt(gateway, now - time, now)
+        self._doubt(gateway, _Doubt(now, now - time, witness))
         return False
 
     def doubtful(self) -> frozenset[int]:
         """Gateways whose clocks had better be measured."""
         return frozenset(self.doubts)
 
-    def _doubt(self, gateway: int, off: int, now: int) -> None:
+    def _doubt(self, gateway: int, new: _Doubt) -> None:
         doubt = self.doubts.get(gateway)
-        if doubt is None or abs(off - doubt.off) > _ALIKE:
-            self.doubts[gateway] = _Doubt(now, off)
-        elif now - doubt.since >= _CERTAIN:
-            self._set(gateway, min(off, doubt.off))
+        if doubt is None or abs(new.off - doubt.off) > _ALIKE:
+            self.doubts[gateway] = new
+            return
+        witness = doubt.witness if doubt.witness == new.witness else 0
+        self.doubts[gateway] = doubt._replace(witness=witness)
+        if new.since - doubt.since >= (_ALONE if witness else _CERTAIN):
+            self._set(gateway, min(new.off, doubt.off))
 
     def _set(self, gateway: int, off: int) -> None:
         self.doubts.pop(gateway, None)

@@ -36,11 +36,12 @@ class Presences:
         self._news = news
         self._now = now
         self._result = store.Result()
+        self._owners: Mapping[int, int] = {}
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
         """Write changes of devices that are known, and remember which are not."""
-        changes = [*self._news.changes, *self._of_added(added), *self._of_dfu(connection)]
-        self._result = store.write(connection, changes)
+        self._result = store.write(connection, [*self._news.changes, *self._of_added(added)])
+        self._owners = store.owners(connection, self._news.in_dfu)
         store.write_rhythms(connection, list(self._news.rhythms.items()))
         if self._news.outdated is not None:
             store.forget(connection, self._news.outdated)
@@ -49,9 +50,8 @@ class Presences:
         """Take over what only the database knew, and tell who wants to know."""
         for device in self._result.unknown:
             self._presence.forget(device)
-        for change in self._result.written:
-            if self._presence.believes_in(change.device) is None and change.connected:
-                self._presence.take_over(change, self._now)
+        for address, device in self._owners.items():
+            self._presence.hear(device, self._news.in_dfu[address], self._now)
         self._presence.changes.update(change.cause for change in self._result.written)
         self._tell()
 
@@ -63,11 +63,6 @@ class Presences:
             if rhythm is not None and device not in changing:
                 yield Change.came(device, self._now, Cause.HEARD, rhythm.gateway)
 
-    def _of_dfu(self, connection: Connection) -> Iterator[Change]:
-        owners = store.owners(connection, self._news.in_dfu)
-        for address, device in owners.items():
-            yield Change.came(device, self._now, Cause.HEARD, self._news.in_dfu[address])
-
     def _tell(self) -> None:
         audience = self._presence.audience
         if audience is None:
@@ -75,6 +70,5 @@ class Presences:
         together = Counter(each.gateway for each in self._result.written if each.cause is Cause.GATEWAY)
         alone = [each for each in self._result.written if each.cause is not Cause.GATEWAY]
         audience.devices_changed([change.device for change in alone])
-        for change in alone:
-            if change.device == change.gateway:
-                audience.gateway_changed(change.device, devices=together[change.gateway])
+        for gateway in {each.device for each in alone if each.device == each.gateway} | together.keys():
+            audience.gateway_changed(gateway, devices=together[gateway])

@@ -3,7 +3,7 @@
 A device is connected when it was heard within three of its usual intervals, through a gateway that is
 connected itself. Those that may be silent are found by a wheel: each lies in the slot of the moment at which
 it is to be looked at again, and what is heard meanwhile moves nothing. So a device costs one look in three
-intervals, however often it reports.
+minutes, however often it reports.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from meshfleet.service.presence.model import Cause, Change
 from meshfleet.service.presence.rhythm import UNKNOWN, Rhythm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
+    from meshfleet.db.samples import Row
     from meshfleet.service.ingest.draft import Draft
     from meshfleet.service.ingest.notes import Notes
     from meshfleet.service.presence.store import Known
@@ -39,13 +40,16 @@ if TYPE_CHECKING:
 _SLOT: Final = 5_000
 """Milliseconds that lie in one slot of the wheel."""
 
+_LOOK: Final = 180_000
+"""Milliseconds after which a device is looked at again, however patient we are with it: its rhythm may be
+another by then."""
+
 _ASLEEP: Final = 30_000
 """Milliseconds between two looks after which we cannot have listened: the database was away, the machine
 slept, or our own clock was set."""
 
 _GRACE: Final = 60_000
 """Milliseconds that gateways have to come back after a start of ours: it was not they who were away."""
-
 
 _STRANGERS: Final = 10_000
 """Unknown addresses in DFU mode that are looked up at once."""
@@ -62,7 +66,6 @@ class Presence:
         self.clocks = clocks
         self._by_hearing = by_hearing
         self._retention = retention
-        self._began_at = now
         self._awake_since = now
         """Since when we listen without a pause: nobody is silent whom we could not hear."""
         self._looked_at = now
@@ -92,11 +95,12 @@ class Presence:
         """Go on with what was connected before a start. Its silence begins with us."""
         self._gateways |= known.gateways
         for device, gateway, usual in known.devices:
-            rhythm = self._meet(device, gateway or 0, self._began_at)
+            is_gateway = device in known.gateways
+            rhythm = self._meet(device, device if is_gateway else gateway or 0, self._looked_at)
             rhythm.connected, rhythm.usual = True, usual or UNKNOWN
-            if device in known.gateways:
+            if is_gateway:
                 self._present[device] = 0
-            self._watch(device, rhythm, self._began_at)
+            self._watch(device, rhythm, self._looked_at)
 
     def arrive(self, gateways: dict[int, int]) -> None:
         """Which gateways have a connection now, each with its number."""
@@ -115,52 +119,77 @@ class Presence:
             self._hear_gateways(draft)
 
     def _follow_samples(self, draft: Draft) -> None:
-        now, off, rhythms = draft.now, self.clocks.off, self._rhythms
-        fresh, doubts = self.clocks.is_fresh, self.clocks.doubts
+        now, off, rhythms, doubts = draft.now, self.clocks.off, self._rhythms, self.clocks.doubts
         for device, rows in draft.rows.items():
             time, _, _, _, gateway, _, _, _ = rows[-1]
             # As `is_fresh`, written out: of nearly all reports this is all that there is to do.
-            is_sure = not doubts and -FRESH < now - time - off.get(gateway, 0) < FRESH
-            if not is_sure and not sum([fresh(row[4], row[0], now) for row in rows]):
-                continue
-            rhythm = rhythms.get(device)
-            if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
-                rhythm.at = now
+            if -FRESH < now - time < FRESH and gateway not in off and gateway not in doubts:
+                rhythm = rhythms.get(device)
+                if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
+                    rhythm.at = now
+                else:
+                    self.hear(device, gateway, now)
             else:
-                rhythm = self._hear(device, gateway, now)
-            if rows[-1][1] == SampleKind.HEARTBEAT:  # of a clock that is wrong
-                rhythm.beat(gateway, time)
+                self._follow_doubtful(device, rows, now)
+
+    def _follow_doubtful(self, device: int, rows: Sequence[Row], now: int) -> None:
+        """Clocks that are far off make samples even of heartbeats."""
+        for time, kind, _, _, gateway, _, _, _ in rows:
+            if self.clocks.is_fresh(gateway, time, now, self._witness(device, gateway)):
+                rhythm = self.hear(device, gateway, now)
+                if kind == SampleKind.HEARTBEAT:
+                    rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
 
     def _follow_readings(self, draft: Draft) -> None:
-        now, off, rhythms = draft.now, self.clocks.off, self._rhythms
-        fresh, doubts = self.clocks.is_fresh, self.clocks.doubts
+        now, off, rhythms, doubts = draft.now, self.clocks.off, self._rhythms, self.clocks.doubts
         for kind, device, gateway, time, _, _, _ in draft.readings:
-            is_sure = not doubts and -FRESH < now - time - off.get(gateway, 0) < FRESH
-            if not is_sure and not fresh(gateway, time, now):
+            if kind >= ReadingKind.HEARD:  # of a sample, which has been followed, by its own time
+                continue
+            at = time + off.get(gateway, 0)
+            is_sure = -FRESH < now - at < FRESH and gateway not in doubts
+            if not (is_sure or self.clocks.is_fresh(gateway, time, now, self._witness(device, gateway))):
                 continue
             rhythm = rhythms.get(device)
             if rhythm is None and kind == ReadingKind.DFU:
-                self._hear_in_dfu(device, gateway, now)
+                if len(self._in_dfu) < _STRANGERS:  # perhaps of somebody whom the database knows (report-46)
+                    self._in_dfu[device] = gateway
                 continue
-            if rhythm is None or rhythm.gateway != gateway or not rhythm.connected:
-                rhythm = self._hear(device, gateway, now)
-            rhythm.at = now
+            if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
+                rhythm.at = now
+            else:
+                rhythm = self.hear(device, gateway, now)
             if kind == ReadingKind.HEARTBEAT:
-                rhythm.beat(gateway, time)
+                rhythm.beat(gateway, at)
 
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
         """All changes since the last time."""
         if not 0 <= now - self._looked_at < _ASLEEP:
             self._awake_since = now
+        if now < self._looked_at:
+            self._go_back_to(now)
         self._looked_at = now
         changes = []
-        for change in chain(self._returns(now), self._arrivals(now), self._silences(now)):
+        for change in chain(self._arrivals(now), self._returns(now), self._silences(now)):
             self.take_over(change, now)  # before the next is looked for, so nobody changes twice
             changes.append(change)
         outdated = None if self._retention is None else now - self._retention
         news = News(changes, self._learned, self._in_dfu, outdated)
         self._learned, self._in_dfu = {}, {}
         return Presences(self, news, now)
+
+    def hear(self, device: int, gateway: int, now: int) -> Rhythm:
+        """The way for a device that is new, or was away, or has another gateway than before."""
+        rhythm = self._rhythms.get(device)
+        if rhythm is None:
+            rhythm = self._meet(device, gateway, now)
+        if device != gateway and self._by_hearing and device in self._gateways:
+            return rhythm  # others hear its radio, which does not say that it reaches us
+        if rhythm.gateway != gateway:
+            self._move(device, rhythm.gateway, gateway)
+        rhythm.hear(gateway, now)
+        if not rhythm.connected or (device == gateway and device not in self._present):
+            self._back.add(device)
+        return rhythm
 
     # What is written
 
@@ -187,10 +216,17 @@ class Presence:
 
     def _hear_gateways(self, draft: Draft) -> None:
         """Whoever brings a report that is fresh is there."""
-        gateways = set(draft.gateways)
-        self._gateways |= gateways
-        for gateway in gateways - self.clocks.doubts.keys():
-            self._hear(gateway, gateway, draft.now)
+        now, off = draft.now, self.clocks.off
+        samples = ((row[4], row[0]) for rows in draft.rows.values() for row in rows)
+        readings = ((each[2], each[3]) for each in draft.readings if each[0] < ReadingKind.HEARD)
+        fresh = {
+            gateway
+            for gateway, time in chain(samples, readings)
+            if -FRESH < now - time - off.get(gateway, 0) < FRESH
+        }
+        self._gateways.update(draft.gateways)
+        for gateway in fresh:
+            self.hear(gateway, gateway, now)
 
     def _arrivals(self, now: int) -> Iterator[Change]:
         if self._arrived is None:
@@ -198,7 +234,7 @@ class Presence:
         arrived, self._arrived = self._arrived, None
         came = [gateway for gateway in arrived if gateway not in self._present]
         gone = [gateway for gateway in self._present if gateway not in arrived]
-        if now - self._began_at < _GRACE:
+        if now - self._awake_since < _GRACE:
             gone = [gateway for gateway in gone if self._present[gateway]]
         self._gateways.update(came)
         self._present = {each: self._present[each] for each in self._present if each not in gone} | arrived
@@ -222,6 +258,7 @@ class Presence:
             rhythm = self._rhythms[device]
             if not rhythm.connected or device in self._gateways:
                 continue
+            rhythm.at = max(rhythm.at, self._awake_since)  # before that we could not hear it
             if rhythm.fall_back(self._present, now):
                 self._move(device, gateway, rhythm.gateway)
             else:
@@ -229,24 +266,11 @@ class Presence:
 
     # Devices
 
-    def _hear(self, device: int, gateway: int, now: int) -> Rhythm:
-        """The way for a device that is new, or was away, or has another gateway than before."""
-        rhythm = self._rhythms.get(device)
-        if rhythm is None:
-            rhythm = self._meet(device, gateway, now)
-        elif rhythm.gateway != gateway:
-            self._move(device, rhythm.gateway, gateway)
-        rhythm.hear(gateway, now)
-        if not rhythm.connected:
-            self._back.add(device)
-        return rhythm
-
-    def _hear_in_dfu(self, device: int, gateway: int, now: int) -> None:
-        """Somebody whom we do not know by this address advertises in DFU mode (report-46, report-47)."""
-        if device - 1 in self._rhythms:
-            self._hear(device - 1, gateway, now)
-        elif len(self._in_dfu) < _STRANGERS:
-            self._in_dfu[device] = gateway
+    def _witness(self, device: int, gateway: int) -> int:
+        """Who tells the time of a gateway, if others could as well."""
+        behind = self._behind.get(gateway, set())
+        others = len(behind) - (device in behind) - (gateway in behind)
+        return device if others and device != gateway else 0
 
     def _meet(self, device: int, gateway: int, now: int) -> Rhythm:
         rhythm = self._rhythms[device] = Rhythm(now, gateway, connected=False)
@@ -265,15 +289,14 @@ class Presence:
 
     def _returns(self, now: int) -> Iterator[Change]:
         back, self._back = self._back, set()
-        for device in back:
+        for device in sorted(back, key=lambda each: each not in self._gateways):
             rhythm = self._rhythms.get(device)
-            if rhythm is None or rhythm.connected:
-                continue
-            if device not in self._gateways:
-                yield Change.came(device, now, Cause.HEARD, rhythm.gateway)
-            elif self._by_hearing:
-                self._present[device] = 1
-                yield from self._come(device, now, Cause.HEARD)
+            if device in self._gateways:
+                if self._by_hearing and device not in self._present:
+                    self._present[device] = 1
+                    yield from self._come(device, now, Cause.HEARD)
+            elif rhythm is not None and not rhythm.connected and rhythm.gateway in self._present:
+                yield Change.came(device, now, Cause.HEARD, rhythm.gateway)  # else it comes with its gateway
 
     def _silences(self, now: int) -> Iterator[Change]:
         for slot in sorted(slot for slot in self._wheel if slot * _SLOT <= now):
@@ -281,15 +304,28 @@ class Presence:
                 rhythm = self._rhythms.get(device)
                 if rhythm is None or not rhythm.connected or rhythm.due != slot:
                     continue
-                heard_at = max(rhythm.at, self._awake_since)
-                if now - heard_at < rhythm.patience:
+                if now - max(rhythm.at, self._awake_since) < rhythm.patience:
                     self._learn(device, rhythm)
-                    self._watch(device, rhythm, heard_at)
-                elif device not in self._gateways:
+                    self._watch(device, rhythm, now)
+                elif device in self._gateways:
+                    yield from self._miss(device, now)
+                elif self._is_missed(rhythm.gateway, now):
+                    self._watch(device, rhythm, now)  # it may not be the device that is silent
+                else:
                     yield Change.went(device, now, Cause.SILENT, rhythm.gateway)
-                elif self._by_hearing:
-                    self._present.pop(device, None)
-                    yield from self._go(device, now, Cause.SILENT)
+
+    def _miss(self, gateway: int, now: int) -> Iterator[Change]:
+        """A gateway is not heard any more, which matters only where nobody knows its connection."""
+        if self._by_hearing:
+            self._present.pop(gateway, None)
+            yield from self._go(gateway, now, Cause.SILENT)
+
+    def _is_missed(self, gateway: int, now: int) -> bool:
+        """Whether a gateway should have been heard for a while: then it may go soon, with its devices."""
+        rhythm = self._rhythms.get(gateway)
+        if not self._by_hearing or rhythm is None or gateway not in self._present:
+            return False
+        return 2 * (now - max(rhythm.at, self._awake_since)) > 3 * rhythm.interval
 
     def _learn(self, device: int, rhythm: Rhythm) -> None:
         """Let its rhythm be remembered, if it is another than before."""
@@ -298,7 +334,16 @@ class Presence:
             rhythm.usual = interval
             self._learned[device] = interval
 
-    def _watch(self, device: int, rhythm: Rhythm, heard_at: int) -> None:
-        """Look at a device again when it may be silent."""
-        rhythm.due = (heard_at + rhythm.patience) // _SLOT + 1
+    def _watch(self, device: int, rhythm: Rhythm, now: int) -> None:
+        """Look at a device again when it may be silent, and before that now and then."""
+        silent_at = max(rhythm.at, self._awake_since) + rhythm.patience
+        rhythm.due = min(max(silent_at, now), now + _LOOK) // _SLOT + 1
         self._wheel.setdefault(rhythm.due, []).append(device)
+
+    def _go_back_to(self, now: int) -> None:
+        """Our clock was set back: nobody was heard later than now, and all are looked at again."""
+        self._wheel.clear()
+        for device, rhythm in self._rhythms.items():
+            rhythm.at, rhythm.other_at = min(rhythm.at, now), min(rhythm.other_at, now)
+            if rhythm.connected:
+                self._watch(device, rhythm, now)

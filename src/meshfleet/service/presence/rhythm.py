@@ -45,9 +45,9 @@ class Rhythm(Struct, gc=False):
     other_at: int = 0
     """Through whom else it was heard before, and when."""
     beat_at: int = 0
-    """When its last heartbeat was, by the clock of the gateway."""
+    """When its last heartbeat was."""
     beat_gateway: int = 0
-    """Through whom: others may hear the same heartbeats a little later, and they are not counted."""
+    """Through whom."""
     gaps: int = 0
     """The last ones in milliseconds, the newest in the lowest bits."""
     due: int = 0
@@ -61,15 +61,12 @@ class Rhythm(Struct, gc=False):
         self.at = max(self.at, at)
 
     def beat(self, gateway: int, time: int) -> None:
-        """It sent a heartbeat."""
+        """It sent a heartbeat. Another gateway may hear the same one a little earlier or later."""
         gap = time - self.beat_at
-        if gateway == self.beat_gateway:
-            if 0 < gap <= _WIDEST:
-                self.gaps = (self.gaps << _BITS | gap) & _ALL
-                self.beat_at = time
-            elif gap < -_BACK or gap > _WIDEST:
-                self.beat_at = time
-        elif not self.beat_gateway or gap >= self.patience:
+        if gap < -_BACK or gap > _WIDEST:
+            self.beat_gateway, self.beat_at = gateway, time
+        elif gap > 0 and (gateway == self.beat_gateway or 2 * gap >= self.interval):
+            self.gaps = (self.gaps << _BITS | gap) & _ALL
             self.beat_gateway, self.beat_at = gateway, time
 
     @property

@@ -60,15 +60,21 @@ def write(connection: Connection, changes: Sequence[Change]) -> Result:
         return Result()
     wanted = {change.device for change in changes}
     before = {number: bool(here) for number, here in bulk.pick(connection, _CONNECTED, sorted(wanted))}
-    news = [each for each in changes if before.get(each.device) == (not each.connected)]
+    unknown = wanted - before.keys()
+    news = []
+    for each in changes:
+        if before.get(each.device) == (not each.connected):
+            before[each.device] = each.connected
+            news.append(each)
     if news:
-        bulk.update(connection, device, _CHANGE, [(each.device, each.connected, each.at) for each in news])
+        last = {each.device: (each.device, each.connected, each.at) for each in news}
+        bulk.update(connection, device, _CHANGE, list(last.values()))
     bulk.execute(
         connection,
         _HISTORY,
         [(each.device, each.at, each.connected, str(each.cause), each.gateway) for each in news],
     )
-    return Result(news, wanted - before.keys())
+    return Result(news, unknown)
 
 
 def write_rhythms(connection: Connection, rhythms: Sequence[tuple[int, int]]) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from meshfleet.errors import WireError
+from meshfleet.errors import GatewayOffline, GatewayTimeout, MalformedResponse, WireError
 from meshfleet.service.requests.exchange import Exchange, Fate
-from meshfleet.service.requests.failures import GatewayOffline, GatewayTimeout, MalformedResponse
 from meshfleet.wire import requests, responses
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.topics import RequestTopic, ResponseTopic
@@ -69,8 +68,7 @@ class Asking:
         Raises `GatewayOffline` when it is known that nobody would hear it, `GatewayTimeout` when no answer
         came, and `MalformedResponse` when one came that cannot be read. Who cancels it does not call it back.
         """
-        connected = self._carrier.gateways()
-        if connected is not None and gateway not in connected:
+        if self._carrier.has(gateway) is False:
             raise GatewayOffline(f"gateway {gateway} is not connected")
         topic = RequestTopic(gateway, device, operation, identifier)
         request_id = self._exchange.open(topic.response())

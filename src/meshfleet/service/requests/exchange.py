@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.service.requests.failures import TooManyRequests
+from meshfleet.errors import TooManyRequests
 from meshfleet.wire.ids import RequestId
 
 if TYPE_CHECKING:

@@ -1,0 +1,253 @@
+"""Which samples are acknowledged, to whom, when, and how that is spelt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.service.acks.acks import Acks
+from meshfleet.wire.codes import Operation
+from meshfleet.wire.mqtt.packets import Publish
+from meshfleet.wire.requests import Ack as Asked
+from meshfleet.wire.requests import decode
+from meshfleet.wire.times import to_millis
+from tests.service.acks.ground import ack
+from tests.service.ingest.intake import DAY, MINUTE, NOON, SECOND
+from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, number, prop, report, temperature
+
+if TYPE_CHECKING:
+    from tests.service.acks.ground import Ground
+
+pytestmark = pytest.mark.anyio
+
+OLD = "02005e000009"
+"""A gateway that is too old for acknowledgements."""
+
+
+@pytest.mark.rule("ack-7", "ack-1", "ack-10")
+@pytest.mark.parametrize(
+    ("end", "value", "acked"),
+    [
+        ("measurement/8800", "0866", "ack/8800"),
+        ("measurement/f00d", "00", "ack/f00d"),
+        ("measurement-decoded/temperature", 21.5, "ack-decoded/temperature"),
+        ("measurement-decoded/something-odd", {"a": [1]}, "ack-decoded/something-odd"),
+        ("event/8810", "01", "ack/8810"),
+        ("event-decoded/motion", 1, "ack-decoded/motion"),
+    ],
+)
+async def test_measurements_and_events_are_acknowledged_as_they_came(
+    in_file: Ground, end: str, value: object, acked: str
+) -> None:
+    sample = report(end, NOON + 7, seq=1, value=value)
+    assert await in_file.take(sample) == [ack(acked, NOON + 7)]
+
+
+@pytest.mark.rule("ack-7")
+async def test_no_other_report_is_acknowledged(in_file: Ground) -> None:
+    others = [
+        heartbeat(NOON),
+        link(NOON, -50),
+        dfu(NOON),
+        prop("8100", NOON, "64"),
+        prop("battery-level", NOON, 100),
+        report("property/8800", NOON, seq=1, value="0866"),
+        report("measurement-error/8800", NOON, seq=3, error=8),
+        report("measurement-error/temperature", NOON, seq=3, error=8),
+    ]
+    assert await in_file.take(*others) == []
+    assert in_file.acks.series == {}
+
+
+@pytest.mark.rule("ack-8")
+async def test_only_gateways_that_know_acks_get_any(in_file: Ground) -> None:
+    mine, theirs = temperature(NOON), temperature(NOON, gateway=OLD, device=E)
+    assert await in_file.take(theirs, mine, theirs) == [ack("ack-decoded/temperature", NOON)]
+    assert len(await in_file.intake.samples(E)) == 1
+
+
+@pytest.mark.rule("ack-8")
+async def test_a_gateway_that_has_told_its_version_gets_acks_from_the_next_batch_on(in_file: Ground) -> None:
+    assert await in_file.take(temperature(NOON, gateway=OLD)) == []
+    in_file.intake.ingest.acking.add(number(OLD))
+    told = await in_file.take(temperature(NOON + SECOND, gateway=OLD, seq=2))
+    assert told == [ack("ack-decoded/temperature", NOON + SECOND, gateway=OLD)]
+
+
+@pytest.mark.rule("ack-10", "ack-2")
+@pytest.mark.parametrize(
+    ("spelt", "millis"),
+    [
+        ("2023-11-15T12:00:00Z", 0),
+        ("2023-11-15T12:00:00", 0),
+        ("2023-11-15T12:00:00.0009Z", 0),
+        ("2023-11-15T12:00:00.999999Z", 999),
+        ("2023-11-15T12:00:00.1Z", 100),
+        ("2023-11-15T14:00:00.250+02:00", 250),
+        ("20231115T120000.5Z", 500),
+    ],
+)
+async def test_the_time_of_an_ack_is_cut_to_milliseconds_and_spelt_as_ours(
+    in_file: Ground, spelt: str, millis: int
+) -> None:
+    topic = f"mt/gateway/{A}/device/{D}/measurement/8800"
+    payload = f'{{"time":"{spelt}","seq":"3","value":"0866"}}'.encode()
+    assert await in_file.take(Publish(topic, payload, 1)) == [ack("ack/8800", NOON + millis)]
+    (stored,) = await in_file.intake.samples()
+    assert stored.time == NOON + millis
+
+
+@pytest.mark.rule("ack-2", "ack-3")
+async def test_what_is_sent_is_an_ack_as_gateways_read_it(in_file: Ground) -> None:
+    await in_file.take(temperature(NOON + 7))
+    (sent,) = in_file.post.sent
+    assert sent.payload == b'{"time":"2023-11-15T12:00:00.007Z","type":0}'
+    read = decode(Operation.ACK_DECODED, sent.payload)
+    assert isinstance(read, Asked)
+    assert (to_millis(read.time), read.type) == (NOON + 7, 0)
+
+
+async def test_below_a_prefix_acks_go_there_too(in_file: Ground) -> None:
+    in_file.intake.ingest.lead(Acks(in_file.post, prefix="site/7", now=NOON))
+    await in_file.take(temperature(NOON))
+    assert [each.topic for each in in_file.post.sent] == [
+        f"{front}mt/gateway/{A}/request/{D}/ack-decoded/temperature" for front in ("", "site/7/")
+    ]
+
+
+# --- After the commit ---
+
+
+@pytest.mark.rule("ack-9")
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_nothing_is_acknowledged_while_the_database_fails(ground: Ground, failures: int) -> None:
+    ground.intake.store.failures = failures
+    for _ in range(failures):
+        with pytest.raises(DatabaseUnavailable):
+            await ground.take(temperature(NOON))
+        assert ground.post.sent == []
+        assert ground.acks.series == {}
+    assert await ground.take(temperature(NOON)) == [ack("ack-decoded/temperature", NOON)]
+    assert len(await ground.intake.samples()) == 1
+
+
+@pytest.mark.rule("ack-9")
+async def test_whoever_hears_an_ack_finds_the_sample(ground: Ground) -> None:
+    """At the moment that it is sent, another connection to the database has it."""
+    found: list[int] = []
+
+    class Looking:
+        def send(self, messages: object) -> None:  # noqa: ARG002 # only when matters
+            query = "SELECT count(*) FROM sample_journal" if ground.intake.database.is_sqlite else COUNTED
+            found.extend(
+                ground.intake.database.read_now(
+                    lambda connection: connection.exec_driver_sql(query).scalars().all()
+                )
+            )
+
+        def listen(self, *_: object) -> None: ...
+
+        def gateways(self) -> None: ...
+
+    ground.intake.ingest.lead(Acks(Looking(), prefix="", now=NOON))
+    await ground.take(temperature(NOON))
+    assert found == [1]
+
+
+COUNTED = "SELECT count(*) FROM sample"
+
+
+@pytest.mark.rule("ack-9")
+async def test_a_report_that_the_database_refuses_is_not_acknowledged_and_others_are(ground: Ground) -> None:
+    ground.intake.store.refuses = lambda row: row[5] == 13.0
+    told = await ground.take(
+        temperature(NOON, seq=1), temperature(NOON + 1, 13.0, seq=2), temperature(NOON + 2, seq=3)
+    )
+    assert {each.time[-4:] for each in told} == {"000Z", "002Z"}
+    assert len(await ground.intake.samples()) == 2
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b'{"time":"2023-11-15T12:00:00.000Z","value":"0866"}',
+        b'{"time":"2023-11-15T12:00:00.000Z","seq":256,"value":"0866"}',
+        b'{"time":"2023-11-15T12:00:00.000Z","seq":1,"value":"086"}',
+        b'{"time":"0001-01-01T00:00:00.000+14:00","seq":1,"value":"0866"}',
+        b'{"time":"9999-12-31T23:59:59.999-14:00","seq":1,"value":"0866"}',
+    ],
+)
+@pytest.mark.parametrize("end", ["measurement/8800", "event/8800"])
+async def test_what_is_rejected_is_not_acknowledged(in_file: Ground, end: str, payload: bytes) -> None:
+    assert await in_file.take(Publish(f"mt/gateway/{A}/device/{D}/{end}", payload, 1)) == []
+    assert len(in_file.intake.rejects()) == 1
+    assert in_file.acks.series == {}
+
+
+# --- More than once ---
+
+
+async def test_a_sample_that_comes_again_is_acknowledged_again_and_stored_once(ground: Ground) -> None:
+    sample, acked = temperature(NOON), ack("ack-decoded/temperature", NOON)
+    assert await ground.take(sample, sample) == [acked, acked]
+    assert await ground.take(sample) == [acked]
+    assert len(await ground.intake.samples()) == 1
+    assert ground.series.holes is None
+
+
+async def test_a_sample_through_two_gateways_is_acknowledged_to_both_and_stored_once(ground: Ground) -> None:
+    raw, decoded = report("measurement/8800", NOON, seq=1, value="0866"), temperature(NOON, gateway=B)
+    assert await ground.take(raw, decoded) == [
+        ack("ack/8800", NOON),
+        ack("ack-decoded/temperature", NOON, gateway=B),
+    ]
+    assert len(await ground.intake.samples()) == 1
+    assert len(ground.acks.series) == 1
+
+
+async def test_two_gateways_that_bring_a_series_in_turn_make_no_holes(in_file: Ground) -> None:
+    told = [await in_file.tell(each, gateway=(A, B)[each % 2]) for each in range(20)]
+    assert told == [[0]] * 20
+    assert (in_file.holes, in_file.complete) == ([], 19)
+
+
+# --- Clocks ---
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2023-10-15T11:59:59.999Z",
+        "2023-11-15T12:20:00.000Z",
+        "1970-01-01T00:00:00.000Z",
+        "1969-12-31T23:59:59.999Z",
+        "0001-01-01T00:00:00.000Z",
+        "9999-12-31T23:59:59.999Z",
+    ],
+)
+async def test_a_sample_whose_clock_is_not_believed_is_acknowledged_and_tells_nothing_of_the_series(
+    ground: Ground, time: str
+) -> None:
+    payload = f'{{"time":"{time}","seq":77,"value":1.5}}'.encode()
+    stray = Publish(temperature(NOON).topic, payload, 1)
+    acked = ack("ack-decoded/temperature", NOON)._replace(time=time)
+    assert await ground.take(stray) == [acked]
+    assert ground.acks.series == {}
+    assert len(await ground.intake.samples()) == 1
+    assert await ground.tell(0, 1) == [0, 0]
+    assert await ground.take(stray) == [acked]
+    assert await ground.tell(2) == [0]
+    assert (ground.holes, ground.complete) == ([], 2)
+
+
+async def test_a_sample_that_is_not_believed_fills_no_hole(ground: Ground) -> None:
+    """It is stored, but nobody knows when it was made."""
+    await ground.tell(0, 2)
+    ground.intake.now = NOON + 30 * DAY + 90 * SECOND  # too late for the sample in between
+    await ground.take(temperature(NOON + MINUTE, seq=1))
+    await ground.look()
+    assert ground.holes == [(0, 2)]

@@ -1,0 +1,160 @@
+"""A conversation over a WebSocket: what a client may say, and what comes of what it may not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.node import NODE
+from tests.service.ingest.messages import A, D, E, temperature
+
+if TYPE_CHECKING:
+    from tests.service.live.stage import Stage
+
+PROGRAM = """
+const [url, token, device] = process.argv.slice(1);
+const socket = new WebSocket(url);
+socket.onopen = () => {
+  socket.send(JSON.stringify({token}));
+  socket.send(JSON.stringify({subscribe: {Types: ["device"], Ids: [device]}, lastEventId: ""}));
+};
+socket.onmessage = ({data}) => console.log(data);
+socket.onclose = ({code, reason}) => console.log(JSON.stringify({code, reason}));
+"""
+
+
+@pytest.mark.rule("rest-151", "rest-152", "rest-153")
+def test_subscriptions_add_up_and_can_be_taken_away_one_by_one(stage: Stage) -> None:
+    now = stage.clock()
+    with stage.talk() as talk:
+        talk.subscribe(Types=["report"], Ids=[f"bmac-{D}"])
+        talk.subscribe(TYPES=["report"], ids=[f"bmac-{E}"])
+        stage.take(temperature(now, 1), temperature(now, 2, device=E))
+        assert {talk.next()["data"]["value"] for _ in range(2)} == {1, 2}
+        talk.say(unsubscribe={"ids": [f"bmac-{D}"], "types": ["report"]})
+        talk.subscribe(Types=["job"])  # what was said before is done when this is answered
+        stage.take(temperature(now + 1, 3), temperature(now + 1, 4, device=E))
+        assert talk.next()["data"]["value"] == 4
+
+
+def test_an_event_comes_once_however_many_subscriptions_want_it(stage: Stage) -> None:
+    with stage.talk() as talk:
+        talk.subscribe(Types=["report"])
+        talk.subscribe(Types=["report"], Gateway=[A])
+        stage.take(temperature(stage.clock(), 1))
+        stage.take(temperature(stage.clock() + 1, 2))
+        assert [talk.next()["data"]["value"] for _ in range(2)] == [1, 2]
+
+
+def test_a_filter_without_values_chooses_nothing(stage: Stage) -> None:
+    with stage.talk() as talk:
+        talk.subscribe(Types=["report"], Ids=[])
+        stage.take(temperature(stage.clock(), 1))
+        talk.subscribe(Types=["report"])
+        stage.take(temperature(stage.clock() + 1, 2))
+        assert talk.next()["data"]["value"] == 2
+
+
+@pytest.mark.rule("rest-151")
+def test_the_web_socket_of_node_hears_what_happens(stage: Stage) -> None:
+    device = stage.new_device()
+    url = f"ws{stage.url.removeprefix('http')}/api/v1/live"
+    command = [str(NODE), "--experimental-websocket", "-e", PROGRAM, url, stage.key, device]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert json.loads(program.stdout.readline())["type"] == "resync"
+        stage.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": "Kuno"})
+        event = json.loads(program.stdout.readline())
+        program.kill()
+    assert (event["type"], event["data"]["friendlyName"]) == ("device", "Kuno")
+
+
+@pytest.mark.rule("rest-152")
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        (["garbage"], 4400),
+        ([""], 4400),
+        (["[]"], 4400),
+        (["{}"], 4400),
+        (["[" * 50_000], 4400),
+        ([b"\x00\x01"], 4400),
+        (['{"token": 7}'], 4400),
+        (['{"token": "a", "subscribe": {}}'], 4400),
+        (['{"tokken": "a"}'], 4400),
+        (['{"subscribe": {}}'], 4401),
+        (['{"token": ""}'], 4401),
+        (['{"token": "garbage"}'], 4401),
+        (['{"token": "' + "x" * 60_000 + '"}'], 4401),
+        (['{"token": "é\\u0000"}'], 4401),
+    ],
+    ids=str,
+)
+def test_who_does_not_begin_with_a_token_is_told_why_and_shown_out(
+    stage: Stage, frames: list[str | bytes], code: int
+) -> None:
+    with stage.call_up() as talk:
+        for frame in frames:
+            talk.connection.send(frame)
+        ended, last = talk.end()
+    assert (ended, set(last["error"])) == (code, {"code", "detail", "errors"})
+
+
+@pytest.mark.rule("rest-152", "rest-153")
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        ({"subscribe": {"Typez": ["report"]}}, "Typez"),
+        ({"subscribe": {"Types": ["nonsense"]}}, "Types"),
+        ({"subscribe": {"Types": ["report"], "types": ["report"]}}, "Types"),
+        ({"subscribe": {"Ids": ["c0ffee"]}}, "Ids"),
+        ({"subscribe": {"Ids": f"bmac-{D}"}}, "subscribe[...]"),
+        ({"subscribe": {"Ids": [f"bmac-{n:012x}" for n in range(1001)]}}, "Ids"),
+        ({"subscribe": []}, "subscribe"),
+        ({"unsubscribe": {"Types": ["report"]}}, "unsubscribe"),
+        ({"unsubscribe": {}, "lastEventId": "x"}, "lastEventId"),
+        ({"subscribe": {}, "lastEventId": 7}, "lastEventId"),
+        ({"shout": {}}, "shout"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_wrong_frame_is_refused_by_what_is_wrong_with_it(
+    stage: Stage, frame: dict[str, Any], field: str
+) -> None:
+    with stage.talk() as talk:
+        talk.say(**frame)
+        code, last = talk.end()
+    assert (code, [each["field"] for each in last["error"]["errors"]]) == (4400, [field])
+
+
+def test_a_token_in_the_address_is_refused(stage: Stage) -> None:
+    with stage.call_up(f"/api/v1/live?token={stage.key}") as talk:
+        code, last = talk.end()
+    assert code == 4400
+    assert stage.key not in str(last)
+
+
+def test_ten_thousand_subscriptions_are_too_many(stage: Stage) -> None:
+    with stage.talk() as talk:
+        talk.connection.send(json.dumps({"subscribe": {"Ids": [f"bmac-{0:012x}"]}}))
+        for number in range(1, 10_000):
+            try:
+                talk.say(subscribe={"Ids": [f"bmac-{number:012x}"]})
+            except OSError:
+                break
+            except Exception:  # noqa: BLE001 # as the library sees it: the connection is closed
+                break
+        assert talk.end() == (4429, talk_error())
+
+
+def talk_error() -> dict[str, Any]:
+    return {
+        "error": {
+            "code": "too-many-subscriptions",
+            "detail": "there are 100 subscriptions here already",
+            "errors": [],
+        }
+    }

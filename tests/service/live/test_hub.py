@@ -1,0 +1,193 @@
+"""The hub by itself: what it keeps for whom, and that nobody waits for anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame
+from websockets.protocol import State
+from websockets.uri import parse_uri
+
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.ingest.draft import Draft
+from meshfleet.service.live.devices import Devices
+from meshfleet.service.live.event import framed
+from meshfleet.service.live.hub import Hub
+from meshfleet.service.live.listener import Listener
+from meshfleet.service.live.reports import Reports
+from meshfleet.service.live.ring import Coverage
+from meshfleet.service.live.want import Interest, Want
+from meshfleet.wire.rest import Role
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+
+pytestmark = pytest.mark.anyio
+
+REPORTS = Want(types=frozenset({"report"}))
+MIB = 1 << 20
+
+
+def _listener(hub: Hub, want: Want) -> Listener:
+    listener = Listener(
+        lambda event: event.body + b"\n", Actor(name="a", role=Role.VIEWER, kind="user"), "token"
+    )
+    hub.join(listener)
+    hub.subscribe(listener, want)
+    return listener
+
+
+async def _next(listener: Listener) -> list[Any]:
+    async with asyncio.timeout(30):
+        taken = await listener.take()
+    assert taken is not None
+    return [json.loads(line) for line in taken.splitlines()]
+
+
+async def test_while_nobody_listens_nothing_is_made_of_what_is_published() -> None:
+    hub = Hub(lambda: 0)
+    hub.publish("report", object())  # which nobody could spell
+    assert not hub.published
+
+
+async def test_while_nobody_wants_reports_a_draft_is_not_even_looked_at(sqlite_database: Database) -> None:
+    hub = Hub(lambda: 0)
+    reports = Reports(hub, Devices(hub, sqlite_database))
+    _listener(hub, Want(types=frozenset({"device"})))
+    draft = Draft(0)
+    draft.rows = None  # type: ignore[assignment] # whoever looks fails
+    draft.readings = None  # type: ignore[assignment] # the same
+    reports.follow(draft)
+    hub.publish("device", {})
+    await asyncio.sleep(0)
+    assert not hub.published["report"]
+    sqlite_database.close()
+
+
+async def test_a_listener_for_one_device_makes_nobody_build_the_events_of_others(
+    sqlite_database: Database,
+) -> None:
+    hub = Hub(lambda: 0)
+    reports = Reports(hub, Devices(hub, sqlite_database))
+    listener = _listener(hub, Want(types=frozenset({"report"}), devices=frozenset({7})))
+    draft = Draft(0)
+    draft.rows = {device: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] for device in range(1000)}
+    draft.seen = ["measurement"] * 1000
+    reports.follow(draft)
+    (only,) = await _next(listener)
+    assert (only["data"]["device"], hub.published["report"]) == ("bmac-000000000007", 1)
+    sqlite_database.close()
+
+
+@pytest.mark.rule("rest-156")
+async def test_who_does_not_keep_up_gets_one_resync_for_all_that_was_waiting_and_others_miss_nothing() -> (
+    None
+):
+    hub = Hub(lambda: 0)
+    slow, quick = _listener(hub, REPORTS), _listener(hub, REPORTS)
+    heard = []
+    for number in range(20):
+        hub.publish("report", {"number": number, "filling": "x" * MIB})
+        heard += await _next(quick)
+    assert [event["data"]["number"] for event in heard] == list(range(20))
+    first, *others = await _next(slow)
+    assert first["type"] == "resync"
+    assert all(event["type"] == "report" for event in others)
+    hub.publish("report", {"number": 20})
+    for _ in range(20):
+        others += await _next(slow)
+        if others[-1]["data"]["number"] == 20:
+            break
+    numbers = [event["data"]["number"] for event in others]
+    assert numbers == list(range(numbers[0], 21)), "behind the resync there is another hole"
+
+
+@pytest.mark.rule("rest-156")
+async def test_if_there_are_more_reports_than_can_be_told_listeners_are_told_that(
+    sqlite_database: Database,
+) -> None:
+    hub = Hub(lambda: 0)
+    reports = Reports(hub, Devices(hub, sqlite_database))
+    listener, other = _listener(hub, REPORTS), _listener(hub, Want(types=frozenset({"device"})))
+    for _ in range(11):
+        draft = Draft(0)
+        draft.rows = {1: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] * 1000}
+        draft.seen = ["measurement"] * 1000
+        reports.follow(draft)
+    assert (await _next(listener))[0]["type"] == "resync"
+    hub.publish("device", {})
+    assert [event["type"] for event in await _next(other)] == ["device"]
+    sqlite_database.close()
+
+
+async def test_events_of_one_moment_come_together_and_in_their_order() -> None:
+    hub = Hub(lambda: 0)
+    listener = _listener(hub, REPORTS)
+    for number in range(100):
+        hub.publish("report", {"number": number})
+    assert [event["data"]["number"] for event in await _next(listener)] == list(range(100))
+
+
+async def test_who_comes_while_events_are_on_their_way_gets_none_of_them() -> None:
+    hub = Hub(lambda: 0)
+    early = _listener(hub, REPORTS)
+    hub.publish("report", {"number": 1})
+    late = _listener(hub, REPORTS)
+    hub.publish("report", {"number": 2})
+    assert [event["data"]["number"] for event in await _next(late)] == [2]
+    assert [event["data"]["number"] for event in await _next(early)] == [1, 2]
+
+
+@pytest.mark.rule("rest-149")
+async def test_what_is_wanted_goes_on_to_be_kept_for_a_while_after_its_listener_left() -> None:
+    hub = Hub(lambda: 0)
+    listener = _listener(hub, REPORTS)
+    hub.publish("report", {"number": 1})
+    (first,) = await _next(listener)
+    hub.leave(listener)
+    hub.publish("report", {"number": 2})
+    again = Listener(listener.form, listener.actor, "token")
+    hub.join(again)
+    hub.subscribe(again, REPORTS, first["id"])
+    assert [event["data"]["number"] for event in await _next(again)] == [2]
+
+
+def test_two_minutes_after_its_last_listener_nothing_is_wanted_any_more() -> None:
+    interest = Interest("report")
+    coverage = Coverage([interest])
+    coverage.begin(REPORTS, 5)
+    coverage.end(REPORTS, now=1000.0)
+    coverage.age(1119.0)
+    assert interest
+    assert coverage.reaches(REPORTS, 5)
+    assert not coverage.reaches(REPORTS, 4)
+    coverage.age(1121.0)
+    assert not interest
+    assert not coverage
+    assert not coverage.reaches(REPORTS, 5)
+
+
+def test_of_those_who_left_only_so_much_is_remembered() -> None:
+    interest = Interest("report")
+    coverage = Coverage([interest])
+    wants = [Want(devices=frozenset(range(start, start + 1000))) for start in range(0, 100_000, 1000)]
+    for number, want in enumerate(wants):
+        coverage.begin(want, 0)
+        coverage.end(want, now=float(number))
+    coverage.age(100.0)
+    assert len(interest.devices) == 20_000
+    assert coverage.reaches(wants[-1], 0)
+    assert not coverage.reaches(wants[0], 0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 65_535, 65_536, 70_000])
+def test_a_frame_is_what_the_library_reads(length: int) -> None:
+    client = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN, max_size=None)
+    client.receive_data(framed(b"x" * length))
+    (frame,) = client.events_received()
+    assert isinstance(frame, Frame)
+    assert bytes(frame.data) == b"x" * length

@@ -1,0 +1,217 @@
+"""Clocks of gateways that are wrong: hours off, jumping, drifting; measured, or learned from reports."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshfleet.service.presence.clocks import Clocks
+from tests.service.ingest.messages import A, B, D, E, heartbeat, number, temperature
+from tests.service.presence.scene import HOUR, MINUTE, NOON, SECOND, Pulse, Scene, brief
+
+G = number(A)
+W = "c0ffee0000c1"
+"""A device with a clock of its own."""
+
+OFFS = [-400 * 86400, -30 * 3600, -7200, -61, 61, 599, 601, 5 * 3600, 400 * 86400]
+"""Seconds that a clock may be ahead."""
+
+
+# --- Clocks alone ---
+
+
+@pytest.mark.rule("report-48")
+@pytest.mark.parametrize("off", OFFS)
+def test_a_measured_clock_is_corrected(off: int) -> None:
+    clocks = Clocks()
+    clocks.measure(G, NOON - 400, NOON + 600, NOON + 100 + off * SECOND)
+    theirs = NOON + off * SECOND
+    assert clocks.off == {G: -off * SECOND}
+    for age, fresh in [(0, True), (MINUTE - 1, True), (MINUTE, False), (1 - MINUTE, True), (-MINUTE, False)]:
+        assert clocks.is_fresh(G, theirs - age, NOON) is fresh
+
+
+def test_a_clock_that_is_nearly_right_is_left_alone() -> None:
+    clocks = Clocks()
+    clocks.measure(G, NOON, NOON, NOON + 5 * SECOND)
+    assert clocks.off == {}
+    clocks.measure(G, NOON, NOON, NOON - 5 * SECOND - 1)
+    assert clocks.off == {G: 5 * SECOND + 1}
+    clocks.measure(G, NOON, NOON, NOON + 1)
+    assert clocks.off == {}
+
+
+def test_each_gateway_has_a_clock_of_its_own() -> None:
+    clocks = Clocks()
+    clocks.measure(G, NOON, NOON, NOON - HOUR)
+    assert not clocks.is_fresh(number(B), NOON - HOUR, NOON)
+    assert clocks.is_fresh(G, NOON - HOUR, NOON)
+    assert clocks.doubtful() == {number(B)}
+
+
+def test_a_gateway_is_in_doubt_until_something_of_it_is_fresh_or_it_is_measured() -> None:
+    clocks = Clocks()
+    assert clocks.doubtful() == frozenset()
+    clocks.is_fresh(G, NOON - HOUR, NOON)
+    assert clocks.doubtful() == {G}
+    clocks.is_fresh(G, NOON, NOON)
+    assert clocks.doubtful() == frozenset()
+    clocks.is_fresh(G, NOON + HOUR, NOON)
+    clocks.measure(G, NOON, NOON, NOON)
+    assert clocks.doubtful() == frozenset()
+
+
+@pytest.mark.rule("report-48")
+def test_a_minute_in_which_all_agree_makes_it_the_clock() -> None:
+    clocks = Clocks()
+    for second in range(0, 60, 5):
+        now = NOON + second * SECOND
+        assert not clocks.is_fresh(G, now - HOUR - second % 20 * SECOND, now)
+        assert clocks.off == {}
+    assert not clocks.is_fresh(G, NOON + MINUTE - HOUR - 3 * SECOND, NOON + MINUTE)
+    assert clocks.off == {G: HOUR}
+    assert clocks.is_fresh(G, NOON + MINUTE - HOUR, NOON + MINUTE)
+
+
+@pytest.mark.rule("report-49")
+@given(ages=st.lists(st.integers(MINUTE, 10 * HOUR), min_size=2, max_size=30), gap=st.integers(20, 59))
+def test_a_fresh_report_in_every_minute_proves_the_clock(ages: list[int], gap: int) -> None:
+    clocks = Clocks()
+    now = NOON
+    for age in ages:
+        now += gap * SECOND
+        assert clocks.is_fresh(G, now, now)
+        assert not clocks.is_fresh(G, now - age, now)
+        assert not clocks.is_fresh(G, now + gap * SECOND // 2 - age, now + gap * SECOND // 2)
+    assert clocks.off == {}
+
+
+@pytest.mark.rule("report-48")
+def test_one_of_several_devices_is_not_believed_alone_for_half_an_hour() -> None:
+    clocks = Clocks()
+    for minute in range(30):
+        assert not clocks.is_fresh(G, NOON + (minute - 60) * MINUTE, NOON + minute * MINUTE, 7)
+    assert clocks.off == {}
+    clocks.is_fresh(G, NOON - 30 * MINUTE, NOON + 30 * MINUTE, 7)
+    assert clocks.off == {G: HOUR}
+
+
+@pytest.mark.rule("report-48")
+@pytest.mark.parametrize("second", [8, 0], ids=["another device", "the gateway itself"])
+def test_two_of_them_are(second: int) -> None:
+    clocks = Clocks()
+    for now, witness in [(NOON, 7), (NOON + 30 * SECOND, second), (NOON + MINUTE, 7)]:
+        assert clocks.off == {}
+        clocks.is_fresh(G, now - HOUR, now, witness)
+    assert clocks.off == {G: HOUR}
+
+
+# --- What becomes of devices ---
+
+
+@pytest.mark.rule("report-48", "rest-51")
+@pytest.mark.parametrize("off", OFFS)
+@pytest.mark.parametrize("by_hearing", [True, False], ids=["another broker", "embedded"])
+def test_behind_a_clock_that_is_off_devices_are_connected_within_two_minutes(
+    off: int,
+    by_hearing: bool,  # noqa: FBT001 # a parameter
+) -> None:
+    scene = Scene(*([] if by_hearing else [A]), by_hearing=by_hearing)
+    pulses = Pulse(D, off=off), Pulse(E, off=off), Pulse(A, off=off)
+    scene.go_on(180, *pulses)
+    assert scene.has(D)
+    assert scene.has(E)
+    before = len(scene.changes)
+    assert scene.go_on(1200, *pulses) == []
+    assert scene.interval(D) == MINUTE, "heartbeats of a wrong clock count as well"
+    gone = brief(scene.go_on(200, *pulses[1:]))
+    assert gone == [(D, False, "silent")]
+    assert len(scene.changes) == before + 1
+
+
+@pytest.mark.rule("report-48")
+@pytest.mark.parametrize("off", OFFS)
+def test_behind_a_clock_that_is_measured_devices_are_connected_at_once(off: int) -> None:
+    scene = Scene(A)
+    scene.clocks.measure(G, NOON, NOON, NOON + off * SECOND)
+    assert brief(scene.see(temperature(NOON + off * SECOND))) == [(D, True, "heard")]
+    scene = Scene(A)
+    scene.clocks.measure(G, NOON, NOON, NOON + off * SECOND)
+    assert brief(scene.see(heartbeat(NOON + off * SECOND))) == [(D, True, "heard")]
+    assert scene.see(heartbeat(NOON + off * SECOND - HOUR, device=E)) == []
+
+
+@pytest.mark.rule("report-48", "report-49", "rest-51")
+@settings(max_examples=40)
+@given(jumps=st.lists(st.tuples(st.sampled_from([*OFFS, 0]), st.integers(180, 400)), max_size=5))
+@pytest.mark.parametrize("by_hearing", [True, False], ids=["another broker", "embedded"])
+def test_nobody_flips_because_a_clock_was_set(
+    by_hearing: bool,  # noqa: FBT001 # a parameter
+    jumps: list[tuple[int, int]],
+) -> None:
+    """However it jumps, and though the gateway never answers what its clock says."""
+    scene = Scene(*([] if by_hearing else [A]), by_hearing=by_hearing)
+    scene.go_on(600, Pulse(D, 30), Pulse(E, 60), Pulse(A, 60))
+    scene.changes.clear()
+    for off, seconds in jumps:
+        scene.go_on(seconds, Pulse(D, 30, off=off), Pulse(E, 60, off=off), Pulse(A, 60, off=off))
+    assert scene.changes == []
+
+
+@pytest.mark.rule("report-48", "rest-51")
+@pytest.mark.parametrize("drift", [-30, -3, 3, 30])
+def test_nobody_flips_because_a_clock_drifts(drift: int) -> None:
+    """By so many seconds in ten minutes."""
+    scene = Scene(A)
+    scene.go_on(600, Pulse(D), Pulse(E), Pulse(A))
+    scene.changes.clear()
+    for turn in range(100):
+        off = turn * drift
+        scene.go_on(600, Pulse(D, off=off), Pulse(E, off=off), Pulse(A, off=off))
+    assert scene.changes == []
+    assert abs(scene.clocks.off.get(G, 0) + 100 * drift * SECOND) <= 61 * SECOND
+
+
+@pytest.mark.rule("report-48", "rest-51")
+@pytest.mark.parametrize("quiet", [60, 600, 1200], ids=["a minute", "ten minutes", "twenty minutes"])
+def test_a_device_with_a_wrong_clock_does_not_disturb_the_others(quiet: int) -> None:
+    """It speaks often, and the others, whose clock is right, only now and then."""
+    scene = Scene(A)
+    scene.see(heartbeat(NOON), heartbeat(NOON, device=E))
+    scene.changes.clear()
+    pulses = Pulse(D, quiet), Pulse(E, quiet), Pulse(W, 5, off=-3600)
+    scene.go_on(12_000, *pulses)
+    assert scene.changes == []
+    assert scene.clocks.off == {}
+    assert not scene.has(W)
+
+
+@pytest.mark.rule("report-48")
+def test_the_only_device_behind_a_gateway_tells_the_time_there() -> None:
+    scene = Scene(A)
+    scene.go_on(600, Pulse(D))
+    scene.changes.clear()
+    assert scene.go_on(1200, Pulse(D, off=7200)) == []
+    assert scene.has(D)
+
+
+def test_a_gateway_of_which_nothing_is_right_slows_nobody_down_nor_is_anybody_else_doubted() -> None:
+    scene = Scene(A, B)
+    scene.go_on(300, Pulse(D), Pulse(E, gateway=B))
+    scene.changes.clear()
+    for age in range(2, 100):
+        scene.take(temperature(scene.now - age * MINUTE, gateway=B, device=W))
+        scene.go_on(30, Pulse(D), Pulse(E, gateway=B))
+        assert number(A) not in scene.clocks.doubtful()
+    assert scene.changes == []
+
+
+@pytest.mark.rule("rest-52")
+def test_the_rhythm_survives_a_change_to_a_gateway_whose_clock_is_hours_behind() -> None:
+    scene = Scene(A, B)
+    scene.clocks.measure(number(B), NOON, NOON, NOON - 5 * HOUR)
+    scene.see(heartbeat(NOON))
+    scene.go_on(600, Pulse(D))
+    assert scene.go_on(4000, Pulse(D, 120, gateway=B, off=-5 * 3600)) == []
+    assert scene.interval(D) == 2 * MINUTE
