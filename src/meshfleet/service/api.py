@@ -110,7 +110,7 @@ class Api:
             figures=figures,
             now=now,
         )
-        self.live = Live(database, gatekeeper, now)
+        self.live = Live(database, gatekeeper, self.traffic, now)
         figures.show(LiveFigures(self.live.hub))
         shared = {
             "broker": settings.broker,

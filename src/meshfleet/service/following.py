@@ -59,6 +59,7 @@ class Following:
             retention=None if kept is None else kept * 1000,
             now=now,
         )
+        self._presence.audience = api.live.devices
         self._acks = Acks(carrier, prefix=settings.topic_prefix, now=now)
         asking = Asking(carrier, Topics(settings.topic_prefix), clock.now)
         self._versions = Versions(

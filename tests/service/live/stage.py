@@ -206,7 +206,8 @@ def staged(database: Database) -> Iterator[Stage]:
         api = Api(database, Settings(), samples, now=clock)
         with _serving(api, listener) as loop:
             ingest = Ingest(database, samples, prefix="", guests=None, now=clock)
-            ingest.lead(api.live.reports)
+            for follower in (api.live.reports, api.traffic):
+                ingest.lead(follower)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             stage = Stage(url, database, samples, clock, api, ingest, loop)
             try:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.live.devices import GatewayNews
 from meshfleet.wire.ids import Mac, mac_number
 from tests.service.ingest.messages import A, B, D, E, P, dfu, heartbeat, link, report, spelt, temperature
 
@@ -152,11 +151,11 @@ def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go
     stage.admin.post("/api/v1/gateways", json={"mac": A})
     stage.settle(*(heartbeat(stage.clock(), device=f"c0ffee00{each:04x}") for each in range(50)))
     with stage.stream(Types="gateway", Gateway=A) as stream:
-        news = {mac_number(Mac(A)): GatewayNews("disconnected", 50)}
-        stage.call(lambda: stage.api.live.devices.touch_gateways(news))
+        stage.call(lambda: stage.api.live.devices.gateway_changed(mac_number(Mac(A)), devices=50))
         event = stream.next()
     assert (event["data"]["mac"], event["data"]["cause"]) == (A, "disconnected")
     assert (event["data"]["devices"], event["data"]["deviceCount"]) == (50, 50)
+    assert event["data"]["reportsPerMinute"] > 0
 
 
 @pytest.mark.rule("rest-147")

@@ -159,13 +159,13 @@ def test_one_account_can_listen_only_so_often_and_is_told_so(stage: Stage) -> No
             pass
 
 
-def test_a_web_socket_elsewhere_is_refused(stage: Stage) -> None:
+def test_elsewhere_who_asks_for_a_web_socket_gets_a_plain_answer(stage: Stage) -> None:
     with stage.dial() as connection:
         connection.sendall(
             b"GET /api/v1/devices HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
         )
-        assert connection.recv(12) == b"HTTP/1.1 403"
+        assert connection.recv(12) == b"HTTP/1.1 401"
 
 
 @pytest.mark.rule("rest-150")

@@ -11,7 +11,7 @@ C = "02005e000003"
 
 
 def populated(*gateways: str, size: int = 5) -> tuple[Scene, list[str]]:
-    """Devices that the first of some gateways has heard once, all of them strangers with an hour of patience."""
+    """Devices that the first of some gateways has heard once: strangers, with an hour of patience."""
     scene = Scene(*gateways)
     devices = [f"c0ffee00{each:04x}" for each in range(size)]
     scene.see(*(heartbeat(NOON, device=each, gateway=gateways[0]) for each in devices))
@@ -120,7 +120,7 @@ def test_another_gateway_that_heard_it_long_ago_does_not_keep_it() -> None:
     scene, _ = populated(A, B, size=0)
     scene.see(heartbeat(NOON, gateway=B))
     scene.go_on(5)
-    scene.go_on(600, Pulse(D))
+    scene.go_on(1800, Pulse(D))
     scene.disconnect(A)
     assert brief(scene.look()) == [(A, False, "connection"), (D, False, "gateway")]
 

@@ -13,7 +13,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from meshfleet.service.http.headers import SAFE
-from meshfleet.wire.rest import Problem
+from meshfleet.wire.rest import LIVE, Problem
 from meshfleet.wire.rest.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _HEAD_SECONDS: Final = 20.0
 _LARGEST_HEAD: Final = 64 * 1024
 _READ_SECONDS: Final = 30.0
 """For a client to take what it asked for."""
+
+_SOCKET: Final = LIVE.encode("ascii")
 
 _PIPELINED: Final = 16
 """Requests that wait for the one before: enough for anybody, and few enough to remember."""
@@ -89,6 +91,10 @@ class Connection(HttpToolsProtocol):
             self._head += len(data)
             if self._head > _LARGEST_HEAD:
                 self.transport.close()
+
+    def _should_upgrade(self) -> bool:
+        """Become a WebSocket only where there is one; elsewhere who asks for that gets a plain answer."""
+        return self.url.partition(b"?")[0] == _SOCKET and super()._should_upgrade()
 
     def pause_writing(self) -> None:
         """The client does not take its answer; it gets some time, and then the connection ends."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
+    from meshfleet.service.clock import Now
+    from meshfleet.service.gateways.traffic import Traffic
     from meshfleet.service.live.hub import Hub
     from meshfleet.wire.rest import Gateway
 
@@ -50,8 +52,8 @@ _encode = msgspec.json.Encoder().encode
 class GatewayNews(NamedTuple):
     """What happened to a gateway."""
 
-    cause: str
-    """One word, such as `disconnected`."""
+    cause: str | None
+    """One word, such as `claimed`; None: it came or went, which shows when it is read."""
     devices: int = 0
     """How many devices changed with it; no event tells of each of these."""
 
@@ -65,9 +67,11 @@ class _Told(NamedTuple):
 class Devices:
     """Tells states. Lives in one event loop, as the hub does."""
 
-    def __init__(self, hub: Hub, database: Database) -> None:
+    def __init__(self, hub: Hub, database: Database, traffic: Traffic, now: Now) -> None:
         self._hub = hub
         self._database = database
+        self._traffic = traffic
+        self._now = now
         self._interest = hub.interest["device"]
         self._urgent: dict[int, None] = {}
         self._routine: dict[int, None] = {}
@@ -95,6 +99,14 @@ class Devices:
         if self._hub.interest["gateway"]:
             self._gateways.update(news)
             self._news.set()
+
+    def devices_changed(self, devices: Iterable[int]) -> None:
+        """These devices came or went, each by itself."""
+        self.touch(devices)
+
+    def gateway_changed(self, gateway: int, *, devices: int) -> None:
+        """This gateway came or went, and so many devices with it."""
+        self.touch_gateways({gateway: GatewayNews(None, devices)})
 
     async def run(self) -> None:
         """Tell what is touched, until cancelled."""
@@ -130,12 +142,20 @@ class Devices:
         news, self._gateways = self._gateways, {}
         if not news:
             return
-        for number, found in await self._database.read(_read_gateways, news):
-            if found is not None or news[number].cause == "released":
-                data = found or ReleasedGateway(
-                    mac=number_mac(number), device_id=device_id(number_mac(number))
-                )
-                self._hub.publish("gateway", data, device=number, gateway=number)
+        for number, found in await self._database.read(_read_gateways, list(news)):
+            if found is not None:
+                self._hub.publish("gateway", self._with_news(found, number, news[number]), **_both(number))
+            elif news[number].cause == "released":
+                mac = number_mac(number)
+                released = ReleasedGateway(mac=mac, device_id=device_id(mac))
+                self._hub.publish("gateway", released, **_both(number))
+
+    def _with_news(self, found: Gateway, number: int, news: GatewayNews) -> LiveGateway:
+        """What is stored of a gateway, with what only we know."""
+        stored = msgspec.structs.asdict(found)
+        stored["reports_per_minute"] = self._traffic.rate(number, self._now())
+        cause = news.cause or ("connected" if found.connected else "disconnected")
+        return LiveGateway(**stored, cause=cause, devices=news.devices)
 
     async def _tell_devices(self) -> None:
         waiting = self._urgent or self._routine
@@ -173,15 +193,17 @@ def _read_devices(connection: Connection, numbers: list[int]) -> list[_Told]:
     ]
 
 
-def _read_gateways(
-    connection: Connection, news: Mapping[int, GatewayNews]
-) -> list[tuple[int, LiveGateway | None]]:
-    return [(number, _read_gateway(connection, number, each)) for number, each in news.items()]
+def _read_gateways(connection: Connection, numbers: list[int]) -> list[tuple[int, Gateway | None]]:
+    return [(number, _read_gateway(connection, number)) for number in numbers]
 
 
-def _read_gateway(connection: Connection, number: int, news: GatewayNews) -> LiveGateway | None:
+def _read_gateway(connection: Connection, number: int) -> Gateway | None:
     try:
-        found: Gateway = gateways.show(connection, number_mac(number))
+        return gateways.show(connection, number_mac(number))
     except NotFound:
         return None
-    return LiveGateway(**msgspec.structs.asdict(found), cause=news.cause, devices=news.devices)
+
+
+def _both(number: int) -> dict[str, int]:
+    """A gateway is a device too, behind itself."""
+    return {"device": number, "gateway": number}

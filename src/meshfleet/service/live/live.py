@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from meshfleet.service.accounts.gatekeeper import Gatekeeper
     from meshfleet.service.accounts.model import Actor
     from meshfleet.service.clock import Now
+    from meshfleet.service.gateways.traffic import Traffic
     from meshfleet.service.live.listener import Listener
 
 LISTENERS: Final = 1000
@@ -28,9 +29,9 @@ OF_ACCOUNT: Final = 100
 class Live:
     """All that tells what happens."""
 
-    def __init__(self, database: Database, gatekeeper: Gatekeeper, now: Now) -> None:
+    def __init__(self, database: Database, gatekeeper: Gatekeeper, traffic: Traffic, now: Now) -> None:
         self.hub = Hub(now)
-        self.devices = Devices(self.hub, database)
+        self.devices = Devices(self.hub, database, traffic, now)
         """For whoever changes devices or gateways."""
         self.reports = Reports(self.hub, self.devices)
         """To be led by ingest."""

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from meshfleet.service.presence.presence import Presence
 
 _PAUSE: Final = 1.0
-"""Seconds."""
+"""Seconds between two looks."""
 
 
-async def call_roll(carrier: Carrier, presence: Presence, came: Callable[[int], None]) -> None:
+async def call_roll(
+    carrier: Carrier, presence: Presence, came: Callable[[int], None], *, pause: float = _PAUSE
+) -> None:
     """Tell who is there until cancelled, and who has come since the last time, perhaps once more."""
     before: dict[int, int] = {}
     while (connected := carrier.gateways()) is not None:
@@ -27,4 +29,4 @@ async def call_roll(carrier: Carrier, presence: Presence, came: Callable[[int], 
                 came(gateway)
         presence.arrive(present)
         before = present
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(pause)

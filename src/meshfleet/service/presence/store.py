@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshfleet.service.presence.model import Change
 
 _CONNECTED: Final = "SELECT id, connected FROM device WHERE id IN numbers"
-_CHANGE: Final = bulk.Update(("id", "connected", "connected_at"), "device.connected <> {connected}")
+_CHANGE: Final = bulk.Update(("id", "connected", "connected_at"), "true")
 _RHYTHM: Final = bulk.Update(("device", "rhythm"), "true")
 _HISTORY: Final = "INSERT INTO connectivity (device, time, connected, cause, gateway) VALUES (?, ?, ?, ?, ?)"
 _FORGET: Final = (

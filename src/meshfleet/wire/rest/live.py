@@ -78,7 +78,7 @@ class LiveGateway(Gateway, frozen=True, kw_only=True):
     """A gateway that changed, and with it all devices behind it."""
 
     cause: str
-    """Why: one word, `claimed` perhaps."""
+    """Why: `connected`, `disconnected`, `claimed` or `renamed`, and more in time."""
     devices: int
     """How many devices changed with it, and are told by this event alone."""
 

@@ -1,0 +1,227 @@
+"""Whatever fails between a device and the database: every sample that a device made is stored in the end, once.
+
+Devices keep their samples until they are acknowledged. Each story lets one part fail, sees that samples got
+lost on their way, and waits until nothing is missing: the radio, a gateway, the network, the service, the
+database, all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.gateway import Faults
+from tests.cli.outside import PATIENCE
+from tests.scenarios.buffering import Reader, Town
+from tests.scenarios.serving import Service, loopback
+from tests.servers import PostgreSQL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from meshfleet.wire.ids import Mac
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("ack-7", "ack-9", "ack-11", "ack-15", "ack-21")]
+
+DEAD = Faults(loss=1.0)
+"""Nothing gets through."""
+POOR = Faults(loss=0.2, duplicate=0.2, reorder=0.2, quoted_seq=0.2, broken_json=0.1)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path, *loopback("--mqtt")) as running:
+        yield running
+
+
+@pytest.fixture
+async def town(service: Service) -> AsyncIterator[Town]:
+    async with Town(service) as made:
+        yield made
+
+
+@pytest.fixture
+def reader(service: Service) -> Iterator[Reader]:
+    with closing(Reader(service)) as reading:
+        yield reading
+
+
+async def begin(town: Town, reader: Reader) -> None:
+    """Wait until gateways have told that they know acks; then let devices work, and be acknowledged."""
+    async with asyncio.timeout(PATIENCE):
+        while await reader.versions() != {"2.4.0"}:
+            await asyncio.sleep(0.05)
+    town.hurry()
+    await town.make(3)
+
+
+async def in_the_end(town: Town, reader: Reader) -> None:
+    """See that all is stored when the world has come to its end."""
+    assert town.total > 100
+    for device in town.made:
+        await settled(town, reader, device)
+
+
+async def settled(town: Town, reader: Reader, device: Mac) -> None:
+    """Wait until the service has all of a device, and says so."""
+    faults: list[object] = []
+    for _ in range(150):
+        made = list(town.made[device])
+        stored, holes = await reader.samples(device), await reader.holes(device)
+        newest: dict[str, dict[str, str]] = {}
+        for each in made:
+            newest.setdefault(each.identifier, {})[each.kind] = each.time
+        complete = {each: await reader.complete(device, each) for each in newest}
+        faults = [
+            sorted(set(made) - set(stored))[:5],
+            sorted(set(stored) - set(made))[:5],
+            len(stored) - len(set(stored)),
+            holes,
+            {
+                each: (told, newest[each])
+                for each, told in complete.items()
+                if told != min(newest[each].values())
+            },
+        ]
+        if not any(faults):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{device} is not settled: {faults}")
+
+
+def lost(town: Town) -> int:
+    """How many samples are only in the memories of devices, or not known to be anywhere else."""
+    return sum(map(len, town.held.values()))
+
+
+# --- One part fails ---
+
+
+async def test_what_the_radio_lost_comes_when_it_is_back(town: Town, reader: Reader) -> None:
+    async with town.life():
+        await begin(town, reader)
+    async with town.life(DEAD):
+        town.hurry()
+        await town.make(4)
+        assert lost(town) > 50
+    async with town.life():
+        town.hurry()
+        await town.empty()
+    await in_the_end(town, reader)
+
+
+async def test_what_gateways_lost_in_crashes_comes_in_the_end(
+    service: Service, town: Town, reader: Reader
+) -> None:
+    """One ask per minute does not do for so many crashes; so the service starts anew, and asks once more."""
+    async with town.life():
+        await begin(town, reader)
+    async with town.life(Faults(crash=0.4)):
+        town.hurry()
+        await town.make(10)
+    async with town.life():
+        town.hurry()
+        await again(service)
+        await town.empty()
+    await in_the_end(town, reader)
+
+
+async def test_what_the_network_lost_comes_when_it_is_back(town: Town, reader: Reader) -> None:
+    async with town.life():
+        await begin(town, reader)
+        town.network.stall()
+        await town.make(4)
+        assert lost(town) > 50
+        await town.network.cut()
+        await town.make(2)
+        town.network.flow()
+        await town.empty()
+    await in_the_end(town, reader)
+
+
+async def test_what_came_while_the_service_was_dead_is_stored_when_it_is_back(
+    service: Service, town: Town, reader: Reader
+) -> None:
+    async with town.life():
+        await begin(town, reader)
+        for _ in range(2):
+            await asyncio.to_thread(service.kill)
+            await town.make(4)
+            assert lost(town) > 50
+            await asyncio.to_thread(service.start)
+            await town.make(4)
+        await town.empty()
+    await in_the_end(town, reader)
+
+
+async def test_what_came_while_the_file_was_locked_is_stored_and_acknowledged_afterwards(
+    service: Service, town: Town, reader: Reader
+) -> None:
+    async with town.life():
+        await begin(town, reader)
+        with closing(sqlite3.connect(service.data / "meshfleet.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            await town.make(6)
+            assert lost(town) > 50
+        await town.empty()
+    await in_the_end(town, reader)
+
+
+async def test_what_came_while_the_database_server_was_away_is_stored_and_acknowledged_afterwards(
+    tmp_path: Path,
+) -> None:
+    with (
+        TemporaryDirectory(prefix="meshfleet-postgresql-") as name,
+        PostgreSQL(Path(name)) as server,
+        Service(tmp_path, *loopback("--mqtt"), "--database", f"{server.url}/postgres") as service,
+        closing(Reader(service)) as reader,
+    ):
+        async with Town(service) as town, town.life():
+            await begin(town, reader)
+            await asyncio.to_thread(server.stop)
+            await town.make(6)
+            assert lost(town) > 50
+            await asyncio.to_thread(server.start)
+            await town.empty()
+    await in_the_end(town, reader)
+
+
+# --- All of them fail ---
+
+
+async def test_whatever_fails_at_the_same_time_every_sample_is_stored_in_the_end(
+    service: Service, town: Town, reader: Reader
+) -> None:
+    async with town.life():
+        await begin(town, reader)
+    async with town.life(replaced_by(POOR, crash=1.0)):
+        town.hurry()
+        await town.make(3)
+        await town.network.cut()
+        await asyncio.to_thread(service.kill)
+        await town.make(3)
+        await asyncio.to_thread(service.start)
+        await town.make(3)
+    async with town.life():
+        town.hurry()
+        await again(service)
+        await town.empty()
+    await in_the_end(town, reader)
+
+
+async def again(service: Service) -> None:
+    """Stop the service, and start it once more."""
+    await asyncio.to_thread(service.stop)
+    await asyncio.to_thread(service.start)
+
+
+def replaced_by(faults: Faults, **more: float) -> Faults:
+    """The same faults and one more."""
+    given = {name: getattr(faults, name) for name in faults.__struct_fields__}
+    return Faults(**{**given, **more})

@@ -1,0 +1,28 @@
+"""Presence on both databases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.service.presence.watched import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from meshfleet.db import Database
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Ingest knows only this one."""
+    return "asyncio"
+
+
+@pytest.fixture
+def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
+    made = Watched(database, tmp_path)
+    yield made
+    made.close()
