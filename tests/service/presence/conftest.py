@@ -26,3 +26,12 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
     made = Watched(database, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def in_file(sqlite_database: Database, tmp_path: Path) -> Iterator[Watched]:
+    """For what has nothing to do with the database."""
+    made = Watched(sqlite_database, tmp_path)
+    yield made
+    made.close()
+    sqlite_database.close()

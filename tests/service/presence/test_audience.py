@@ -18,45 +18,45 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("rest-77")
-async def test_the_audience_hears_of_a_gateway_once_with_the_number_of_its_devices(watched: Watched) -> None:
-    await settled(watched, A)
-    assert watched.audience.gateways == [(number(A), 0)]
-    assert watched.audience.devices == [[number(A)], [number(D), number(E)]]
-    watched.arrive()
-    await watched.go_on()
-    watched.arrive(A)
-    await watched.go_on()
-    assert watched.audience.gateways[1:] == [(number(A), 2), (number(A), 2)]
-    assert watched.audience.devices[2:] == [[number(A)], [number(A)]]
-    await watched.idle(60)
-    assert len(watched.audience.gateways) == 3
+async def test_the_audience_hears_of_a_gateway_once_with_the_number_of_its_devices(in_file: Watched) -> None:
+    await settled(in_file, A)
+    assert in_file.audience.gateways == [(number(A), 0)]
+    assert in_file.audience.devices == [[number(A)], [number(D), number(E)]]
+    in_file.arrive()
+    await in_file.go_on()
+    in_file.arrive(A)
+    await in_file.go_on()
+    assert in_file.audience.gateways[1:] == [(number(A), 2), (number(A), 2)]
+    assert in_file.audience.devices[2:] == [[number(A)], [number(A)]]
+    await in_file.idle(60)
+    assert len(in_file.audience.gateways) == 3
 
 
-async def test_it_hears_of_devices_whose_gateway_nobody_knows_any_more(watched: Watched) -> None:
-    await settled(watched, A)
-    watched.forget(A)
-    watched.arrive()
-    await watched.go_on()
-    assert watched.audience.gateways[1:] == [(number(A), 2)]
-    assert watched.brief()[-1] == (False, "gateway")
+async def test_it_hears_of_devices_whose_gateway_nobody_knows_any_more(in_file: Watched) -> None:
+    await settled(in_file, A)
+    in_file.forget(A)
+    in_file.arrive()
+    await in_file.go_on()
+    assert in_file.audience.gateways[1:] == [(number(A), 2)]
+    assert in_file.brief()[-1] == (False, "gateway")
 
 
-async def test_it_hears_nothing_when_nothing_changed(watched: Watched) -> None:
-    await settled(watched, A)
-    before = (list(watched.audience.devices), list(watched.audience.gateways))
+async def test_it_hears_nothing_when_nothing_changed(in_file: Watched) -> None:
+    await settled(in_file, A)
+    before = (list(in_file.audience.devices), list(in_file.audience.gateways))
     for _ in range(5):
-        watched.arrive(A)
-        await watched.go_on(heartbeat(watched.intake.now + SECOND))
-    assert (watched.audience.devices, watched.audience.gateways) == before
+        in_file.arrive(A)
+        await in_file.go_on(heartbeat(in_file.intake.now + SECOND))
+    assert (in_file.audience.devices, in_file.audience.gateways) == before
 
 
-async def test_figures_count_what_was_written(watched: Watched) -> None:
-    await settled(watched, A, B)
-    watched.arrive(B)
-    await watched.go_on()
+async def test_figures_count_what_was_written(in_file: Watched) -> None:
+    await settled(in_file, A, B)
+    in_file.arrive(B)
+    await in_file.go_on()
     shown = {
         (sample.name, sample.labels.get("cause")): sample.value
-        for metric in PresenceFigures(watched.presence).collect()
+        for metric in PresenceFigures(in_file.presence).collect()
         for sample in metric.samples
     }
     changed = "meshfleet_connectivity_changes_total"

@@ -17,11 +17,11 @@ from tests.service.presence.scene import HOUR, MINUTE, SECOND, Scene
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
 
-GATEWAYS = ["02005e000001", "02005e000002", "02005e000003"]
-DEVICES = ["c0ffee000010", "c0ffee000011", "c0ffee000020", *GATEWAYS]
+GATEWAYS = ["02005e000001", "02005e000002"]
+DEVICES = ["c0ffee000010", "c0ffee000011", *GATEWAYS]
 
 a_gateway, a_device = st.sampled_from(GATEWAYS), st.sampled_from(DEVICES)
-an_age = st.sampled_from([0, 0, 0, 30, 59, 60, 600, 3600, -59, -60, -3600])
+an_age = st.sampled_from([0, 0, 0, 0, 0, 59, 60, 3600, -59, -3600])
 
 
 class Anything(RuleBasedStateMachine):
@@ -32,7 +32,7 @@ class Anything(RuleBasedStateMachine):
     @initialize(by_hearing=st.booleans(), known=st.lists(st.tuples(a_device, st.none() | a_gateway)))
     def start(self, by_hearing: bool, known: list[tuple[str, str | None]]) -> None:  # noqa: FBT001 # an example
         rows = {device: (number(device), gateway and number(gateway), None) for device, gateway in known}
-        before = Known({number(each) for each in GATEWAYS[:2]}, list(rows.values()))  # type: ignore[arg-type] # None stays
+        before = Known({number(each) for each in GATEWAYS[:1]}, list(rows.values()))  # type: ignore[arg-type] # None stays
         self.scene = Scene(by_hearing=by_hearing, known=before)
         self.by_hearing = by_hearing
         self.here = dict.fromkeys((number(each) for each in rows), True)
@@ -109,5 +109,5 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
-TestAnything.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnything.settings = settings(max_examples=80, stateful_step_count=40)
 TestAnything = pytest.mark.rule("rest-51")(TestAnything)

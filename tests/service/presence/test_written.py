@@ -47,22 +47,22 @@ async def test_registry_history_and_memory_say_the_same(watched: Watched) -> Non
 
 
 @pytest.mark.rule("rest-51")
-async def test_a_device_is_connected_by_what_it_measures_from_the_first_sample_on(watched: Watched) -> None:
-    await settled(watched, A)
-    await watched.go_on(temperature(NOON, device=UNKNOWN))
-    assert watched.brief(UNKNOWN) == [(True, "heard")]
+async def test_a_device_is_connected_by_what_it_measures_from_the_first_sample_on(in_file: Watched) -> None:
+    await settled(in_file, A)
+    await in_file.go_on(temperature(NOON, device=UNKNOWN))
+    assert in_file.brief(UNKNOWN) == [(True, "heard")]
 
 
 @pytest.mark.rule("report-48", "report-49")
 @pytest.mark.parametrize("minutes", [-400 * 1440, -300, -5, 1, 5, 300, 50 * 1440])
 async def test_neither_what_is_old_nor_what_is_ahead_connects_a_device_that_is_new(
-    watched: Watched, minutes: int
+    in_file: Watched, minutes: int
 ) -> None:
-    watched.arrive(A)
-    watched.intake.now += 2 * SECOND
-    await watched.intake.settle(temperature(watched.intake.now - minutes * MINUTE))
-    assert watched.intake.device() is not None
-    assert (watched.connected()[0], watched.history()) == (False, [])
+    in_file.arrive(A)
+    in_file.intake.now += 2 * SECOND
+    await in_file.intake.settle(temperature(in_file.intake.now - minutes * MINUTE))
+    assert in_file.intake.device() is not None
+    assert (in_file.connected()[0], in_file.history()) == (False, [])
 
 
 @pytest.mark.rule("rest-51")
@@ -227,8 +227,8 @@ async def test_history_is_kept_as_long_as_is_wanted(watched: Watched) -> None:
     assert len(watched.history(D)) == 1
 
 
-async def test_history_that_is_kept_for_ever_is(watched: Watched) -> None:
-    await settled(watched, A)
-    watched.intake.now += 4000 * DAY
-    await watched.go_on()
-    assert watched.brief()[0] == (True, "heard")
+async def test_history_that_is_kept_for_ever_is(in_file: Watched) -> None:
+    await settled(in_file, A)
+    in_file.intake.now += 4000 * DAY
+    await in_file.go_on()
+    assert in_file.brief()[0] == (True, "heard")
