@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SPEED = 200.0
 """A minute, from one measurement to the next, takes a third of a second."""
-CALM = 2.0
+CALM = 0.05
 """So slow that next to nothing happens until gateways have told their versions."""
 
 _GATEWAYS = {Mac("02005e0000a1"): Mode.RAW, Mac("02005e0000b1"): Mode.DECODED}
@@ -125,10 +125,12 @@ class Town:
     async def make(self, each: int) -> None:
         """Let all devices make so many more samples of all that they measure."""
         before = {device: len(made) for device, made in self.made.items()}
-        wanted = {mac: each * len(device.product.measured) for mac, device in self._devices().items()}
-        await self.until(
-            lambda: all(len(self.made[mac]) - before.get(mac, 0) >= wanted[mac] for mac in wanted)
-        )
+        wanted = {mac: each * len(measured) for mac, measured in self.measured.items()}
+
+        def new(mac: Mac) -> int:
+            return sum(made.kind == Kind.MEASUREMENT for made in self.made[mac][before.get(mac, 0) :])
+
+        await self.until(lambda: all(new(mac) >= wanted[mac] for mac in wanted))
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait until something holds in the world."""
@@ -156,10 +158,32 @@ class Town:
         """How many samples were ever made."""
         return sum(map(len, self.made.values()))
 
-    async def empty(self) -> None:
-        """Wait until nothing is kept of what was made up to now."""
-        now = wall_millis()
-        await self.until(lambda: all(times[0] > now for times in self.held.values()))
+    async def empty(self) -> set[tuple[Mac, str]]:
+        """Wait until nothing is kept of what was made up to now; gives the events of which that is not known.
+
+        A device tells what it kept when something new of the same series is acknowledged. An event that does
+        not happen again has to wait.
+        """
+        began = wall_millis()
+        before = {device: len(made) for device, made in self.made.items()}
+
+        def old() -> set[tuple[Mac, Kind, str]]:
+            return {series for series, times in self.held.items() if times[0] <= began}
+
+        def happened(mac: Mac, identifier: str) -> bool:
+            new = [each for each in self.made[mac][before[mac] :] if each.kind == Kind.EVENT]
+            return sum(each.identifier == identifier for each in new) > 1
+
+        await self.make(2)
+        await self.until(
+            lambda: all(kind is Kind.EVENT and not happened(mac, each) for mac, kind, each in old())
+        )
+        return {(mac, identifier) for mac, _, identifier in old()}
+
+    @property
+    def measured(self) -> dict[Mac, tuple[str, ...]]:
+        """What each device measures."""
+        return {mac: device.product.measured for mac, device in self._devices().items()}
 
     def _devices(self) -> dict[Mac, Any]:
         return {

@@ -110,27 +110,48 @@ class Session:
             if line is not None:
                 self._stock.delivered += 1
                 line.send(letter.plain())
+        elif letter.volatile and line is not None:
+            self._send_now(line, letter)
         elif self._is_full(letter):
             self._stock.dropped += 1
             if line is not None and not letter.retain:  # what others retained cuts nobody off
                 line.too_slow()
-        elif self._can_leave(letter) or self._stock_has_room(letter):
+        elif self._can_leave() or self._stock_has_room(letter):
             self._owe(letter)
         else:
             self._stock.dropped += 1
 
-    def _can_leave(self, letter: Letter) -> bool:
+    def _send_now(self, line: Line, letter: Letter) -> None:
+        """As `_owe`, in a straight line, for what leaves at once or never, and is written down nowhere.
+
+        A hot path: every sample of a gateway that takes acks is acknowledged this way. Who sends a thousand
+        reports at once gets as many acks at once, and is not slow for that.
+        """
+        size, stock = letter.size, self._stock
+        if self.size + size > stock.queue_bytes or len(self._flight) + len(self._queue) >= LARGEST_ID:
+            stock.dropped += 1
+            return
+        packet_id = self._next_id()
+        self._brought += letter.retain
+        self.size += size
+        self._share.size += size
+        stock.size += size
+        stock.delivered += 1
+        self._flight[packet_id] = letter
+        line.send(letter.numbered(packet_id))
+
+    def _can_leave(self) -> bool:
         line = self.line
-        return line is not None and (letter.volatile or (not self._queue and self._has_room(line)))
+        return line is not None and not self._queue and self._has_room(line)
 
     def _owe(self, letter: Letter) -> None:
         packet_id = self._next_id()
         self._brought += letter.retain
         self._weigh(letter.size)
-        if self.number is not None and not letter.volatile:
+        if self.number is not None:
             self._ledger.owe(self.number, packet_id, letter)
         line = self.line
-        if line is not None and self._can_leave(letter):
+        if line is not None and self._can_leave():
             self._send(line, packet_id, letter)
         else:
             self._queue.append((packet_id, letter))
@@ -150,12 +171,18 @@ class Session:
 
     def acknowledged(self, packet_ids: Sequence[int]) -> int:
         """The client has taken charge of messages; tells how many of them it had been sent at all."""
-        take, known = self._flight.pop, 0
+        take, known, size = self._flight.pop, 0, 0
         for packet_id in packet_ids:
             letter = take(packet_id, None)
-            if letter is not None:
-                known += 1
+            if letter is None:
+                continue
+            known += 1
+            if letter.volatile:
+                self._brought -= letter.retain
+                size += letter.size
+            else:
                 self._settle(packet_id, letter)
+        self._weigh(-size)
         if self._queue:
             self.send_on()
         return known
@@ -227,10 +254,11 @@ class Session:
     def _is_full(self, letter: Letter) -> bool:
         """Whether there is too much for this client."""
         stock = self._stock
+        count = len(self._flight) + len(self._queue)
         return (
             # What a subscription brings may be more than a queue holds, and its client is not slow.
-            (not letter.retain and len(self) - self._brought >= stock.queue_length)
-            or len(self) >= LARGEST_ID
+            (not letter.retain and count - self._brought >= stock.queue_length)
+            or count >= LARGEST_ID
             or self.size + letter.size > stock.queue_bytes
         )
 

@@ -1,19 +1,24 @@
-"""A fleet to look at: what `serve --demo` puts into an empty registry."""
+"""A fleet to look at: the buildings of `serve --demo`, and how they get into a registry."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from meshfleet.db.tables import device
-from meshfleet.gateway import generate
+from meshfleet.errors import NotFound
+from meshfleet.gateway import Mode, generate
 from meshfleet.gateway.world.products import GATEWAY, Role
 from meshfleet.service import clock
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.service.gateways import store as gateways
+from meshfleet.wire.gating import NEWEST
 from meshfleet.wire.ids import Mac, Version
 
 if TYPE_CHECKING:
@@ -26,58 +31,112 @@ if TYPE_CHECKING:
     from meshfleet.gateway.world.site import Fixture
 
 
-class _Building(NamedTuple):
+class Building(NamedTuple):
+    """A gateway and how many devices it has."""
+
     gateway: Mac
     name: str
     devices: int
+    mode: Mode = Mode.RAW
+    api_version: Version = NEWEST
 
 
-_BUILDINGS: Final = (
-    _Building(Mac("02005e000001"), "Head office", 24),
-    _Building(Mac("02005e000002"), "Lager 2 / Rampe", 16),
-    _Building(Mac("02005e000003"), "東京オフィス", 20),
+BUILDINGS: Final = (
+    Building(Mac("02005e000001"), "Head office", 24),
+    Building(Mac("02005e000002"), "Lager 2 / Rampe", 16, mode=Mode.DECODED),
+    Building(Mac("02005e000003"), "東京オフィス", 20, api_version=Version(2, 1, 0)),
 )
 
-_SILENT: Final = 7
-"""Each of so many devices is not heard any more."""
+_ORDERED: Final = (Mac("02005e000004"), "Neubau (ab März)")
+"""A gateway that is claimed, and was never heard."""
+
+_EMPTY: Final = 7
+"""Each of so many devices has an empty battery, if nobody depends on it."""
+
+_NAMES: Final = {
+    ("02005e000001", 1): "Meeting room “Ada”",
+    ("02005e000002", 2): "Kühlraum Süd",
+    ("02005e000003", 1): "会議室 3",
+}
+"""Devices to which somebody gave a name, by gateway and place in the site."""
+
+_BEFORE: Final = 3 * 60 * 60 * 1000
+"""Milliseconds since the devices were put up, and last heard before anybody runs them."""
 
 
-def fill(database: Database) -> None:
-    """Put some buildings into the registry, if it is empty."""
-    database.write_now(_fill, clock.now())
+@cache
+def site_of(building: Building) -> Site:
+    """What stands in a building: the same at every start."""
+    site = generate(building.gateway, devices=building.devices, seed=1)
+    devices = (_drained(number, each) for number, each in enumerate(site.devices, start=1))
+    return replace(site, devices=tuple(devices))
 
 
-def _fill(connection: Connection, now: int) -> None:
-    if connection.execute(select(device.c.id).limit(1)).first() is not None:
-        return
-    for building in _BUILDINGS:
-        site = generate(building.gateway, devices=building.devices, seed=1)
-        gateways.claim(connection, building.gateway, name=building.name, by=COMMAND_LINE, now=now)
-        registry.observe(connection, list(_sightings(site, now)))
-        registry.attach(connection, list(_labels(site, building)), at=now)
+def _drained(number: int, fixture: Fixture) -> Fixture:
+    is_spare = fixture.product.battery and fixture.product.role is Role.LEAF
+    return replace(fixture, battery=0) if is_spare and number % _EMPTY == 0 else fixture
 
 
-def _sightings(site: Site, now: int) -> Iterator[Sighting]:
+def fill(database: Database, *, still: bool) -> dict[Mac, str]:
+    """Put the buildings into a registry that is empty; gives their gateways passwords that hold from now on.
+
+    In one that is not empty only gateways of the demo that are claimed get one. A fleet that stands still
+    gets none, and looks as it would if it lived.
+    """
+    return database.write_now(_fill, clock.now(), still=still)
+
+
+def _fill(connection: Connection, now: int, *, still: bool) -> dict[Mac, str]:
+    if connection.execute(select(device.c.id).limit(1)).first() is None:
+        made = {each.gateway: _put_up(connection, each, now, still=still) for each in BUILDINGS}
+        mac, name = _ORDERED
+        gateways.claim(connection, mac, name=name, by=COMMAND_LINE, now=now)
+        registry.attach(connection, [("gateways", mac)], at=now)
+        return {} if still else made
+    return {} if still else _rotated(connection, now)
+
+
+def _rotated(connection: Connection, now: int) -> dict[Mac, str]:
+    """New passwords: the old ones were told once, to another process."""
+    made = {}
+    for each in BUILDINGS:
+        with suppress(NotFound):  # somebody has released it, or never had a demo here
+            made[each.gateway] = gateways.rotate(connection, each.gateway, by=COMMAND_LINE, now=now)
+    return made
+
+
+def _put_up(connection: Connection, building: Building, now: int, *, still: bool) -> str:
+    site = site_of(building)
+    registry.observe(connection, list(_sightings(site, now - _BEFORE, connected=still)))
+    registry.attach(connection, list(_labels(site, building)), at=now)
+    places = enumerate(site.devices)
+    named = [(each.mac, _NAMES[building.gateway, n]) for n, each in places if (building.gateway, n) in _NAMES]
+    registry.rename(connection, named)
+    return gateways.claim(connection, building.gateway, name=building.name, by=COMMAND_LINE, now=now)
+
+
+def _sightings(site: Site, at: int, *, connected: bool) -> Iterator[Sighting]:
+    """What is known of devices from the time when they were put up."""
     yield Sighting(
         device=site.gateway,
-        at=now,
+        at=at,
         gateway=site.gateway,
         model=GATEWAY.model,
         firmware=GATEWAY.firmware,
         hardware=_hardware(GATEWAY.hardware),
-        connected=True,
+        connected=connected,
         status=0,
     )
-    for number, fixture in enumerate(site.devices, start=1):
-        yield _sighting(site, fixture, now, connected=number % _SILENT != 0)
+    for fixture in site.devices:
+        yield _sighting(site, fixture, at, connected=connected and fixture.battery > 0)
 
 
-def _sighting(site: Site, fixture: Fixture, now: int, *, connected: bool) -> Sighting:
+def _sighting(site: Site, fixture: Fixture, at: int, *, connected: bool) -> Sighting:
     product = fixture.product
     distance = abs(fixture.place.x) + abs(fixture.place.y) + 4 * abs(fixture.place.floor)
     return Sighting(
         device=fixture.mac,
-        at=now,
+        at=at,
         gateway=site.gateway,
         parent=site.gateway,
         rssi=max(-95, -50 - round(distance)),
@@ -87,11 +146,11 @@ def _sighting(site: Site, fixture: Fixture, now: int, *, connected: bool) -> Sig
         hardware=_hardware(product.hardware),
         battery=fixture.battery,
         connected=connected,
-        status=0 if connected else 1,
+        status=0 if fixture.battery else 1,
     )
 
 
-def _labels(site: Site, building: _Building) -> Iterator[tuple[str, Mac]]:
+def _labels(site: Site, building: Building) -> Iterator[tuple[str, Mac]]:
     yield "gateways", site.gateway
     for fixture in site.devices:
         yield building.name, fixture.mac

@@ -99,6 +99,8 @@ async def serve(
             try:
                 api = await asyncio.to_thread(Api, database, settings, samples)
                 gc.freeze()  # what is there by now stays, and is not looked at again: not even on the way out
+                if mqtt:
+                    api.readiness.await_taker()
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(take_reports(database, samples, settings, api, entrances), name="mqtt")
                     tasks.create_task(answer_requests(api, settings, listener, started=tell), name="http")

@@ -15,12 +15,15 @@ from tests.service.ingest.messages import dfu, heartbeat, number, temperature
 from tests.service.presence.scene import HOUR, MINUTE, SECOND, Scene
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.wire.mqtt.packets import Publish
 
 GATEWAYS = ["02005e000001", "02005e000002"]
 DEVICES = ["c0ffee000010", "c0ffee000011", *GATEWAYS]
 
 a_gateway, a_device = st.sampled_from(GATEWAYS), st.sampled_from(DEVICES)
+a_kind = st.sampled_from([heartbeat, temperature, dfu])
 an_age = st.sampled_from([0, 0, 0, 0, 0, 59, 60, 3600, -59, -3600])
 
 
@@ -39,10 +42,15 @@ class Anything(RuleBasedStateMachine):
         """Who is connected by what was said so far."""
         self.connected: set[str] = set()
 
-    @rule(device=a_device, gateway=a_gateway, age=an_age, made=st.sampled_from([heartbeat, temperature, dfu]))
-    def report(self, device: str, gateway: str, age: int, made: object) -> None:
-        message: Publish = made(self.scene.now - age * SECOND, device=device, gateway=gateway)  # type: ignore[operator] # one of three
-        self.scene.take(message)
+    @rule(reports=st.lists(st.tuples(a_kind, a_device, a_gateway, an_age), min_size=1, max_size=6))
+    def report(self, reports: list[tuple[Callable[..., Publish], str, str, int]]) -> None:
+        now = self.scene.now
+        self.scene.take(
+            *(
+                made(now - age * SECOND, device=device, gateway=gateway)
+                for made, device, gateway, age in reports
+            )
+        )
 
     @rule(gateway=a_gateway)
     def connect_or_not(self, gateway: str) -> None:
@@ -109,5 +117,5 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
-TestAnything.settings = settings(max_examples=80, stateful_step_count=40)
+TestAnything.settings = settings(max_examples=100, stateful_step_count=30)
 TestAnything = pytest.mark.rule("rest-51")(TestAnything)

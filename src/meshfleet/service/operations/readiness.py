@@ -22,6 +22,11 @@ class Readiness:
 
     def __init__(self) -> None:
         self._takers: list[Taker] = []
+        self._is_awaited = False
+
+    def await_taker(self) -> None:
+        """Somebody will take reports, and has not come so far."""
+        self._is_awaited = True
 
     def watch(self, taker: Taker) -> None:
         """Who takes reports counts too from now on."""
@@ -29,6 +34,8 @@ class Readiness:
 
     def check(self) -> None:
         """Raise the reason if something is amiss."""
+        if self._is_awaited and not self._takers:
+            raise Unavailable("reports are not taken yet")
         for taker in self._takers:
             if taker.trouble is not None:
                 raise Unavailable(f"reports are not taken as they should be: {taker.trouble}")

@@ -237,7 +237,9 @@ class Presence:
         if now - self._awake_since < _GRACE:
             gone = [gateway for gateway in gone if self._present[gateway]]
         self._gateways.update(came)
-        self._present = {each: self._present[each] for each in self._present if each not in gone} | arrived
+        for gateway in gone:
+            del self._present[gateway]
+        self._present |= arrived
         for gateway in came:
             yield from self._come(gateway, now, Cause.CONNECTION)
         for gateway in gone:
