@@ -59,6 +59,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
+            pipesize=2**20,  # nobody reads before its end, and a service that cannot log stands still
             env={**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables},
         )
         self._said = b""

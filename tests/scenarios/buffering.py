@@ -42,6 +42,8 @@ _GATEWAYS = {Mac("02005e0000a1"): Mode.RAW, Mac("02005e0000b1"): Mode.DECODED}
 _PRODUCTS = ("0040", "0005", "0018", "0050")
 """An extender, and others; none with a button, which is pressed too rarely to wait for."""
 
+_MOTION = "8810"
+
 _LASTING = Options(delays=Delays(first=0.05, most=0.3), patient=True)
 
 
@@ -90,8 +92,8 @@ class Town:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, *failed: Any) -> None:
-        await self._stack.__aexit__(*failed)
+    async def __aexit__(self, *failed: object) -> None:
+        await self._stack.aclose()
 
     @asynccontextmanager
     async def life(self, faults: Faults = Faults()) -> AsyncIterator[None]:  # noqa: B008 # frozen
@@ -184,6 +186,12 @@ class Town:
     def measured(self) -> dict[Mac, tuple[str, ...]]:
         """What each device measures."""
         return {mac: device.product.measured for mac, device in self._devices().items()}
+
+    @property
+    def noticed(self) -> dict[Mac, tuple[str, ...]]:
+        """What each device tells before long: what it measures, and that it moves."""
+        moving = {mac: bool(device.product.motion) for mac, device in self._devices().items()}
+        return {mac: (*each, _MOTION) if moving[mac] else each for mac, each in self.measured.items()}
 
     def _devices(self) -> dict[Mac, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Whatever fails between a device and the database: every sample that a device made is stored in the end, once.
+"""Whatever fails between a device and the database: every sample is stored in the end, and once.
 
 Devices keep their samples until they are acknowledged. Each story lets one part fail, sees that samples got
 lost on their way, and waits until nothing is missing: the radio, a gateway, the network, the service, the
@@ -55,13 +55,13 @@ def reader(service: Service) -> Iterator[Reader]:
 async def begin(town: Town, reader: Reader) -> None:
     """Let devices work, with gateways that have told that they know acks, until the ledger has all series."""
     async with asyncio.timeout(PATIENCE):
-        while await reader.versions() != {"2.4.0"}:
+        while await reader.versions() != {"2.4.0"}:  # noqa: ASYNC110 # the service knows nothing of tests
             await asyncio.sleep(0.05)
         town.hurry()
         await town.make(3)
-        for device, measured in town.measured.items():
-            for identifier in measured:
-                while await reader.complete(device, identifier) is None:
+        for device, identifiers in town.noticed.items():
+            for each in identifiers:
+                while await reader.complete(device, each) is None:  # noqa: ASYNC110 # nor here
                     await asyncio.sleep(0.05)
 
 

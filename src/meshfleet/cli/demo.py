@@ -37,14 +37,16 @@ class Building(NamedTuple):
     gateway: Mac
     name: str
     devices: int
+    room: str
+    """What somebody called the second device."""
     mode: Mode = Mode.RAW
     api_version: Version = NEWEST
 
 
 BUILDINGS: Final = (
-    Building(Mac("02005e000001"), "Head office", 24),
-    Building(Mac("02005e000002"), "Lager 2 / Rampe", 16, mode=Mode.DECODED),
-    Building(Mac("02005e000003"), "東京オフィス", 20, api_version=Version(2, 1, 0)),
+    Building(Mac("02005e000001"), "Head office", 24, "Meeting room “Ada”"),
+    Building(Mac("02005e000002"), "Lager 2 / Rampe", 16, "Kühlraum Süd", mode=Mode.DECODED),
+    Building(Mac("02005e000003"), "東京オフィス", 20, "会議室 3", api_version=Version(2, 1, 0)),
 )
 
 _ORDERED: Final = (Mac("02005e000004"), "Neubau (ab März)")
@@ -52,13 +54,6 @@ _ORDERED: Final = (Mac("02005e000004"), "Neubau (ab März)")
 
 _EMPTY: Final = 7
 """Each of so many devices has an empty battery, if nobody depends on it."""
-
-_NAMES: Final = {
-    ("02005e000001", 1): "Meeting room “Ada”",
-    ("02005e000002", 2): "Kühlraum Süd",
-    ("02005e000003", 1): "会議室 3",
-}
-"""Devices to which somebody gave a name, by gateway and place in the site."""
 
 _BEFORE: Final = 3 * 60 * 60 * 1000
 """Milliseconds since the devices were put up, and last heard before anybody runs them."""
@@ -109,9 +104,7 @@ def _put_up(connection: Connection, building: Building, now: int, *, still: bool
     site = site_of(building)
     registry.observe(connection, list(_sightings(site, now - _BEFORE, connected=still)))
     registry.attach(connection, list(_labels(site, building)), at=now)
-    places = enumerate(site.devices)
-    named = [(each.mac, _NAMES[building.gateway, n]) for n, each in places if (building.gateway, n) in _NAMES]
-    registry.rename(connection, named)
+    registry.rename(connection, [(site.devices[1].mac, building.room)])
     return gateways.claim(connection, building.gateway, name=building.name, by=COMMAND_LINE, now=now)
 
 

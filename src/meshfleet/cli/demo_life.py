@@ -9,28 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from functools import partial
+from collections.abc import Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 import httpx
 from msgspec.structs import replace
 
 from meshfleet.cli.demo import BUILDINGS, fill, site_of
-from meshfleet.errors import FleetError, UnreadableMemory
-from meshfleet.gateway import ByClock, Clock, Fleet, Gateway
-from meshfleet.gateway import Settings as GatewaySettings
+from meshfleet.cli.demo_memory import Memory
+from meshfleet.errors import FleetError
+from meshfleet.gateway import ByClock, Clock, Fleet
+from meshfleet.gateway import Settings as Emulated
 from meshfleet.link import Address, Options
 from meshfleet.link.tls import context
 from meshfleet.service import app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from meshfleet.cli.demo import Building
     from meshfleet.db import Database
+    from meshfleet.gateway import Gateway
     from meshfleet.service.app import Started
     from meshfleet.settings import Settings
     from meshfleet.wire.ids import Mac
@@ -46,21 +48,22 @@ _PATIENCE: Final = 30.0
 _GOODBYE: Final = 1.0
 """Seconds for all gateways to take their leave."""
 
-_KEPT_EVERY: Final = 10.0
-"""Seconds between writing down what the devices remember: what a killed process may lose."""
+_IPV4: Final = 4
+
+Say = Callable[[str], None] | None
 
 
-async def serve_demo(settings: Settings, tell: Callable[[Started], None], *, quiet: bool) -> None:
-    """Run a service until it is cancelled, and the gateways of the demo beside it."""
+async def serve_demo(settings: Settings, *, started: Callable[[Started], None], say: Say) -> None:
+    """Run a service until it is cancelled, and the gateways of the demo beside it, of which `say` is told."""
     prepared = _Prepared(still=_stands_still(settings))
     begun: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
 
-    def started(told: Started) -> None:
-        tell(told)
+    def begin(told: Started) -> None:
+        started(told)
         begun.set_result(told)
 
-    serving = asyncio.create_task(app.serve(settings, started=started, prepare=prepared.fill), name="serve")
-    living = asyncio.create_task(_live(settings, prepared, begun, quiet=quiet), name="demo")
+    serving = asyncio.create_task(app.serve(settings, started=begin, prepare=prepared.fill), name="serve")
+    living = asyncio.create_task(_live(settings, prepared, begun, say), name="demo")
     try:
         await asyncio.wait({serving})
     finally:
@@ -70,7 +73,7 @@ async def serve_demo(settings: Settings, tell: Callable[[Started], None], *, qui
 
 
 class _Prepared:
-    """What the gateways of the demo need of the database, before anybody else has it."""
+    """What the gateways of the demo get from the database before the service begins."""
 
     def __init__(self, *, still: bool) -> None:
         self._still = still
@@ -80,40 +83,101 @@ class _Prepared:
         """Put the fleet into the registry, and let its gateways in."""
         self.passwords = fill(database, still=self._still)
         if not self.passwords and not self._still:
-            _say("The demo shows nothing: this registry has devices already, and no gateway of the demo.")
+            _warn(
+                "The demo adds nothing: this registry has devices already, and none of the demo's gateways."
+            )
 
 
 def _stands_still(settings: Settings) -> bool:
-    """Whether there is no broker for the demo; says so."""
+    """Whether there is no broker for the demo; says why."""
     if settings.outside is not None:
-        _say("The demo stands still: its gateways connect to the embedded broker, and --broker names another.")
-        return True
-    if not (settings.mqtt or settings.mqtt_tls or settings.mqtt_ws):
-        _say("The demo stands still: with --mqtt off its gateways have nowhere to connect to.")
-        return True
-    return False
+        _warn("The demo stands still: its gateways use the embedded broker, and --broker names another one.")
+    elif not (settings.mqtt or settings.mqtt_tls or settings.mqtt_ws):
+        _warn("The demo stands still: with --mqtt off its gateways have nothing to connect to.")
+    else:
+        return False
+    return True
 
 
 async def _end(living: asyncio.Task[None]) -> None:
-    """Let the gateways go; who takes too long is cut off."""
-    for _ in range(2):
-        living.cancel()
-        await asyncio.wait({living}, timeout=_GOODBYE)
+    """Let the gateways take their leave; who is too slow is cut off at the end of the program."""
+    living.cancel()
+    await asyncio.wait({living}, timeout=_GOODBYE)
 
 
-async def _live(
-    settings: Settings, prepared: _Prepared, begun: asyncio.Future[Started], *, quiet: bool
-) -> None:
-    """Run the gateways from the start of the service on. An error of theirs is told, and goes no further."""
+async def _live(settings: Settings, prepared: _Prepared, begun: asyncio.Future[Started], say: Say) -> None:
+    """Run the gateways once the service has started. What goes wrong there is told, and goes no further."""
     told = await begun
-    if not prepared.passwords:
-        return
     try:
-        address = _nearest(told.mqtt)
-        tls = _trusting(settings.tls_cert) if address.tls and settings.tls_cert else None
-        homes = [_Home.of(each, settings) for each in BUILDINGS if each.gateway in prepared.passwords]
-        async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
-            options = Options(tls=tls, patience=_PATIENCE)
-            fleet = Fleet(ByClock(homes[0].clock), http=http, options=options)
+        if prepared.passwords:
+            await _run(settings, nearest(told.mqtt), prepared.passwords, say)
     except* FleetError as errors:
-        _say(f"The demo stands still: {_first(errors)}")
+        _warn(f"The demo stands still: {_first(errors)}")
+    except* Exception:  # noqa: BLE001 # the service is worth more
+        _log.exception("the demo has ended, which is a defect of ours")
+
+
+async def _run(settings: Settings, address: Address, passwords: Mapping[Mac, str], say: Say) -> None:
+    tls = None if settings.tls_cert is None else _trusting(settings.tls_cert)
+    clock = Clock(0, SPEED)
+    memory = Memory(settings.data / "demo")
+    async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
+        fleet = Fleet(ByClock(clock), http=http, options=Options(tls=tls, patience=_PATIENCE))
+        homes = [each for each in BUILDINGS if each.gateway in passwords]
+        for each in homes:
+            mac = each.gateway
+            one = _gateway(each, settings.topic_prefix, clock, memory)
+            fleet.add(one, replace(address, user=mac, password=passwords[mac]))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_tell(fleet, say, sum(each.devices for each in homes)))
+                tasks.create_task(memory.keep_up(fleet))
+                await fleet.run()
+        finally:
+            memory.keep(fleet)
+
+
+async def _tell(fleet: Fleet, say: Say, devices: int) -> None:
+    await fleet.is_complete.wait()
+    if say is not None:
+        found = f"{len(fleet.uplinks)} emulated gateways with {devices} devices"
+        say(f"{found} report, {SPEED:g} times as fast as in life")
+
+
+def _gateway(building: Building, prefix: str, clock: Clock, memory: Memory) -> Gateway:
+    settings = Emulated(
+        mac=building.gateway,
+        mode=building.mode,
+        api_version=building.api_version,
+        topic_prefix=prefix,
+        clean_session=True,
+    )
+    return memory.wake(settings, site_of(building), clock)
+
+
+def nearest(listeners: Iterable[str]) -> Address:
+    """The simplest way to the service from its own machine."""
+    address = min(map(Address.parse, listeners), key=lambda each: (each.tls, each.path is not None))
+    host = ip_address(address.host)
+    if not host.is_unspecified:
+        return address
+    return replace(address, host="127.0.0.1" if host.version == _IPV4 else "::1")
+
+
+def _trusting(certificate: Path) -> ssl.SSLContext:
+    """Trust this certificate alone, whatever name it has: it is our own."""
+    made = context(authorities=certificate)
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    made.check_hostname = False
+    return made
+
+
+def _first(errors: BaseExceptionGroup[FleetError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _warn(text: str) -> None:
+    click.echo(text, err=True)

@@ -24,7 +24,7 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 @click.command(cls=SettingsCommand)
 @settings_options()
-@click.option("--demo", is_flag=True, help="Put a fleet to look at into the registry.")
+@click.option("--demo", is_flag=True, help="Show a small fleet of emulated gateways and devices.")
 @click.option(
     "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="On standard error."
 )
@@ -37,12 +37,14 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
     """
     settings = settings_of(config, flags)
     log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
-    from meshfleet.cli.demo import fill  # noqa: PLC0415 # both are heavy, and not needed to tell of mistakes
+    # Both are heavy, and not needed to tell of mistakes.
+    from meshfleet.cli.demo_life import serve_demo  # noqa: PLC0415
     from meshfleet.service import app  # noqa: PLC0415
 
     settings = allow_clients(settings, app.CONNECTIONS)
-    say = _say_json if as_json else partial(_say, settings.data)
-    run(until_stopped(partial(app.serve, settings, started=say, prepare=fill if demo else None)))
+    started = _say_json if as_json else partial(_say, settings.data)
+    work = partial(serve_demo, say=None if as_json else click.echo) if demo else app.serve
+    run(until_stopped(partial(work, settings, started=started)))
 
 
 def _say(data: Path, started: Started) -> None:

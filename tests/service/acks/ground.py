@@ -49,6 +49,9 @@ class Post:
     def gateways(self) -> None:
         """Nobody knows who is there."""
 
+    def has(self, gateway: str) -> None:
+        """See `gateways`."""
+
 
 class Ground:
     """Two gateways that take acknowledgements, and a ledger of what they bring."""

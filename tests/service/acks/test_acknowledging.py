@@ -13,7 +13,7 @@ from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.requests import Ack as Asked
 from meshfleet.wire.requests import decode
 from meshfleet.wire.times import to_millis
-from tests.service.acks.ground import ack
+from tests.service.acks.ground import Post, ack
 from tests.service.ingest.intake import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, number, prop, report, temperature
 
@@ -138,7 +138,7 @@ async def test_whoever_hears_an_ack_finds_the_sample(ground: Ground) -> None:
     """At the moment that it is sent, another connection to the database has it."""
     found: list[int] = []
 
-    class Looking:
+    class Looking(Post):
         def send(self, messages: object) -> None:  # noqa: ARG002 # only when matters
             query = "SELECT count(*) FROM sample_journal" if ground.intake.database.is_sqlite else COUNTED
             found.extend(
@@ -146,10 +146,6 @@ async def test_whoever_hears_an_ack_finds_the_sample(ground: Ground) -> None:
                     lambda connection: connection.exec_driver_sql(query).scalars().all()
                 )
             )
-
-        def listen(self, *_: object) -> None: ...
-
-        def gateways(self) -> None: ...
 
     ground.intake.ingest.lead(Acks(Looking(), prefix="", now=NOON))
     await ground.take(temperature(NOON))

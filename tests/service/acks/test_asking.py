@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,7 +58,7 @@ async def test_type_1_is_sent_at_most_once_per_minute_and_series(in_file: Ground
 async def test_a_hole_that_stays_open_is_asked_for_again_after_growing_pauses(in_file: Ground) -> None:
     await in_file.tell(0)
     told = [each for each in range(2, 200) if await in_file.tell(each) == [1]]
-    pauses = [after - before for before, after in zip(told, told[1:], strict=False)]
+    pauses = [after - before for before, after in pairwise(told)]
     assert told[0] == 2
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
 
@@ -158,7 +159,7 @@ async def test_a_gateway_that_comes_back_all_the_time_is_asked_once_per_minute(i
             told.append(each * 5)
         in_file.acks.come_back(number(A), in_file.intake.now + 2 * SECOND)
     assert told[0] == 5
-    assert [after - before for before, after in zip(told, told[1:], strict=False)] == [60] * (len(told) - 1)
+    assert [after - before for before, after in pairwise(told)] == [60] * (len(told) - 1)
     assert len(told) == 11
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,7 +140,7 @@ async def test_whatever_comes_and_whenever_it_crashes_the_ledger_ends_up_right(
     await ground.tell(60)
     await ground.look()
     there = sorted(taken | {60})
-    missing = [(a, b) for a, b in zip(there, there[1:], strict=False) if b != a + 1]
+    missing = [(a, b) for a, b in pairwise(there) if b != a + 1]
     assert ground.holes == missing
     assert ground.complete == (missing[0][0] if missing else 60)
     await flush(ground)
@@ -364,4 +365,4 @@ async def test_figures_tell_of_acks_and_holes(in_file: Ground) -> None:
 
 
 def test_the_series_of_most_tests_is_the_one_they_mean() -> None:
-    assert TEMPERATURE == (int(D, 16), SampleKind.MEASUREMENT, 0x8800)
+    assert (int(D, 16), SampleKind.MEASUREMENT, 0x8800) == TEMPERATURE

@@ -1,8 +1,9 @@
-"""A series by itself: whatever comes in whatever order, its holes are what is missing among what is stored."""
+"""A series by itself: whatever comes in whatever order, its holes are what is missing in the store."""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,7 +71,7 @@ class Store:
         """Where samples are missing since it began, as nobody can deny."""
         assert self.began is not None
         there = sorted(each for each in self.places if each >= self.began)
-        return [(a, b) for a, b in zip(there, there[1:], strict=False) if b != a + 1]
+        return [(a, b) for a, b in pairwise(there) if b != a + 1]
 
     def _sample(self, place: int) -> tuple[int, int]:
         return FIRST + place * MINUTE, (self._start + place) % 256
@@ -330,7 +331,8 @@ def test_holes_that_are_taken_for_one_after_a_look_are_not_looked_at_at_once_aga
     """Else a large hole would be read every second, for ever."""
     series, now = Series(FIRST, 0), FIRST + 10 * MINUTE
     series.go_on(FIRST + 200 * MINUTE, 200, FIRST)
-    (hole,) = series.holes or ()
+    assert series.holes is not None
+    (hole,) = series.holes
     series.replace(
         hole, [(FIRST + each * MINUTE, FIRST + (each + 2) * MINUTE) for each in range(0, 200, 2)], now
     )

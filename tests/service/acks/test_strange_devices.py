@@ -86,7 +86,13 @@ async def test_a_clock_that_was_ahead_for_once_is_caught_up_with(in_file: Ground
 async def test_ten_thousand_made_up_series_are_acknowledged_written_and_cheap(ground: Ground) -> None:
     """Nothing bounds their number but what bounds made-up devices; so each must be small."""
     messages = [
-        report(f"measurement/{0x8800 + each % 100:04x}", NOON, seq=1, value="00", device=f"c0ffee{each // 100:06x}")
+        report(
+            f"measurement/{0x8800 + each % 100:04x}",
+            NOON,
+            seq=1,
+            value="00",
+            device=f"c0ffee{each // 100:06x}",
+        )
         for each in range(MADE_UP)
     ]
     assert len(await ground.take(*messages)) == MADE_UP, ground.intake.rejects()[0]

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshfleet.db import open_database
-from meshfleet.errors import FleetError
+from meshfleet.errors import FleetError, Unavailable
+from meshfleet.service.operations.readiness import Readiness
 from tests.servers import postgresql
 from tests.service.http.running import PASSWORD, Running, running
 
@@ -33,6 +34,21 @@ _PATIENCE = 30.0
 def test_a_service_that_runs_is_healthy_and_ready(service: Running, path: str) -> None:
     answer = service.anonymous.get(path)
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+class _Taker(NamedTuple):
+    trouble: str | None = None
+
+
+@pytest.mark.rule("rest-160")
+def test_a_service_that_is_to_take_reports_is_not_ready_before_somebody_takes_them() -> None:
+    readiness = Readiness()
+    readiness.check()
+    readiness.await_taker()
+    with pytest.raises(Unavailable, match="not taken yet"):
+        readiness.check()
+    readiness.watch(_Taker())
+    readiness.check()
 
 
 @pytest.mark.rule("rest-161")

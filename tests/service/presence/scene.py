@@ -48,8 +48,8 @@ class Scene:
         """When each pulse was last felt."""
         if known is not None:
             self.presence.restore(known)
-        self.connect(*gateways)
         if gateways:
+            self.connect(*gateways)
             self.look()
             self.changes.clear()
 

@@ -215,3 +215,13 @@ def test_the_rhythm_survives_a_change_to_a_gateway_whose_clock_is_hours_behind()
     scene.go_on(600, Pulse(D))
     assert scene.go_on(4000, Pulse(D, 120, gateway=B, off=-5 * 3600)) == []
     assert scene.interval(D) == 2 * MINUTE
+
+
+@pytest.mark.rule("rest-52")
+@pytest.mark.parametrize("off", OFFS)
+def test_two_gateways_of_which_one_has_a_wrong_clock_do_not_disturb_the_rhythm(off: int) -> None:
+    scene = Scene(A, B)
+    scene.clocks.measure(number(B), NOON, NOON, NOON + off * SECOND)
+    scene.go_on(1200, Pulse(D), Pulse(D, gateway=B, off=off))
+    assert scene.interval(D) == MINUTE
+    assert brief(scene.go_on(200)) == [(D, False, "silent")]

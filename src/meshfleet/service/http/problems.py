@@ -62,7 +62,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
             )
     path = request.scope["raw_path"].decode("ascii")
     if status >= _INTERNAL:
-        _log.error("request failed: %s %s: %s", request.method, path, code, exc_info=error)
+        _complain(error, f"{request.method} {path}: {code}")
     problem = Problem(
         type="about:blank",
         title=HTTPStatus(status).phrase,
@@ -75,6 +75,14 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     return Response(
         msgspec.json.encode(problem), status_code=status, media_type=MEDIA_TYPE, headers=dict(_headers(error))
     )
+
+
+def _complain(error: Exception, about: str) -> None:
+    """Tell what went wrong: in a line where it has a name, for it may come with every look of a proxy."""
+    if isinstance(error, FleetError):
+        _log.error("request failed: %s: %s", about, error)
+    else:
+        _log.error("request failed: %s", about, exc_info=error)
 
 
 def _sentence(error: FleetError) -> str:

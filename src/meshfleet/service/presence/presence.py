@@ -17,7 +17,7 @@ from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.presence.clocks import FRESH, Clocks
 from meshfleet.service.presence.entry import News, Presences
 from meshfleet.service.presence.model import Cause, Change
-from meshfleet.service.presence.rhythm import UNKNOWN, Rhythm
+from meshfleet.service.presence.rhythm import PATIENCE, UNKNOWN, Rhythm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -100,7 +100,7 @@ class Presence:
             rhythm.connected, rhythm.usual = True, usual or UNKNOWN
             if is_gateway:
                 self._present[device] = 0
-            self._watch(device, rhythm, self._looked_at)
+            self._watch(device, rhythm, self._looked_at + _LOOK, self._looked_at)
 
     def arrive(self, gateways: dict[int, int]) -> None:
         """Which gateways have a connection now, each with its number."""
@@ -113,44 +113,55 @@ class Presence:
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
-        self._follow_samples(draft)
-        self._follow_readings(draft)
+        fresh: set[int] = set()
+        self._follow_samples(draft, fresh)
+        self._follow_readings(draft, fresh)
         if self._by_hearing:
-            self._hear_gateways(draft)
+            self._gateways.update(draft.gateways)
+            for gateway in fresh:
+                self.hear(gateway, gateway, draft.now)
 
-    def _follow_samples(self, draft: Draft) -> None:
+    def _follow_samples(self, draft: Draft, fresh: set[int]) -> None:
+        """Hear devices by their samples, and add the gateways that brought what is fresh."""
         now, off, rhythms, doubts = draft.now, self.clocks.off, self._rhythms, self.clocks.doubts
         for device, rows in draft.rows.items():
             time, _, _, _, gateway, _, _, _ = rows[-1]
             # As `is_fresh`, written out: of nearly all reports this is all that there is to do.
             if -FRESH < now - time < FRESH and gateway not in off and gateway not in doubts:
+                fresh.add(gateway)
                 rhythm = rhythms.get(device)
                 if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
                     rhythm.at = now
                 else:
                     self.hear(device, gateway, now)
             else:
-                self._follow_doubtful(device, rows, now)
+                fresh |= self._follow_doubtful(device, rows, now)
 
-    def _follow_doubtful(self, device: int, rows: Sequence[Row], now: int) -> None:
+    def _follow_doubtful(self, device: int, rows: Sequence[Row], now: int) -> set[int]:
         """Clocks that are far off make samples even of heartbeats."""
+        fresh: set[int] = set()
         for time, kind, _, _, gateway, _, _, _ in rows:
             if self.clocks.is_fresh(gateway, time, now, self._witness(device, gateway)):
+                fresh.add(gateway)
                 rhythm = self.hear(device, gateway, now)
                 if kind == SampleKind.HEARTBEAT:
                     rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
+        return fresh
 
-    def _follow_readings(self, draft: Draft) -> None:
+    def _follow_readings(self, draft: Draft, fresh: set[int]) -> None:
+        """The same by readings."""
+        heard, in_dfu, heartbeat = ReadingKind.HEARD, ReadingKind.DFU, ReadingKind.HEARTBEAT
         now, off, rhythms, doubts = draft.now, self.clocks.off, self._rhythms, self.clocks.doubts
         for kind, device, gateway, time, _, _, _ in draft.readings:
-            if kind >= ReadingKind.HEARD:  # of a sample, which has been followed, by its own time
+            if kind >= heard:  # of a sample, which has been followed, by its own time
                 continue
             at = time + off.get(gateway, 0)
             is_sure = -FRESH < now - at < FRESH and gateway not in doubts
             if not (is_sure or self.clocks.is_fresh(gateway, time, now, self._witness(device, gateway))):
                 continue
+            fresh.add(gateway)
             rhythm = rhythms.get(device)
-            if rhythm is None and kind == ReadingKind.DFU:
+            if rhythm is None and kind == in_dfu:
                 if len(self._in_dfu) < _STRANGERS:  # perhaps of somebody whom the database knows (report-46)
                     self._in_dfu[device] = gateway
                 continue
@@ -158,7 +169,7 @@ class Presence:
                 rhythm.at = now
             else:
                 rhythm = self.hear(device, gateway, now)
-            if kind == ReadingKind.HEARTBEAT:
+            if kind == heartbeat:
                 rhythm.beat(gateway, at)
 
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
@@ -198,7 +209,7 @@ class Presence:
         rhythm = self._rhythms.get(change.device) or self._meet(change.device, change.gateway, now)
         rhythm.connected = change.connected
         if change.connected:
-            self._watch(change.device, rhythm, now)
+            self._watch(change.device, rhythm, now + _LOOK, now)
 
     def forget(self, device: int) -> None:
         """Nobody knows it any more. If it is heard again, it is new."""
@@ -213,20 +224,6 @@ class Presence:
         return rhythm if rhythm is not None and rhythm.connected else None
 
     # Gateways
-
-    def _hear_gateways(self, draft: Draft) -> None:
-        """Whoever brings a report that is fresh is there."""
-        now, off = draft.now, self.clocks.off
-        samples = ((row[4], row[0]) for rows in draft.rows.values() for row in rows)
-        readings = ((each[2], each[3]) for each in draft.readings if each[0] < ReadingKind.HEARD)
-        fresh = {
-            gateway
-            for gateway, time in chain(samples, readings)
-            if -FRESH < now - time - off.get(gateway, 0) < FRESH
-        }
-        self._gateways.update(draft.gateways)
-        for gateway in fresh:
-            self.hear(gateway, gateway, now)
 
     def _arrivals(self, now: int) -> Iterator[Change]:
         if self._arrived is None:
@@ -306,13 +303,15 @@ class Presence:
                 rhythm = self._rhythms.get(device)
                 if rhythm is None or not rhythm.connected or rhythm.due != slot:
                     continue
-                if now - max(rhythm.at, self._awake_since) < rhythm.patience:
-                    self._learn(device, rhythm)
-                    self._watch(device, rhythm, now)
+                interval = rhythm.interval
+                silent_at = max(rhythm.at, self._awake_since) + PATIENCE * interval
+                if now < silent_at:
+                    self._learn(device, rhythm, interval)
+                    self._watch(device, rhythm, silent_at, now)
                 elif device in self._gateways:
                     yield from self._miss(device, now)
                 elif self._is_missed(rhythm.gateway, now):
-                    self._watch(device, rhythm, now)  # it may not be the device that is silent
+                    self._watch(device, rhythm, now, now)  # it may not be the device that is silent
                 else:
                     yield Change.went(device, now, Cause.SILENT, rhythm.gateway)
 
@@ -329,17 +328,15 @@ class Presence:
             return False
         return 2 * (now - max(rhythm.at, self._awake_since)) > 3 * rhythm.interval
 
-    def _learn(self, device: int, rhythm: Rhythm) -> None:
+    def _learn(self, device: int, rhythm: Rhythm, interval: int) -> None:
         """Let its rhythm be remembered, if it is another than before."""
-        interval = rhythm.interval
         if abs(interval - rhythm.usual) > rhythm.usual // 10:
             rhythm.usual = interval
             self._learned[device] = interval
 
-    def _watch(self, device: int, rhythm: Rhythm, now: int) -> None:
+    def _watch(self, device: int, rhythm: Rhythm, silent_at: int, now: int) -> None:
         """Look at a device again when it may be silent, and before that now and then."""
-        silent_at = max(rhythm.at, self._awake_since) + rhythm.patience
-        rhythm.due = min(max(silent_at, now), now + _LOOK) // _SLOT + 1
+        rhythm.due = min(silent_at, now + _LOOK) // _SLOT + 1
         self._wheel.setdefault(rhythm.due, []).append(device)
 
     def _go_back_to(self, now: int) -> None:
@@ -348,4 +345,4 @@ class Presence:
         for device, rhythm in self._rhythms.items():
             rhythm.at, rhythm.other_at = min(rhythm.at, now), min(rhythm.other_at, now)
             if rhythm.connected:
-                self._watch(device, rhythm, now)
+                self._watch(device, rhythm, now + _LOOK, now)

@@ -24,7 +24,7 @@ UNKNOWN: Final = 20 * 60_000
 """Milliseconds between two heartbeats of a device that is not known well."""
 
 _SHORTEST: Final = 60_000
-_PATIENCE: Final = 3
+PATIENCE: Final = 3
 """A device may miss so many heartbeats."""
 
 _BACK: Final = 60_000
@@ -63,24 +63,28 @@ class Rhythm(Struct, gc=False):
     def beat(self, gateway: int, time: int) -> None:
         """It sent a heartbeat. Another gateway may hear the same one a little earlier or later."""
         gap = time - self.beat_at
-        if gap < -_BACK or gap > _WIDEST:
-            self.beat_gateway, self.beat_at = gateway, time
-        elif gap > 0 and (gateway == self.beat_gateway or 2 * gap >= self.interval):
+        if 0 < gap <= _WIDEST:
+            if gateway != self.beat_gateway:
+                if 2 * gap < self.interval:
+                    return
+                self.beat_gateway = gateway
             self.gaps = (self.gaps << _BITS | gap) & _ALL
+            self.beat_at = time
+        elif gap < -_BACK or gap > _WIDEST:
             self.beat_gateway, self.beat_at = gateway, time
 
     @property
     def interval(self) -> int:
         """Milliseconds that usually pass between two heartbeats."""
-        gaps = sorted(filter(None, array("I", self.gaps.to_bytes(_GAPS * _BITS // 8, byteorder))))
-        if len(gaps) < _ENOUGH:
+        if not self.gaps >> (_ENOUGH - 1) * _BITS:
             return self.usual
+        gaps = sorted(filter(None, array("I", self.gaps.to_bytes(_GAPS * _BITS // 8, byteorder))))
         return max((gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) // 2, _SHORTEST)
 
     @property
     def patience(self) -> int:
         """Milliseconds without a word after which it is silent."""
-        return _PATIENCE * self.interval
+        return PATIENCE * self.interval
 
     def fall_back(self, present: Container[int], now: int) -> bool:
         """Its gateway has gone: whether another one that is there hears it."""

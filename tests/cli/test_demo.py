@@ -1,0 +1,74 @@
+"""The fleet of the demo in a registry, and what its devices remember."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.cli.demo import BUILDINGS, fill, site_of
+from meshfleet.cli.demo_life import nearest
+from meshfleet.cli.demo_memory import Memory
+from meshfleet.gateway import Clock, Fleet, Settings
+from meshfleet.gateway.world.products import Role
+from meshfleet.service.accounts.keys import digest
+from meshfleet.service.accounts.model import SERVICE
+from meshfleet.service.devices import registry, summary
+from meshfleet.service.devices.model import Filter, Sighting
+from meshfleet.service.gateways import store
+from meshfleet.wire.ids import Mac
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.db import Database
+
+HOME = BUILDINGS[0]
+MACS = {each.gateway for each in BUILDINGS}
+DEVICES = sum(each.devices for each in BUILDINGS)
+
+
+def test_the_passwords_that_it_gives_are_those_of_its_gateways(database: Database) -> None:
+    for _ in range(2):
+        given = fill(database, still=False)
+        assert set(given) == MACS
+        assert database.read_now(store.passwords, MACS) == {mac: digest(each) for mac, each in given.items()}
+
+
+def test_filling_twice_doubles_nothing(database: Database) -> None:
+    fill(database, still=False)
+    first = database.read_now(summary.count, Filter())
+    assert first.total == DEVICES + len(MACS) + 1  # and one that was never heard
+    fill(database, still=False)
+    assert database.read_now(summary.count, Filter()) == first
+
+
+def test_who_lives_is_not_connected_before_it_connects(database: Database) -> None:
+    fill(database, still=False)
+    assert database.read_now(summary.count, Filter()).connected == 0
+
+
+def test_who_stands_still_looks_alive_and_gets_no_password(database: Database) -> None:
+    for _ in range(2):
+        assert fill(database, still=True) == {}
+        shown = database.read_now(summary.count, Filter())
+        assert len(MACS) < shown.connected < DEVICES
+    assert set(fill(database, still=False)) == MACS
+
+
+def test_a_gateway_that_was_released_stays_away(database: Database) -> None:
+    fill(database, still=False)
+    database.write_now(store.release, HOME.gateway, by=SERVICE, now=1)
+    assert set(fill(database, still=False)) == MACS - {HOME.gateway}
+
+
+def test_a_registry_with_devices_of_its_own_is_left_alone(database: Database) -> None:
+    database.write_now(registry.observe, [Sighting(device=Mac("c0ffee000001"), at=1)])
+    assert fill(database, still=False) == {}
+    assert database.read_now(summary.count, Filter()).total == 1
+
+
+@pytest.mark.parametrize("building", BUILDINGS)
+def test_nobody_depends_on_a_device_whose_battery_is_empty(building: object) -> None:
+    empty = [each for each in site_of(BUILDINGS[BUILDINGS.index(building)]).devices if not each.battery]
+    assert {each.product.role for each in empty} == {Role.LEAF}
