@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import httpx
 import pytest
 
+from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program
 from tests.parts import BASH, CURL, JQ, MOSQUITTO_PUB, need
 
@@ -33,7 +36,20 @@ def service(tmp_path: Path) -> Iterator[Running]:
     given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
         started = json.loads(program.line())
+        _wait_until_it_lives(started["url"])
         yield Running(started["url"], started["mqtt"])
+
+
+def _wait_until_it_lives(url: str) -> None:
+    """People take their time before they ask."""
+    login = httpx.post(url + LOGIN, json={"username": "admin", "password": PASSWORD}, timeout=PATIENCE)
+    bearer = {"Authorization": f"Bearer {login.json()['authToken']}"}
+    until = time.monotonic() + PATIENCE
+    while not httpx.get(f"{url}/api/v1/devices/summary", headers=bearer, timeout=PATIENCE).json()[
+        "connected"
+    ]:
+        assert time.monotonic() < until, "nobody connects"
+        time.sleep(0.1)
 
 
 def _walk(service: Running) -> list[Any]:
@@ -46,12 +62,15 @@ def _walk(service: Running) -> list[Any]:
     done = subprocess.run(
         [str(need(BASH)), "-euc", script], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line.removeprefix("data:")) for line in done.stdout.splitlines()]
 
 
 def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
-    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series = _walk(service)
+    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series, *live, history = _walk(
+        service
+    )
     assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
+    assert first["items"][0]["connectivity"]["connected"]
     assert silent["items"]
     assert all("Clip" in each["friendlyName"] and "live" in each for each in silent["items"])
     assert summary["total"] == 24
@@ -61,3 +80,5 @@ def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
     assert [each["action"] for each in changes["items"]] == ["device.unlabel", "device.label", "label.create"]
     assert [(each["value"], each["raw"], each["seq"]) for each in samples["items"]] == [(46.6, "1234", 7)]
     assert [(each["count"], each["mean"]) for each in series["items"]] == [(1, 46.6)]
+    assert [each["type"] for each in live] == ["report"] * 3
+    assert [(each["connected"], each["cause"]) for each in history["items"]] == [(True, "connection")]

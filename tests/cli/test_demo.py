@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from meshfleet.cli.demo import BUILDINGS, fill, site_of
 from meshfleet.cli.demo_life import nearest
 from meshfleet.cli.demo_memory import Memory
-from meshfleet.gateway import Clock, Fleet, Settings
+from meshfleet.gateway import Clock, Settings
 from meshfleet.gateway.world.products import Role
 from meshfleet.service.accounts.keys import digest
 from meshfleet.service.accounts.model import SERVICE
@@ -21,7 +22,9 @@ from meshfleet.wire.ids import Mac
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from meshfleet.cli.demo import Building
     from meshfleet.db import Database
+    from meshfleet.gateway import Gateway
 
 HOME = BUILDINGS[0]
 MACS = {each.gateway for each in BUILDINGS}
@@ -69,6 +72,59 @@ def test_a_registry_with_devices_of_its_own_is_left_alone(database: Database) ->
 
 
 @pytest.mark.parametrize("building", BUILDINGS)
-def test_nobody_depends_on_a_device_whose_battery_is_empty(building: object) -> None:
-    empty = [each for each in site_of(BUILDINGS[BUILDINGS.index(building)]).devices if not each.battery]
+def test_nobody_depends_on_a_device_whose_battery_is_empty(building: Building) -> None:
+    empty = [each for each in site_of(building).devices if not each.battery]
     assert {each.product.role for each in empty} == {Role.LEAF}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "way"),
+    [
+        (["mqtts://127.0.0.1:8883", "ws://127.0.0.1:81", "mqtt://127.0.0.1:1883"], "mqtt://127.0.0.1:1883"),
+        (["mqtts://127.0.0.1:8883", "ws://127.0.0.1:81"], "ws://127.0.0.1:81/mqtt"),
+        (["wss://127.0.0.1:443", "mqtts://127.0.0.1:8883"], "mqtts://127.0.0.1:8883"),
+        (["mqtt://0.0.0.0:1883"], "mqtt://127.0.0.1:1883"),
+        (["mqtt://[::]:1883"], "mqtt://[::1]:1883"),
+    ],
+)
+def test_gateways_take_the_simplest_way_on_this_machine(listeners: list[str], way: str) -> None:
+    assert str(nearest(listeners)) == way
+
+
+# --- What the devices remember ---
+
+
+def wake(folder: Path) -> tuple[Memory, Gateway]:
+    memory = Memory(folder / "demo")
+    return memory, memory.wake(Settings(mac=HOME.gateway), site_of(HOME), Clock(0))
+
+
+def test_devices_go_on_where_they_were(tmp_path: Path) -> None:
+    memory, gateway = wake(tmp_path)
+    fresh = gateway.memory()
+    gateway.advance(300.0)
+    memory.keep()
+    _, again = wake(tmp_path)
+    assert msgspec.json.decode(again.memory()) == msgspec.json.decode(gateway.memory())
+    assert again.memory() != fresh
+
+
+@pytest.mark.parametrize("kept", [b"", b"{}", b"\xff"])
+def test_what_cannot_be_read_is_forgotten_and_told(
+    kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wake(tmp_path)[0].keep()
+    (file,) = (tmp_path / "demo").iterdir()
+    file.write_bytes(kept)
+    memory, gateway = wake(tmp_path)
+    assert "begin anew" in caplog.text
+    memory.keep()
+    assert file.read_bytes() == gateway.memory()
+
+
+def test_where_nothing_can_be_kept_the_demo_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "demo").write_bytes(b"no folder")
+    memory, gateway = wake(tmp_path)
+    memory.keep()
+    assert "cannot be kept" in caplog.text
+    assert gateway.advance(60.0)

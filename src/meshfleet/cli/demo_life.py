@@ -131,10 +131,10 @@ async def _run(settings: Settings, address: Address, passwords: Mapping[Mac, str
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_tell(fleet, say, sum(each.devices for each in homes)))
-                tasks.create_task(memory.keep_up(fleet))
+                tasks.create_task(memory.keep_up())
                 await fleet.run()
         finally:
-            memory.keep(fleet)
+            memory.keep()
 
 
 async def _tell(fleet: Fleet, say: Say, devices: int) -> None:

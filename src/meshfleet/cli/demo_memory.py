@@ -15,7 +15,7 @@ from meshfleet.gateway import Gateway
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshfleet.gateway import Clock, Fleet, Settings, Site
+    from meshfleet.gateway import Clock, Settings, Site
     from meshfleet.wire.ids import Mac
 
 _log = logging.getLogger(__name__)
@@ -29,9 +29,15 @@ class Memory:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._awake: list[Gateway] = []
 
     def wake(self, settings: Settings, site: Site, clock: Clock) -> Gateway:
         """Make a gateway whose devices remember what they can; what cannot be read is forgotten."""
+        gateway = self._remembering(settings, site, clock) or Gateway(settings, site, clock)
+        self._awake.append(gateway)
+        return gateway
+
+    def _remembering(self, settings: Settings, site: Site, clock: Clock) -> Gateway | None:
         file = self._file(settings.mac)
         try:
             return Gateway(settings, site, clock, memory=file.read_bytes())
@@ -39,22 +45,22 @@ class Memory:
             pass
         except (OSError, UnreadableMemory) as exc:
             _log.warning("%s cannot be used, the devices of the demo begin anew: %s", file, exc)
-        return Gateway(settings, site, clock)
+        return None
 
-    async def keep_up(self, fleet: Fleet) -> None:
+    async def keep_up(self) -> None:
         """Write it down from time to time."""
         while True:
             await asyncio.sleep(_KEPT_EVERY)
-            self.keep(fleet)
+            self.keep()
 
-    def keep(self, fleet: Fleet) -> None:
+    def keep(self) -> None:
         """Write down what all devices remember, each file whole or not at all."""
         try:
             self._folder.mkdir(0o700, exist_ok=True)
-            for each in fleet.uplinks:
-                file = self._file(each.gateway.settings.mac)
+            for each in self._awake:
+                file = self._file(each.settings.mac)
                 fresh = file.with_suffix(".new")
-                fresh.write_bytes(each.gateway.memory())
+                fresh.write_bytes(each.memory())
                 fresh.replace(file)
         except OSError as exc:
             _log.warning("what the devices of the demo remember cannot be kept: %s", exc)

@@ -13,7 +13,7 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.service.acks import store
 from meshfleet.service.acks.checking import check, forget
 from meshfleet.service.acks.figures import AckFigures
-from tests.service.acks.ground import TEMPERATURE, at
+from tests.service.acks.ground import TEMPERATURE, at, place
 from tests.service.ingest.intake import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import B, D, E, number, report
 
@@ -149,6 +149,18 @@ async def test_whatever_comes_and_whenever_it_crashes_the_ledger_ends_up_right(
     await ground.look()
     await flush(ground)
     assert (ground.holes, ground.complete, ground.complete_by_tables()) == ([], 60, 60)
+
+
+async def test_what_was_read_of_a_hole_that_is_part_of_a_larger_one_by_now_is_passed_over(
+    in_file: Ground,
+) -> None:
+    await in_file.tell(*range(0, 66, 2))
+    first = (in_file.series.holes or [])[0]
+    await in_file.tell(66)
+    before = in_file.holes
+    assert place(first.until) < before[0][1]
+    in_file.acks.settle(TEMPERATURE, first, [], in_file.intake.now)
+    assert (in_file.holes, in_file.complete) == (before, 0)
 
 
 # --- Starts ---

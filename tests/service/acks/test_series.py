@@ -317,14 +317,16 @@ def test_a_hole_that_falls_into_many_is_not_forgotten() -> None:
     assert store.series.complete_up_to == FIRST
 
 
-def test_two_holes_that_are_taken_for_one_are_lost_only_if_both_are() -> None:
-    series = Series(FIRST, 0)
-    series.go_on(FIRST + MINUTE, 2, FIRST)
-    lose(series, FIRST + HOUR)
-    for turn in range(2, 34):
-        series.go_on(FIRST + HOUR + turn * MINUTE, 2 * turn, FIRST + HOUR)
+@pytest.mark.parametrize("lost", [{0}, {1}, {0, 1}], ids=["the first", "the second", "both"])
+def test_two_holes_that_are_taken_for_one_are_lost_only_if_both_are(lost: set[int]) -> None:
+    holes = [Hole(FIRST + each, FIRST + each + 1, FIRST, lost_at=FIRST) for each in range(MOST)]
+    for each in {0, 1} - lost:
+        holes[each].lost_at = None
+    series = Series(FIRST + MINUTE, 0, holes=holes)
+    assert series.go_on(FIRST + HOUR, 7, FIRST + HOUR)
     first = (series.holes or [])[0]
-    assert (first.since, first.until, first.lost_at) == (FIRST, FIRST + HOUR + 2 * MINUTE, None)
+    assert (first.since, first.until) == (FIRST, FIRST + 2)
+    assert (first.lost_at is None) == (len(lost) == 1)
 
 
 def test_holes_that_are_taken_for_one_after_a_look_are_not_looked_at_at_once_again() -> None:
@@ -338,6 +340,29 @@ def test_holes_that_are_taken_for_one_after_a_look_are_not_looked_at_at_once_aga
     )
     assert len(series.holes or ()) == MOST
     assert not any(each.is_due(now + SECOND) for each in series.holes or ())
+
+
+# --- When to ask ---
+
+
+@pytest.mark.rule("ack-11", "ack-12")
+def test_an_outage_is_asked_about_once_if_it_was_after_the_last_time() -> None:
+    series = Series(FIRST, 0, asked_at=FIRST)
+    assert not series.wants_backfill(FIRST, FIRST + HOUR)
+    assert not series.wants_backfill(FIRST + 1, FIRST + MINUTE - 1)
+    assert series.wants_backfill(FIRST + 1, FIRST + MINUTE)
+    series.ask(FIRST + MINUTE)
+    assert not series.wants_backfill(FIRST + 1, FIRST + HOUR)
+
+
+@pytest.mark.rule("ack-16")
+def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_open() -> None:
+    series = Series(FIRST, 0, asked_at=FIRST, unfilled=2)
+    series.go_on(FIRST + MINUTE, 2, FIRST)
+    assert series.wants_backfill(0, FIRST + HOUR)
+    series.unfilled = 3
+    assert series.is_waiting
+    assert not series.wants_backfill(0, FIRST + HOUR)
 
 
 # --- When to look ---

@@ -210,3 +210,16 @@ def test_a_device_that_is_silent_says_so_even_when_its_gateway_is_there() -> Non
     scene, devices = populated(A)
     scene.go_on(3700)
     assert sorted(brief(scene.changes)) == [(each, False, "silent") for each in devices]
+
+
+@pytest.mark.rule("rest-51")
+def test_one_that_returns_with_its_gateway_at_the_last_moment_is_missed_in_time() -> None:
+    scene = Scene(A)
+    scene.see(heartbeat(NOON))
+    scene.go_on(600, Pulse(D))
+    scene.disconnect(A)
+    scene.go_on(170)
+    scene.connect(A)
+    scene.look()
+    assert scene.has(D)
+    assert brief(scene.go_on(20)) == [(D, False, "silent")]

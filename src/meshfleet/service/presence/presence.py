@@ -209,7 +209,8 @@ class Presence:
         rhythm = self._rhythms.get(change.device) or self._meet(change.device, change.gateway, now)
         rhythm.connected = change.connected
         if change.connected:
-            self._watch(change.device, rhythm, now + _LOOK, now)
+            silent_at = max(rhythm.at, self._awake_since) + rhythm.patience
+            self._watch(change.device, rhythm, max(silent_at, now), now)
 
     def forget(self, device: int) -> None:
         """Nobody knows it any more. If it is heard again, it is new."""

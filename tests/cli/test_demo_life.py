@@ -1,0 +1,170 @@
+"""The demo as a newcomer starts it: a fleet that lives, beside a service that does not depend on it."""
+
+from __future__ import annotations
+
+import json
+import time
+from signal import SIGINT, SIGTERM
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+import pytest
+import trustme
+
+from meshfleet.cli.demo import BUILDINGS
+from meshfleet.wire.rest import LOGIN
+from tests.cli.outside import PATIENCE, Program
+from tests.servers import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+ALL = sum(each.devices for each in BUILDINGS) + len(BUILDINGS) + 1
+EMPTY = 6
+"""Devices of the demo that never say a word; so does the gateway that was never heard."""
+
+
+def serve(folder: Path, *arguments: str, before: str = "") -> Program:
+    given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(folder / "data"), *arguments]
+    return Program(*given, before=before, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
+
+
+class Newcomer:
+    """Somebody with a browser, or the like."""
+
+    def __init__(self, program: Program) -> None:
+        url = json.loads(program.line())["url"]
+        self._http = httpx.Client(base_url=url, timeout=PATIENCE, verify=False)  # noqa: S501 # on this machine
+        login = self._http.post(LOGIN, json={"username": "admin", "password": PASSWORD})
+        self._http.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: str) -> Any:
+        return self._http.get(f"/api/v1/{path}", params=query).raise_for_status().json()
+
+    def named(self, name: str) -> Any:
+        (found,) = self.get("devices", FriendlyName=name, Include="live")["items"]
+        return found
+
+    def measured(self, device: str) -> list[tuple[str, int]]:
+        """Times and numbers of one series, the oldest first."""
+        rows = self.get(f"devices/{device}/samples", Identifier="light-intensity")["items"]
+        return sorted((each["time"], each["seq"]) for each in rows)
+
+    def next_event(self) -> Any:
+        with self._http.stream("GET", "/api/v1/stream", params={"Types": "report"}) as stream:
+            line = next(each for each in stream.iter_lines() if each.startswith("data:"))
+            return json.loads(line.removeprefix("data:"))
+
+    def rename(self, device: str, name: str) -> None:
+        path = f"/api/v1/devices/{device}/friendly-name"
+        self._http.put(path, json={"name": name}).raise_for_status()
+
+    def release(self, gateway: str) -> None:
+        self._http.delete(f"/api/v1/gateways/{gateway}").raise_for_status()
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < until, "it does not happen"
+        time.sleep(0.1)
+
+
+def wait_for_more(newcomer: Newcomer, device: str) -> None:
+    known = len(newcomer.measured(device))
+    wait_until(lambda: len(newcomer.measured(device)) > known + 1)
+
+
+def is_alive(newcomer: Newcomer) -> bool:
+    """Whether everybody is connected who can be."""
+    return bool(newcomer.get("devices/summary")["connected"] == ALL - EMPTY - 1)
+
+
+@pytest.mark.rule("rest-178")
+def test_a_newcomer_sees_a_fleet_that_lives(tmp_path: Path) -> None:
+    with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
+        assert newcomer.next_event()["data"]["gateway"] in {each.gateway for each in BUILDINGS}
+        wait_until(lambda: is_alive(newcomer))
+        assert newcomer.get("devices/summary")["total"] == ALL
+        for each in BUILDINGS:
+            room = newcomer.named(each.room)
+            assert each.name in room["labels"]
+            assert room["live"]["gateway"] == each.gateway
+            wait_for_more(newcomer, room["id"])
+        assert newcomer.get("rejects")["items"] == []
+        assert program.end(SIGINT)[::2] == (0, "")
+
+
+def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
+    with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
+        device = newcomer.named(BUILDINGS[0].room)["id"]
+        newcomer.rename(device, "Küche ☕")
+        wait_until(lambda: len(newcomer.measured(device)) > 1)
+        assert program.end(SIGTERM)[::2] == (0, "")
+    with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
+        wait_for_more(newcomer, device)
+        wait_until(lambda: is_alive(newcomer))
+        assert newcomer.get("devices/summary")["total"] == ALL
+        assert newcomer.named("Küche ☕")["id"] == device
+        counted = [seq for _, seq in newcomer.measured(device)]
+        assert counted == list(range(len(counted)))
+        assert program.end(SIGTERM)[::2] == (0, "")
+
+
+def test_the_demo_comes_in_over_tls_where_there_is_nothing_else(tmp_path: Path) -> None:
+    mine = trustme.CA().issue_cert("fleet.example.org")
+    for each in mine.cert_chain_pems:
+        each.write_to_path(tmp_path / "cert.pem")
+    mine.private_key_pem.write_to_path(tmp_path / "key.pem")
+    given = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    with (
+        serve(tmp_path, "--demo", *given, "--mqtt", "off", "--mqtt-tls", "127.0.0.1:0") as program,
+        Newcomer(program) as newcomer,
+    ):
+        wait_until(lambda: is_alive(newcomer))
+        assert program.end(SIGTERM)[::2] == (0, "")
+
+
+def test_without_a_broker_the_fleet_stands_still_and_says_so(tmp_path: Path) -> None:
+    others = {
+        "off": (["--mqtt", "off"], "with --mqtt off"),
+        "other": (["--broker", f"mqtt://127.0.0.1:{free_port()}"], "--broker names another"),
+    }
+    for name, (given, reason) in others.items():
+        with serve(tmp_path / name, "--demo", *given) as program, Newcomer(program) as newcomer:
+            assert newcomer.get("devices/summary")["total"] == ALL
+            code, _, errors = program.end(SIGTERM)
+        assert code == 0
+        assert errors.startswith("The demo stands still: ")
+        assert reason in errors.splitlines()[0]
+
+
+def test_gateways_that_cannot_connect_leave_the_service_alone(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with (
+        serve(tmp_path, "--demo", "--limits-connections", "1", before=f"exec 2>'{said}'") as program,
+        Newcomer(program) as newcomer,
+    ):
+        wait_until(lambda: said.read_text().endswith("\n"))
+        assert said.read_text().startswith("The demo stands still: ")
+        assert newcomer.get("devices/summary")["total"] == ALL
+        assert program.end(SIGTERM)[0] == 0
+    assert len(said.read_text().splitlines()) == 1
+
+
+def test_a_gateway_that_is_released_keeps_nobody_from_stopping(tmp_path: Path) -> None:
+    with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
+        wait_until(lambda: is_alive(newcomer))
+        newcomer.release(BUILDINGS[0].gateway)
+        wait_until(lambda: newcomer.get("devices/summary")["connected"] < ALL - EMPTY - 1)
+        code, _, errors = program.end(SIGTERM)
+    assert code == 0
+    assert "Traceback" not in errors
