@@ -78,9 +78,10 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def wait_for_more(newcomer: Newcomer, device: str) -> None:
-    known = len(newcomer.measured(device))
-    wait_until(lambda: len(newcomer.measured(device)) > known + 1)
+def wait_for_more(newcomer: Newcomer, *devices: str) -> None:
+    """Wait until samples have come of each."""
+    known = {each: len(newcomer.measured(each)) for each in devices}
+    wait_until(lambda: all(len(newcomer.measured(each)) > known[each] for each in devices))
 
 
 def is_alive(newcomer: Newcomer) -> bool:
@@ -94,11 +95,11 @@ def test_a_newcomer_sees_a_fleet_that_lives(tmp_path: Path) -> None:
         assert newcomer.next_event()["data"]["gateway"] in {each.gateway for each in BUILDINGS}
         wait_until(lambda: is_alive(newcomer))
         assert newcomer.get("devices/summary")["total"] == ALL
-        for each in BUILDINGS:
-            room = newcomer.named(each.room)
-            assert each.name in room["labels"]
-            assert room["live"]["gateway"] == each.gateway
-            wait_for_more(newcomer, room["id"])
+        rooms = [newcomer.named(each.room) for each in BUILDINGS]
+        for room, building in zip(rooms, BUILDINGS, strict=True):
+            assert building.name in room["labels"]
+            assert room["live"]["gateway"] == building.gateway
+        wait_for_more(newcomer, *(room["id"] for room in rooms))
         assert newcomer.get("rejects")["items"] == []
         assert program.end(SIGINT)[::2] == (0, "")
 
@@ -125,11 +126,9 @@ def test_the_demo_comes_in_over_tls_where_there_is_nothing_else(tmp_path: Path) 
         each.write_to_path(tmp_path / "cert.pem")
     mine.private_key_pem.write_to_path(tmp_path / "key.pem")
     given = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
-    with (
-        serve(tmp_path, "--demo", *given, "--mqtt", "off", "--mqtt-tls", "127.0.0.1:0") as program,
-        Newcomer(program) as newcomer,
-    ):
-        wait_until(lambda: is_alive(newcomer))
+    with serve(tmp_path, "--demo", *given, "--mqtt", "off", "--mqtt-tls", "127.0.0.1:0") as program:
+        with Newcomer(program) as newcomer:
+            wait_until(lambda: is_alive(newcomer))
         assert program.end(SIGTERM)[::2] == (0, "")
 
 

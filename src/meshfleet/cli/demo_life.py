@@ -60,7 +60,8 @@ async def serve_demo(settings: Settings, *, started: Callable[[Started], None], 
 
     def begin(told: Started) -> None:
         started(told)
-        begun.set_result(told)
+        if not begun.cancelled():  # somebody stops us before we have started
+            begun.set_result(told)
 
     serving = asyncio.create_task(app.serve(settings, started=begin, prepare=prepared.fill), name="serve")
     living = asyncio.create_task(_live(settings, prepared, begun, say), name="demo")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.service import clock
 from meshfleet.service.acks import store as ledger
@@ -23,13 +23,19 @@ from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
     from meshfleet.db.samples.retention import Retention
     from meshfleet.service.api import Api
     from meshfleet.service.ingest.ingest import Ingest
     from meshfleet.service.mqtt.carrier import Carrier
+    from meshfleet.service.operations.readiness import Taker
     from meshfleet.settings import Settings
+
+_PAUSE: Final = 1.0
+"""Seconds between two looks at whether we can hear at all."""
 
 
 class Following:
@@ -42,6 +48,7 @@ class Following:
         settings: Settings,
         *,
         retention: Retention,
+        takers: Sequence[Taker],
         api: Api,
         ingest: Ingest,
         carrier: Carrier,
@@ -49,6 +56,7 @@ class Following:
         self._database = database
         self._samples = samples
         self._retention = retention
+        self._takers = takers
         self._carrier = carrier
         self._traffic = api.traffic
         now, clocks = clock.now(), Clocks()
@@ -88,6 +96,7 @@ class Following:
             roll = call_roll(self._carrier, self._presence, self._come_back)
             checking = keep_checking(self._acks, self._samples, self._retention, clock.now)
             tasks.create_task(roll, name="presence.roll")
+            tasks.create_task(self._notice_deafness(), name="presence.deafness")
             tasks.create_task(checking, name="acks.checking")
             tasks.create_task(self._versions.run(), name="gateways.versions")
             tasks.create_task(self._inquiry.run(), name="inquiry")
@@ -98,6 +107,13 @@ class Following:
         self._acks.restore(await self._database.read(ledger.ledger))
         self._traffic.modes.restore(await self._database.read(gateways.modes), clock.now())
         await self._versions.restore()
+
+    async def _notice_deafness(self) -> None:
+        """Nobody is silent while no reports can come in (rest-192)."""
+        while True:
+            if any(taker.trouble is not None for taker in self._takers):
+                self._presence.miss_out(clock.now())
+            await asyncio.sleep(_PAUSE)
 
     def _come_back(self, gateway: int) -> None:
         self._acks.come_back(gateway, clock.now())

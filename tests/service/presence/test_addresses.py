@@ -31,7 +31,7 @@ async def test_an_unknown_address_in_dfu_mode_leaves_nothing(watched: Watched) -
         await watched.go_on(dfu(watched.intake.now + SECOND, device=UNKNOWN), seconds=5)
     assert (watched.intake.device(UNKNOWN), watched.history(UNKNOWN)) == (None, [])
     assert watched.presence.believes_in(number(UNKNOWN)) is None
-    assert number(UNKNOWN) not in watched.presence._rhythms  # noqa: SLF001 # nothing in memory either
+    assert number(UNKNOWN) not in watched.presence._roster.rhythms  # noqa: SLF001 # nothing in memory either
 
 
 @pytest.mark.rule("report-46")
@@ -97,7 +97,7 @@ async def test_a_forgotten_device_that_is_not_heard_again_leaves_memory(watched:
     watched.arrive()
     await watched.go_on()
     assert watched.brief() == [(True, "heard")]
-    assert number(D) not in watched.presence._rhythms  # noqa: SLF001 # what this is about
+    assert number(D) not in watched.presence._roster.rhythms  # noqa: SLF001 # what this is about
     watched.arrive(A)
     await watched.go_on()
     assert watched.intake.device() is None

@@ -95,7 +95,7 @@ class Anything(RuleBasedStateMachine):
         if not hasattr(self, "scene"):
             return
         presence = self.scene.presence
-        rhythms, behind = presence._rhythms, presence._behind  # noqa: SLF001 # what this is about
+        rhythms, behind = presence._roster.rhythms, presence._roster._behind  # noqa: SLF001 # what this is about
         assert {(device, each.gateway) for device, each in rhythms.items()} == {
             (device, gateway) for gateway, devices in behind.items() for device in devices
         }
@@ -109,8 +109,8 @@ class Anything(RuleBasedStateMachine):
         if not hasattr(self, "scene"):
             return
         presence = self.scene.presence
-        wheel = presence._wheel  # noqa: SLF001 # what this is about
-        for device, rhythm in presence._rhythms.items():  # noqa: SLF001 # the same
+        wheel = presence._wheel.slots  # noqa: SLF001 # what this is about
+        for device, rhythm in presence._roster.rhythms.items():  # noqa: SLF001 # the same
             if rhythm.connected and (self.by_hearing or device not in presence._gateways):  # noqa: SLF001 # the same
                 assert device in wheel[rhythm.due]
         assert sum(map(len, wheel.values())) < 2000

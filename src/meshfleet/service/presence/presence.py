@@ -17,7 +17,9 @@ from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.presence.clocks import FRESH, Clocks
 from meshfleet.service.presence.entry import News, Presences
 from meshfleet.service.presence.model import Cause, Change
-from meshfleet.service.presence.rhythm import PATIENCE, UNKNOWN, Rhythm
+from meshfleet.service.presence.rhythm import OTHERS, PATIENCE, UNKNOWN, WIDEST, pack_gap
+from meshfleet.service.presence.roster import Roster
+from meshfleet.service.presence.wheel import Wheel
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples import Row
     from meshfleet.service.ingest.draft import Draft
     from meshfleet.service.ingest.notes import Notes
+    from meshfleet.service.presence.rhythm import Rhythm
     from meshfleet.service.presence.store import Known
 
     class Audience(Protocol):
@@ -37,12 +40,12 @@ if TYPE_CHECKING:
             """A gateway came or went, and so many devices with it."""
 
 
-_SLOT: Final = 5_000
-"""Milliseconds that lie in one slot of the wheel."""
-
 _LOOK: Final = 180_000
 """Milliseconds after which a device is looked at again, however patient we are with it: its rhythm may be
 another by then."""
+
+_SELDOM: Final = 8
+"""Looks at a device that is heard all the time, of which one is for its rhythm."""
 
 _ASLEEP: Final = 30_000
 """Milliseconds between two looks after which we cannot have listened: the database was away, the machine
@@ -69,10 +72,8 @@ class Presence:
         self._awake_since = now
         """Since when we listen without a pause: nobody is silent whom we could not hear."""
         self._looked_at = now
-        self._rhythms: dict[int, Rhythm] = {}
-        self._behind: dict[int, set[int]] = {}
-        """Devices by the gateway through which they were last heard."""
-        self._wheel: dict[int, list[int]] = {}
+        self._roster = Roster()
+        self._wheel = Wheel()
         self._back: set[int] = set()
         """Devices that are heard and were not connected."""
         self._present: dict[int, int] = {}
@@ -96,7 +97,7 @@ class Presence:
         self._gateways |= known.gateways
         for device, gateway, usual in known.devices:
             is_gateway = device in known.gateways
-            rhythm = self._meet(device, device if is_gateway else gateway or 0, self._looked_at)
+            rhythm = self._roster.meet(device, device if is_gateway else gateway or 0, self._looked_at)
             rhythm.connected, rhythm.usual = True, usual or UNKNOWN
             if is_gateway:
                 self._present[device] = 0
@@ -111,6 +112,10 @@ class Presence:
         """How many gateways are there."""
         return len(self._present)
 
+    def miss_out(self, now: int) -> None:
+        """We cannot hear anybody at this moment."""
+        self._awake_since = now
+
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
         fresh: set[int] = set()
@@ -123,7 +128,7 @@ class Presence:
 
     def _follow_samples(self, draft: Draft, fresh: set[int]) -> None:
         """Hear devices by their samples, and add the gateways that brought what is fresh."""
-        now, off, rhythms, doubts = draft.now, self.clocks.off, self._rhythms, self.clocks.doubts
+        now, off, rhythms, doubts = draft.now, self.clocks.off, self._roster.rhythms, self.clocks.doubts
         for device, rows in draft.rows.items():
             time, _, _, _, gateway, _, _, _ = rows[-1]
             # As `is_fresh`, written out: of nearly all reports this is all that there is to do.
@@ -141,7 +146,7 @@ class Presence:
         """Clocks that are far off make samples even of heartbeats."""
         fresh: set[int] = set()
         for time, kind, _, _, gateway, _, _, _ in rows:
-            if self.clocks.is_fresh(gateway, time, now, self._witness(device, gateway)):
+            if self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway)):
                 fresh.add(gateway)
                 rhythm = self.hear(device, gateway, now)
                 if kind == SampleKind.HEARTBEAT:
@@ -151,13 +156,15 @@ class Presence:
     def _follow_readings(self, draft: Draft, fresh: set[int]) -> None:
         """The same by readings."""
         heard, in_dfu, heartbeat = ReadingKind.HEARD, ReadingKind.DFU, ReadingKind.HEARTBEAT
-        now, off, rhythms, doubts = draft.now, self.clocks.off, self._rhythms, self.clocks.doubts
+        now, off, rhythms, doubts = draft.now, self.clocks.off, self._roster.rhythms, self.clocks.doubts
         for kind, device, gateway, time, _, _, _ in draft.readings:
             if kind >= heard:  # of a sample, which has been followed, by its own time
                 continue
-            at = time + off.get(gateway, 0)
+            at = time + off[gateway] if gateway in off else time
             is_sure = -FRESH < now - at < FRESH and gateway not in doubts
-            if not (is_sure or self.clocks.is_fresh(gateway, time, now, self._witness(device, gateway))):
+            if not (
+                is_sure or self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway))
+            ):
                 continue
             fresh.add(gateway)
             rhythm = rhythms.get(device)
@@ -170,7 +177,12 @@ class Presence:
             else:
                 rhythm = self.hear(device, gateway, now)
             if kind == heartbeat:
-                rhythm.beat(gateway, at)
+                # As `beat`, written out: of nearly all heartbeats this is all that there is to do.
+                gap = at - rhythm.beat_at
+                if 0 < gap <= WIDEST and gateway == rhythm.beat_gateway:
+                    rhythm.gaps, rhythm.beat_at = pack_gap(gap) + rhythm.gaps[:OTHERS], at
+                else:
+                    rhythm.beat(gateway, at)
 
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
         """All changes since the last time."""
@@ -190,14 +202,12 @@ class Presence:
 
     def hear(self, device: int, gateway: int, now: int) -> Rhythm:
         """The way for a device that is new, or was away, or has another gateway than before."""
-        rhythm = self._rhythms.get(device)
+        rhythm = self._roster.rhythms.get(device)
         if rhythm is None:
-            rhythm = self._meet(device, gateway, now)
+            rhythm = self._roster.meet(device, gateway, now)
         if device != gateway and self._by_hearing and device in self._gateways:
             return rhythm  # others hear its radio, which does not say that it reaches us
-        if rhythm.gateway != gateway:
-            self._move(device, rhythm.gateway, gateway)
-        rhythm.hear(gateway, now)
+        self._roster.hear(device, gateway, now)
         if not rhythm.connected or (device == gateway and device not in self._present):
             self._back.add(device)
         return rhythm
@@ -206,7 +216,9 @@ class Presence:
 
     def take_over(self, change: Change, now: int) -> None:
         """A device is connected from now on, or no longer."""
-        rhythm = self._rhythms.get(change.device) or self._meet(change.device, change.gateway, now)
+        rhythm = self._roster.rhythms.get(change.device) or self._roster.meet(
+            change.device, change.gateway, now
+        )
         rhythm.connected = change.connected
         if change.connected:
             silent_at = max(rhythm.at, self._awake_since) + rhythm.patience
@@ -215,13 +227,11 @@ class Presence:
     def forget(self, device: int) -> None:
         """Nobody knows it any more. If it is heard again, it is new."""
         self._present.pop(device, None)
-        rhythm = self._rhythms.pop(device, None)
-        if rhythm is not None:
-            self._leave(device, rhythm.gateway)
+        self._roster.forget(device)
 
     def believes_in(self, device: int) -> Rhythm | None:
         """A device that is connected, as far as we know."""
-        rhythm = self._rhythms.get(device)
+        rhythm = self._roster.rhythms.get(device)
         return rhythm if rhythm is not None and rhythm.connected else None
 
     # Gateways
@@ -246,51 +256,28 @@ class Presence:
     def _come(self, gateway: int, now: int, cause: Cause) -> Iterator[Change]:
         """A gateway is there, and with it all devices behind it that are not silent themselves."""
         yield Change.came(gateway, now, cause, gateway)
-        for device in self._behind.get(gateway, ()):
-            rhythm = self._rhythms[device]
+        for device in self._roster.behind(gateway):
+            rhythm = self._roster.rhythms[device]
             if device not in self._gateways and not rhythm.connected and now - rhythm.at < rhythm.patience:
                 yield Change.came(device, now, Cause.GATEWAY, gateway)
 
     def _go(self, gateway: int, now: int, cause: Cause) -> Iterator[Change]:
         """A gateway is gone, and with it all devices that nobody else hears."""
         yield Change.went(gateway, now, cause, gateway)
-        for device in list(self._behind.get(gateway, ())):
-            rhythm = self._rhythms[device]
+        for device in self._roster.behind(gateway):
+            rhythm = self._roster.rhythms[device]
             if not rhythm.connected or device in self._gateways:
                 continue
             rhythm.at = max(rhythm.at, self._awake_since)  # before that we could not hear it
-            if rhythm.fall_back(self._present, now):
-                self._move(device, gateway, rhythm.gateway)
-            else:
+            if not self._roster.fall_back(device, self._present, now):
                 yield Change.went(device, now, Cause.GATEWAY, gateway)
 
     # Devices
 
-    def _witness(self, device: int, gateway: int) -> int:
-        """Who tells the time of a gateway, if others could as well."""
-        behind = self._behind.get(gateway, set())
-        others = len(behind) - (device in behind) - (gateway in behind)
-        return device if others and device != gateway else 0
-
-    def _meet(self, device: int, gateway: int, now: int) -> Rhythm:
-        rhythm = self._rhythms[device] = Rhythm(now, gateway, connected=False)
-        self._behind.setdefault(gateway, set()).add(device)
-        return rhythm
-
-    def _move(self, device: int, before: int, after: int) -> None:
-        self._leave(device, before)
-        self._behind.setdefault(after, set()).add(device)
-
-    def _leave(self, device: int, gateway: int) -> None:
-        behind = self._behind[gateway]
-        behind.discard(device)
-        if not behind:
-            del self._behind[gateway]
-
     def _returns(self, now: int) -> Iterator[Change]:
         back, self._back = self._back, set()
         for device in sorted(back, key=lambda each: each not in self._gateways):
-            rhythm = self._rhythms.get(device)
+            rhythm = self._roster.rhythms.get(device)
             if device in self._gateways:
                 if self._by_hearing and device not in self._present:
                     self._present[device] = 1
@@ -299,22 +286,21 @@ class Presence:
                 yield Change.came(device, now, Cause.HEARD, rhythm.gateway)  # else it comes with its gateway
 
     def _silences(self, now: int) -> Iterator[Change]:
-        for slot in sorted(slot for slot in self._wheel if slot * _SLOT <= now):
-            for device in self._wheel.pop(slot):
-                rhythm = self._rhythms.get(device)
-                if rhythm is None or not rhythm.connected or rhythm.due != slot:
-                    continue
-                interval = rhythm.interval
-                silent_at = max(rhythm.at, self._awake_since) + PATIENCE * interval
-                if now < silent_at:
-                    self._learn(device, rhythm, interval)
-                    self._watch(device, rhythm, silent_at, now)
-                elif device in self._gateways:
-                    yield from self._miss(device, now)
-                elif self._is_missed(rhythm.gateway, now):
-                    self._watch(device, rhythm, now, now)  # it may not be the device that is silent
-                else:
-                    yield Change.went(device, now, Cause.SILENT, rhythm.gateway)
+        for device, rhythm in self._wheel.due(self._roster.rhythms, now):
+            if now - rhythm.at < _LOOK and rhythm.usual != UNKNOWN and (rhythm.due + device) % _SELDOM:
+                self._wheel.put(device, rhythm, rhythm.at + _LOOK)  # nobody is silent so soon
+                continue
+            interval = rhythm.interval
+            silent_at = max(rhythm.at, self._awake_since) + PATIENCE * interval
+            if now < silent_at:
+                self._learn(device, rhythm, interval)
+                self._watch(device, rhythm, silent_at, now)
+            elif device in self._gateways:
+                yield from self._miss(device, now)
+            elif self._is_missed(rhythm.gateway, now):
+                self._watch(device, rhythm, now, now)  # it may not be the device that is silent
+            else:
+                yield Change.went(device, now, Cause.SILENT, rhythm.gateway)
 
     def _miss(self, gateway: int, now: int) -> Iterator[Change]:
         """A gateway is not heard any more, which matters only where nobody knows its connection."""
@@ -324,7 +310,7 @@ class Presence:
 
     def _is_missed(self, gateway: int, now: int) -> bool:
         """Whether a gateway should have been heard for a while: then it may go soon, with its devices."""
-        rhythm = self._rhythms.get(gateway)
+        rhythm = self._roster.rhythms.get(gateway)
         if not self._by_hearing or rhythm is None or gateway not in self._present:
             return False
         return 2 * (now - max(rhythm.at, self._awake_since)) > 3 * rhythm.interval
@@ -337,13 +323,12 @@ class Presence:
 
     def _watch(self, device: int, rhythm: Rhythm, silent_at: int, now: int) -> None:
         """Look at a device again when it may be silent, and before that now and then."""
-        rhythm.due = min(silent_at, now + _LOOK) // _SLOT + 1
-        self._wheel.setdefault(rhythm.due, []).append(device)
+        self._wheel.put(device, rhythm, min(silent_at, now + _LOOK))
 
     def _go_back_to(self, now: int) -> None:
         """Our clock was set back: nobody was heard later than now, and all are looked at again."""
         self._wheel.clear()
-        for device, rhythm in self._rhythms.items():
+        for device, rhythm in self._roster.rhythms.items():
             rhythm.at, rhythm.other_at = min(rhythm.at, now), min(rhythm.other_at, now)
             if rhythm.connected:
                 self._watch(device, rhythm, now + _LOOK, now)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from sys import byteorder
+from struct import Struct as Form
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -15,10 +14,12 @@ _GAPS: Final = 8
 _ENOUGH: Final = 3
 """Gaps between heartbeats: how many are remembered, and how many make a rhythm."""
 
-_BITS: Final = 32
-_WIDEST: Final = 2**_BITS - 1
-_ALL: Final = 2 ** (_GAPS * _BITS) - 1
-"""A gap is kept in so many bits, and all of them in one number: a million devices have eight each."""
+_FORMS: Final = tuple(Form(f"={count}I") for count in range(_GAPS + 1))
+"""So many gaps as bytes: small, and quick to take apart, for a million devices have eight each."""
+pack_gap: Final = _FORMS[1].pack
+OTHERS: Final = _FORMS[_GAPS - 1].size
+"""Bytes of the gaps that stay when another one comes."""
+WIDEST: Final = 2**32 - 1
 
 UNKNOWN: Final = 20 * 60_000
 """Milliseconds between two heartbeats of a device that is not known well."""
@@ -48,8 +49,8 @@ class Rhythm(Struct, gc=False):
     """When its last heartbeat was."""
     beat_gateway: int = 0
     """Through whom."""
-    gaps: int = 0
-    """The last ones in milliseconds, the newest in the lowest bits."""
+    gaps: bytes = b""
+    """The last ones in milliseconds, the newest first."""
     due: int = 0
     """When it is to be looked at again, as the wheel counts."""
 
@@ -63,23 +64,24 @@ class Rhythm(Struct, gc=False):
     def beat(self, gateway: int, time: int) -> None:
         """It sent a heartbeat. Another gateway may hear the same one a little earlier or later."""
         gap = time - self.beat_at
-        if 0 < gap <= _WIDEST:
+        if 0 < gap <= WIDEST:
             if gateway != self.beat_gateway:
                 if 2 * gap < self.interval:
                     return
                 self.beat_gateway = gateway
-            self.gaps = (self.gaps << _BITS | gap) & _ALL
+            self.gaps = pack_gap(gap) + self.gaps[:OTHERS]
             self.beat_at = time
-        elif gap < -_BACK or gap > _WIDEST:
+        elif gap < -_BACK or gap > WIDEST:
             self.beat_gateway, self.beat_at = gateway, time
 
     @property
     def interval(self) -> int:
         """Milliseconds that usually pass between two heartbeats."""
-        if not self.gaps >> (_ENOUGH - 1) * _BITS:
+        count = len(self.gaps) // _FORMS[1].size
+        if count < _ENOUGH:
             return self.usual
-        gaps = sorted(filter(None, array("I", self.gaps.to_bytes(_GAPS * _BITS // 8, byteorder))))
-        return max((gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) // 2, _SHORTEST)
+        gaps: list[int] = sorted(_FORMS[count].unpack(self.gaps))
+        return max((gaps[(count - 1) // 2] + gaps[count // 2]) // 2, _SHORTEST)
 
     @property
     def patience(self) -> int:

@@ -8,7 +8,7 @@ from meshfleet.wire.rest.bodies import Body, MacText, TimeText
 
 
 class ConnectivityChange(Body, frozen=True, kw_only=True):
-    """A device was connected from a moment on, or no longer (rest-186)."""
+    """A device was connected from a moment on, or no longer (rest-189)."""
 
     time: TimeText
     connected: bool
