@@ -159,7 +159,7 @@ async def test_what_was_read_of_a_hole_that_is_part_of_a_larger_one_by_now_is_pa
     await in_file.tell(66)
     before = in_file.holes
     assert place(first.until) < before[0][1]
-    in_file.acks.settle(TEMPERATURE, first, [], in_file.intake.now)
+    in_file.acks.settle(TEMPERATURE, first, [(first.since, first.until)], in_file.intake.now)
     assert (in_file.holes, in_file.complete) == (before, 0)
 
 
@@ -343,6 +343,17 @@ async def test_a_hole_is_forgotten_with_the_samples_around_it(ground: Ground) ->
     assert (ground.holes, ground.complete) == ([(2, 4)], 2)
     forget(ground.acks, kept, NOON + 9 * DAY)
     assert (ground.holes, ground.acks.holed, ground.acks.waiting) == ([], set(), set())
+    await flush(ground)
+
+
+@pytest.mark.rule("ack-16")
+async def test_a_series_that_nobody_believes_is_not_believed_for_its_holes_growing_old(
+    ground: Ground,
+) -> None:
+    await ground.tell(0, 2)
+    ground.series.unfilled = 3
+    forget(ground.acks, {SampleKind.MEASUREMENT: DAY}, NOON + 9 * DAY)
+    assert (ground.holes, ground.complete) == ([], None)
     await flush(ground)
 
 
