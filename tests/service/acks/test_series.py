@@ -342,58 +342,7 @@ def test_holes_that_are_taken_for_one_after_a_look_are_not_looked_at_at_once_aga
     assert not any(each.is_due(now + SECOND) for each in series.holes or ())
 
 
-# --- When to ask ---
-
-
-@pytest.mark.rule("ack-11", "ack-12")
-def test_an_outage_is_asked_about_once_if_it_was_after_the_last_time() -> None:
-    series = Series(FIRST, 0, asked_at=FIRST)
-    assert not series.wants_backfill(FIRST, FIRST + HOUR)
-    assert not series.wants_backfill(FIRST + 1, FIRST + MINUTE - 1)
-    assert series.wants_backfill(FIRST + 1, FIRST + MINUTE)
-    series.ask(FIRST + MINUTE)
-    assert not series.wants_backfill(FIRST + 1, FIRST + HOUR)
-
-
-@pytest.mark.rule("ack-16")
-def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_open() -> None:
-    series = Series(FIRST, 0, asked_at=FIRST, unfilled=2)
-    series.go_on(FIRST + MINUTE, 2, FIRST)
-    assert series.wants_backfill(0, FIRST + HOUR)
-    series.unfilled = 3
-    assert series.is_waiting
-    assert not series.wants_backfill(0, FIRST + HOUR)
-
-
-# --- When to look ---
-
-
-@pytest.mark.parametrize(
-    ("hole", "due_after"),
-    [
-        (Hole(0, 1, FIRST), 10 * SECOND),
-        (Hole(0, 1, FIRST - HOUR, checked_at=FIRST), MINUTE),
-        (Hole(0, 1, FIRST - HOUR, touched_at=FIRST, checked_at=FIRST - MINUTE), 2 * SECOND),
-        (Hole(0, 1, FIRST - HOUR, touched_at=FIRST, checked_at=FIRST - 9 * SECOND), SECOND),
-        (Hole(0, 1, FIRST - HOUR, touched_at=FIRST + 1, checked_at=FIRST, lost_at=FIRST), 2 * SECOND + 1),
-    ],
-    ids=["new", "looked at", "touched", "touched again and again", "lost and touched"],
-)
-def test_a_hole_is_looked_at_soon_after_something_came_and_now_and_then(hole: Hole, due_after: int) -> None:
-    if hole.checked_at == FIRST - MINUTE:  # else the other limit comes first
-        hole.checked_at = FIRST - SECOND
-    assert not hole.is_due(FIRST + due_after - 1)
-    assert hole.is_due(FIRST + due_after)
-
-
-def test_a_lost_hole_is_not_looked_at_until_something_comes() -> None:
-    assert not Hole(0, 1, FIRST, checked_at=FIRST, lost_at=FIRST).is_due(FIRST + 1000 * HOUR)
-
-
-@pytest.mark.parametrize(("time", "is_inside"), [(1, False), (2, True), (8, True), (9, False), (0, False)])
-def test_only_what_lies_between_the_two_samples_belongs_into_a_hole(time: int, *, is_inside: bool) -> None:
-    series = Series(9, 9, holes=[Hole(1, 9, 0)])
-    assert series.touch(time, FIRST) == is_inside
+# --- Gaps ---
 
 
 def test_gaps_of_nothing_and_of_one_are_none() -> None:

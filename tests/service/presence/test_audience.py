@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.rule("rest-77")
+@pytest.mark.rule("rest-77", "rest-191")
 async def test_the_audience_hears_of_a_gateway_once_with_the_number_of_its_devices(in_file: Watched) -> None:
     await settled(in_file, A)
     assert in_file.audience.gateways == [(number(A), 0)]

@@ -42,7 +42,7 @@ def test_one_that_connects_anew_between_two_looks_was_there_all_the_time() -> No
         assert scene.look() == []
 
 
-@pytest.mark.rule("rest-51", "rest-77")
+@pytest.mark.rule("rest-51", "rest-77", "rest-191")
 def test_its_devices_go_with_it_and_come_back_with_it_at_once() -> None:
     scene, devices = populated(A)
     scene.disconnect(A)
@@ -90,7 +90,7 @@ def test_a_device_that_returns_with_its_gateway_has_not_been_heard_by_that() -> 
     assert brief(scene.go_on(610)) == [(device, False, "silent")]
 
 
-@pytest.mark.rule("rest-51", "rest-77")
+@pytest.mark.rule("rest-51", "rest-77", "rest-191")
 def test_a_device_that_another_gateway_hears_stays() -> None:
     scene, _ = populated(A, B, size=0)
     scene.see(heartbeat(NOON, device=D), heartbeat(NOON + 1, device=D, gateway=B), heartbeat(NOON, device=E))

@@ -29,7 +29,7 @@ def test_what_was_connected_is_still_and_nothing_is_told_anew() -> None:
     assert scene.go_on(3000) == []
 
 
-@pytest.mark.rule("rest-51")
+@pytest.mark.rule("rest-51", "rest-192")
 def test_silence_is_counted_from_the_start_in_remembered_rhythms() -> None:
     scene = started((D, A, 2 * MINUTE), (E, A, None))
     scene.connect(A, B)
@@ -39,7 +39,7 @@ def test_silence_is_counted_from_the_start_in_remembered_rhythms() -> None:
     assert brief(scene.go_on(3 * STEP)) == [(E, False, "silent")]
 
 
-@pytest.mark.rule("rest-77")
+@pytest.mark.rule("rest-77", "rest-192")
 def test_gateways_have_a_minute_to_come_back() -> None:
     scene = started((D, A, None), (E, B, None))
     scene.call_roll()

@@ -128,7 +128,7 @@ def test_a_heartbeat_beside_other_reports_is_not_lost() -> None:
 # --- When it is not they who were away ---
 
 
-@pytest.mark.rule("rest-51")
+@pytest.mark.rule("rest-51", "rest-192")
 @pytest.mark.parametrize("pause", [31, 200, 7200, 365 * 86400], ids=["31 s", "200 s", "2 h", "a year"])
 def test_nobody_is_silent_because_we_slept_or_our_clock_went_forward(pause: int) -> None:
     scene = Scene(A)
@@ -177,3 +177,16 @@ def test_devices_behind_a_gateway_that_went_while_we_slept_come_back_with_it() -
     scene.now += 5 * SECOND
     scene.connect(A)
     assert brief(scene.look()) == [(A, True, "connection"), (D, True, "gateway")]
+
+
+@pytest.mark.rule("rest-192")
+def test_nobody_is_silent_while_no_reports_can_come_in() -> None:
+    """As when another broker is away: flushes go on, and there is nothing to hear."""
+    scene = Scene(A)
+    scene.see(heartbeat(NOON))
+    scene.go_on(600, Pulse(D))
+    for _ in range(120):
+        scene.presence.miss_out(scene.now)
+        assert scene.go_on(STEP) == []
+    assert scene.go_on(180 - STEP) == []
+    assert brief(scene.go_on(STEP + LATE)) == [(D, False, "silent")]
