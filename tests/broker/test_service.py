@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from meshfleet.broker import Account, Kind
+from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec, Suback, Subscribe
 from meshfleet.wire.rest import Role
 from tests.broker.mail import TOPIC, acknowledge, arrive, numbered, publish, subscribe, written
@@ -190,3 +191,26 @@ async def test_a_diagnostics_command_reaches_its_gateway_and_the_answer_the_serv
     assert await diagnostics.expect(Puback) == Puback(9)
     assert answers == [answer]
     assert await gateway.until_pong() == []  # both are there, and it is another connection
+
+
+async def test_a_burst_to_a_gateway_that_is_there_comes_whole_and_cuts_nobody_off(stage: Stage) -> None:
+    """More than a queue holds, as the acknowledgements of a batch may be; and none of it is written down."""
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    payloads = list(numbered(3 * Limits().queue_length))
+    stage.broker.send([Publish(request(), payload, 1) for payload in payloads])
+    come = await arrive(gateway, *payloads)
+    assert (await written(stage)).messages == []
+    await acknowledge(gateway, *come)
+    assert (await gateway.until_pong(), stage.broker.stock.size) == ([], 0)
+
+
+async def test_what_is_sent_to_who_is_away_is_kept_nowhere(stage: Stage) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    assert stage.broker.gateways().keys() == {G}
+    assert stage.broker.has(G)
+    await gateway.close()
+    await stage.until(lambda: not stage.broker.has(G))
+    stage.broker.send([Publish(request(), b"{}", 1)])
+    assert (stage.broker.stock.size, stage.broker.gateways()) == (0, {})
+    gateway = await stage.client(G, clean=False)
+    assert await gateway.until_pong() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,6 +79,8 @@ class Ground:
         """Let messages come as one batch; gives how they are acknowledged."""
         self.post.sent.clear()
         await self.intake.take(*messages)
+        while self.acks.is_behind:  # noqa: ASYNC110 # it is only there to be waited for here
+            await asyncio.sleep(0)
         return [_ack(each) for each in self.post.sent]
 
     async def tell(self, *places: int, gateway: str = A, device: str = D) -> list[int]:

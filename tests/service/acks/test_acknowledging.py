@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.service.acks.acks import Acks
+from meshfleet.service.ingest.draft import Draft
 from meshfleet.wire.codes import Operation
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.requests import Ack as Asked
 from meshfleet.wire.requests import decode
-from meshfleet.wire.times import to_millis
+from meshfleet.wire.times import parse_time, to_millis
 from tests.service.acks.ground import Post, ack
 from tests.service.ingest.intake import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, number, prop, report, temperature
@@ -247,3 +250,31 @@ async def test_a_sample_that_is_not_believed_fills_no_hole(ground: Ground) -> No
     await ground.take(temperature(NOON + MINUTE, seq=1))
     await ground.look()
     assert ground.holes == [(0, 2)]
+
+
+@pytest.mark.rule("ack-9")
+async def test_a_large_batch_is_acknowledged_in_portions_and_others_have_their_turn(in_file: Ground) -> None:
+    """Whoever waits for the event loop waits for a portion, not for the batch."""
+    count = 1700
+    messages = [temperature(NOON + each, seq=each % 256) for each in range(count)]
+    turns: list[int] = []
+    taking = asyncio.create_task(in_file.take(*messages))
+    while len(in_file.post.sent) < count:
+        await asyncio.sleep(0)
+        turns.append(len(in_file.post.sent))
+    await taking
+    assert {500, 1000, 1500, count} <= set(turns)
+    assert [_ms(each) for each in in_file.post.sent] == list(range(count))
+
+
+async def test_batches_that_come_faster_than_acks_go_out_wait_for_them(in_file: Ground) -> None:
+    for start in range(0, 300_000, 30_000):
+        draft = Draft(NOON, {number(A)})
+        draft.acked += [(number(D), "ack/8800", (NOON, 1, 0x8800, 0, number(A), 1.0, None, None))] * 30_000
+        in_file.acks.follow(draft)
+        assert start + 30_000 - len(in_file.post.sent) <= 200 * 500
+
+
+def _ms(message: Publish) -> int:
+    """Milliseconds after noon of the sample that is acknowledged."""
+    return to_millis(parse_time(json.loads(message.payload)["time"])) - NOON

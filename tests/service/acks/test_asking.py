@@ -54,7 +54,7 @@ async def test_type_1_is_sent_at_most_once_per_minute_and_series(in_file: Ground
         assert [each for each, type_ in enumerate(types) if type_] == [1, 61, 121]
 
 
-@pytest.mark.rule("ack-11", "ack-12")
+@pytest.mark.rule("ack-11", "ack-12", "ack-25")
 async def test_a_hole_that_stays_open_is_asked_for_again_after_growing_pauses(in_file: Ground) -> None:
     await in_file.tell(0)
     told = [each for each in range(2, 200) if await in_file.tell(each) == [1]]
@@ -134,7 +134,7 @@ async def test_an_old_sample_that_comes_first_after_a_start_does_not_ask_and_the
 # --- After a gateway was away ---
 
 
-@pytest.mark.rule("ack-11", "ack-12")
+@pytest.mark.rule("ack-11", "ack-12", "ack-24")
 async def test_after_a_new_connection_of_its_gateway_each_series_asks_once(in_file: Ground) -> None:
     await in_file.tell(0, 1)
     await in_file.tell(0, 1, device=E, gateway=B)
@@ -217,3 +217,17 @@ def test_whatever_comes_type_2_is_never_sent_and_type_1_rarely(
         else:
             assert message.payload.endswith(b'"type":0}')
         newest = max(newest, place)
+
+
+async def test_two_samples_of_one_millisecond_are_no_hole(in_file: Ground) -> None:
+    """Whichever of them comes first."""
+    assert [ack.type for ack in await in_file.take(temperature(NOON, seq=7), temperature(NOON, seq=8))] == [
+        0,
+        0,
+    ]
+    later = [temperature(NOON + SECOND, seq=10), temperature(NOON + SECOND, seq=9)]
+    in_file.intake.now += MINUTE
+    await in_file.take(*later, temperature(NOON + 2 * SECOND, seq=11))
+    await in_file.look()
+    assert in_file.series.holes is None
+    assert in_file.series.complete_up_to == NOON + 2 * SECOND

@@ -49,6 +49,7 @@ async def flush(ground: Ground) -> None:
 # --- What is stored decides ---
 
 
+@pytest.mark.rule("ack-25")
 async def test_a_hole_is_there_until_all_of_it_is_stored(ground: Ground) -> None:
     await ground.tell(0, 1, 6)
     await ground.look()

@@ -197,7 +197,7 @@ def lose(series: Series, now: int) -> None:
         series.replace(hole, [(hole.since, hole.until)], now)
 
 
-@pytest.mark.rule("ack-16")
+@pytest.mark.rule("ack-16", "ack-26")
 def test_a_hole_is_lost_when_an_hour_brings_nothing() -> None:
     series = Series(FIRST, 0)
     series.go_on(FIRST + MINUTE, 2, FIRST)
@@ -242,7 +242,7 @@ def unbelieved() -> Series:
     return series
 
 
-@pytest.mark.rule("ack-16")
+@pytest.mark.rule("ack-16", "ack-26")
 def test_a_series_with_three_lost_holes_in_turn_is_not_gap_checked() -> None:
     series = unbelieved()
     assert (series.unfilled, series.is_checked, series.complete_up_to) == (3, False, None)

@@ -281,6 +281,7 @@ async def test_a_gateway_that_tells_an_older_version_leaves_and_one_that_is_rele
     assert watched.versions.version(NUMBER) == Version(1, 2, 0)
 
 
+@pytest.mark.rule("ack-17")
 async def test_without_the_setting_nobody_takes_acknowledgements(stage: Stage) -> None:
     watching = Watched(stage.database, stage.broker, stage.clock, acks=False)
     async with watching.looking() as watched, gateway(stage.port, telling("2.4.0")):

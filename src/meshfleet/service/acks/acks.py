@@ -7,11 +7,13 @@ network, this service.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.service.acks.entry import Ledgered
 from meshfleet.service.acks.figures import AckCounts
-from meshfleet.service.acks.series import Series
+from meshfleet.service.acks.series import CYCLE, Series
 from meshfleet.wire.codes import AckType
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.times import from_millis
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from meshfleet.service.mqtt.carrier import Carrier
 
 _QOS: Final = 1
+_PORTION: Final = 500
+"""Samples that are acknowledged in one go."""
+_WAITING: Final = 200
+"""Portions that may wait; if there are more, the next batch has to."""
 _NOTICED: Final = 1_000
 """Milliseconds after which a new connection is noticed. What begins in that time has missed nothing."""
 _SECONDS: Final = 4096
@@ -50,6 +56,9 @@ class Acks:
         self._changed: set[Key] = set()
         self._rewritten: set[Key] = set()
         """Series, and those whose holes, are not written down yet."""
+        self._due: deque[tuple[Draft, int]] = deque()
+        """Portions of committed drafts that are to be acknowledged."""
+        self._is_sending = False
         self.counts = AckCounts()
 
     def restore(self, ledger: Mapping[Key, Series]) -> None:
@@ -70,17 +79,34 @@ class Acks:
         self._back_at[gateway] = now - _NOTICED
 
     def follow(self, draft: Draft) -> None:
-        """A draft is committed: its samples are acknowledged."""
-        if not draft.acked:
-            return
+        """A draft is committed: its samples are acknowledged, many of them in portions."""
+        if draft.acked:
+            self._due.extend((draft, begin) for begin in range(0, len(draft.acked), _PORTION))
+            if not self._is_sending or len(self._due) > _WAITING:
+                self._send_on()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is committed and not acknowledged yet."""
+        return bool(self._due)
+
+    def _send_on(self) -> None:
+        """Acknowledge a portion, or more if too many wait; others have their turn before the next."""
+        self._is_sending = False
+        for _ in range(max(1, len(self._due) - _WAITING)):
+            if self._due:
+                self._acknowledge(*self._due.popleft())
+        if self._due:
+            self._is_sending = True
+            asyncio.get_running_loop().call_soon(self._send_on)
+
+    def _acknowledge(self, draft: Draft, begin: int) -> None:
         now, earliest, latest = draft.now, draft.earliest, draft.latest
         messages = []
-        for device, path, row in draft.acked:
+        for device, path, row in draft.acked[begin : begin + _PORTION]:
             time, kind, identifier, seq, gateway, _, _, _ = row
             sort = AckType.ACK
-            if (
-                earliest <= time <= latest
-            ):  # else nobody believes its time, and it tells nothing of the series
+            if earliest <= time <= latest:  # else nobody believes it, and it tells nothing of the series
                 sort = self._note((device, kind, identifier), time, seq, gateway, now)
             messages.append(self._ack(device, path, time, gateway, sort))
         self.counts.sent += len(messages)
@@ -123,7 +149,7 @@ class Acks:
         series = self.series.get(key)
         if series is None:
             self.series[key] = Series(time, seq, asked_at=now, wait=0)  # it begins here (ack-13)
-        elif time > series.time:
+        elif time > series.time or (time == series.time and (seq - series.seq) % CYCLE == 1):
             if series.go_on(time, seq, now):
                 self.counts.holes += 1
                 self.holed.add(key)

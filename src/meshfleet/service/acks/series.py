@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[int, int, int]
 """Which series: the device, the kind and the identifier."""
 
-_CYCLE: Final = 256
+CYCLE: Final = 256
+"""How many numbers `seq` has."""
 _HOLES: Final = 32
 """How many a series may have; beyond that the two oldest are taken for one."""
 
@@ -93,7 +94,7 @@ class Series(Struct, gc=False):
 
     def go_on(self, time: int, seq: int, now: int) -> bool:
         """The newest sample came; tells whether one before it is missing."""
-        missing = (seq - self.seq) % _CYCLE != 1 and self.is_checked
+        missing = (seq - self.seq) % CYCLE != 1 and self.is_checked
         if missing:
             self.holes = _folded([*(self.holes or ()), Hole(self.time, time, now)])
             self.wait = min(self.wait, _PATIENCE)  # that another one does not fill is not its fault
@@ -159,7 +160,7 @@ def gaps(samples: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The holes between samples, given as times and `seq` in the order of time."""
     before: tuple[int, int] | None = None
     for time, seq in samples:
-        if before is not None and (seq - before[1]) % _CYCLE != 1:
+        if before is not None and (seq - before[1]) % CYCLE != 1:
             yield before[0], time
         before = time, seq
 

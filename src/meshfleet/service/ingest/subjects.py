@@ -71,14 +71,14 @@ def _taking_raw(topic: ReportTopic) -> Take:
         seq, value = report.seq, report.value
         number, raw, more = (None, None, None) if value is UNSET else read(value)
         row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, raw, more)
-        if ack is not None and gateway in draft.acking:
-            draft.acked.append((device, ack, row))
         if keep is not None or not draft.earliest <= time <= draft.latest:
             (keep or _doubt)(draft, device, row)
         elif (rows := draft.rows.get(device)) is None:
             draft.rows[device] = [row]
         else:
             rows.append(row)
+        if ack is not None and gateway in draft.acking:
+            draft.acked.append((device, ack, row))
 
     return take
 
@@ -98,8 +98,6 @@ def _taking_decoded(topic: ReportTopic) -> Take:
         if type(number) is not float or report.ext is not UNSET:
             number, more = _value(number, report.ext)
         row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, None, more)
-        if ack is not None and gateway in draft.acking:
-            draft.acked.append((device, ack, row))
         if identifier < 0:
             draft.names[identifier] = name
         if keep is not None or not draft.earliest <= time <= draft.latest:
@@ -108,6 +106,8 @@ def _taking_decoded(topic: ReportTopic) -> Take:
             draft.rows[device] = [row]
         else:
             rows.append(row)
+        if ack is not None and gateway in draft.acking:
+            draft.acked.append((device, ack, row))
 
     return take
 
