@@ -214,3 +214,15 @@ async def test_what_is_sent_to_who_is_away_is_kept_nowhere(stage: Stage) -> None
     assert (stage.broker.stock.size, stage.broker.gateways()) == (0, {})
     gateway = await stage.client(G, clean=False)
     assert await gateway.until_pong() == []
+
+
+async def test_a_request_beside_very_many_acknowledgements_is_delivered_and_cuts_nobody_off(
+    stage: Stage,
+) -> None:
+    gateway = await stage.subscriber(G, REQUESTS, clean=False)
+    payloads = list(numbered(2 * Limits().queue_length))
+    stage.broker.send([Publish(request(), payload, 1) for payload in payloads])
+    await stage.broker.publish(request(), b"{}")
+    come = await arrive(gateway, *payloads, b"{}")
+    await acknowledge(gateway, *come)
+    assert (await gateway.until_pong(), stage.broker.stock.size) == ([], 0)

@@ -54,6 +54,7 @@ class Session:
         "_flight",
         "_last_id",
         "_ledger",
+        "_passing",
         "_queue",
         "_queued",
         "_share",
@@ -92,6 +93,8 @@ class Session:
         self._queued: set[int] = set()
         self._brought = 0
         """Of what is owed, how many are retained messages that a subscription brought."""
+        self._passing = 0
+        """Of what is owed, how many left at once, and are kept only until they are acknowledged."""
         self._last_id = LARGEST_ID
 
     def __len__(self) -> int:
@@ -132,7 +135,7 @@ class Session:
             stock.dropped += 1
             return
         packet_id = self._next_id()
-        self._brought += letter.retain
+        self._passing += 1
         self.size += size
         self._share.size += size
         stock.size += size
@@ -158,7 +161,7 @@ class Session:
             self._queued.add(packet_id)
 
     def _has_room(self, line: Line) -> bool:
-        return line.writable and len(self._flight) < self._stock.in_flight
+        return line.writable and len(self._flight) - self._passing < self._stock.in_flight
 
     def _send(self, line: Line, packet_id: int, letter: Letter) -> None:
         self._flight[packet_id] = letter
@@ -178,7 +181,7 @@ class Session:
                 continue
             known += 1
             if letter.volatile:
-                self._brought -= letter.retain
+                self._passing -= 1
                 size += letter.size
             else:
                 self._settle(packet_id, letter)
@@ -233,7 +236,7 @@ class Session:
     def end(self) -> None:
         """Owe nothing any more."""
         self._weigh(-self.size)
-        self._brought = 0
+        self._brought = self._passing = 0
         self._flight.clear()
         self._queue.clear()
         self._queued.clear()
@@ -241,6 +244,7 @@ class Session:
 
     def _settle(self, packet_id: int, letter: Letter) -> None:
         self._brought -= letter.retain
+        self._passing -= letter.volatile
         self._weigh(-letter.size)
         if self.number is not None and not letter.volatile:
             self._ledger.settle(self.number, packet_id)
@@ -256,8 +260,9 @@ class Session:
         stock = self._stock
         count = len(self._flight) + len(self._queue)
         return (
-            # What a subscription brings may be more than a queue holds, and its client is not slow.
-            (not letter.retain and count - self._brought >= stock.queue_length)
+            # What a subscription brings, or leaves at once, may be more than a queue holds, and its client is
+            # not slow.
+            (not letter.retain and count - self._brought - self._passing >= stock.queue_length)
             or count >= LARGEST_ID
             or self.size + letter.size > stock.queue_bytes
         )

@@ -23,8 +23,6 @@ from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
     from meshfleet.db.samples.retention import Retention
@@ -48,7 +46,7 @@ class Following:
         settings: Settings,
         *,
         retention: Retention,
-        takers: Sequence[Taker],
+        door: Taker,
         api: Api,
         ingest: Ingest,
         carrier: Carrier,
@@ -56,7 +54,7 @@ class Following:
         self._database = database
         self._samples = samples
         self._retention = retention
-        self._takers = takers
+        self._door = door
         self._carrier = carrier
         self._traffic = api.traffic
         now, clocks = clock.now(), Clocks()
@@ -103,15 +101,16 @@ class Following:
 
     async def restore(self) -> None:
         """Go on where a program before this one ended."""
-        self._presence.restore(await self._database.read(presences.known))
-        self._acks.restore(await self._database.read(ledger.ledger))
+        # In threads: there may be a million of them, and nobody else knows them yet.
+        await asyncio.to_thread(self._presence.restore, await self._database.read(presences.known))
+        await asyncio.to_thread(self._acks.restore, await self._database.read(ledger.ledger))
         self._traffic.modes.restore(await self._database.read(gateways.modes), clock.now())
         await self._versions.restore()
 
     async def _notice_deafness(self) -> None:
         """Nobody is silent while no reports can come in (rest-192)."""
         while True:
-            if any(taker.trouble is not None for taker in self._takers):
+            if self._door.trouble is not None:
                 self._presence.miss_out(clock.now())
             await asyncio.sleep(_PAUSE)
 

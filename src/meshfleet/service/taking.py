@@ -88,7 +88,7 @@ async def take_reports(
             samples,
             settings,
             retention=_retention(settings),
-            takers=(ingest, door),
+            door=door,
             api=api,
             ingest=ingest,
             carrier=door.broker if isinstance(door, Endpoint) else door,

@@ -223,3 +223,29 @@ def test_one_that_returns_with_its_gateway_at_the_last_moment_is_missed_in_time(
     scene.look()
     assert scene.has(D)
     assert brief(scene.go_on(20)) == [(D, False, "silent")]
+
+
+def test_of_very_many_gateways_that_go_and_come_at_once_some_do_in_each_look() -> None:
+    """The event loop does not wait for a whole fleet. Each goes with all of its devices."""
+    names = [f"02005e{each:06x}" for each in range(1, 31)]
+    scene = Scene(*names)
+    devices = {name: [f"0a{name[6:]}{each:04x}" for each in range(800)] for name in names}
+    for name in names:
+        scene.take(*(heartbeat(scene.now, device=each, gateway=name) for each in devices[name]))
+    while scene.look():
+        pass
+    assert all(scene.has(each) for name in names for each in devices[name])
+    scene.disconnect(*names)
+    gone = []
+    while new := scene.look():
+        gone.append(len(new))
+        scene.call_roll()
+    assert sum(gone) == 30 * 801
+    assert len(gone) > 1
+    assert all(count % 801 == 0 for count in gone)
+    scene.connect(*names)
+    come = 0
+    while new := scene.look():
+        come += len(new)
+        scene.call_roll()
+    assert come == 30 * 801

@@ -85,7 +85,7 @@ def test_a_gateway_that_only_replays_is_not_the_one_that_hears_a_device(
 ) -> None:
     scene = Scene(A, B)
     scene.see(temperature(NOON))
-    scene.now += MINUTE
+    scene.go_on(60)
     fresh = temperature(scene.now, seq=2)
     replayed = temperature(NOON - HOUR, gateway=B, seq=3)
     scene.see(*([fresh, replayed] if is_last else [replayed, fresh]))

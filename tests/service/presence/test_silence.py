@@ -165,18 +165,34 @@ def test_a_short_pause_is_none() -> None:
     assert brief(scene.look()) == [(D, False, "silent")]
 
 
-def test_devices_behind_a_gateway_that_went_while_we_slept_come_back_with_it() -> None:
-    """Connections end while a machine sleeps. Who is silent since long before does not come with them."""
+@pytest.mark.rule("rest-192")
+def test_a_gateway_that_lost_us_while_we_slept_has_a_minute_to_come_back() -> None:
+    """Connections end while a machine sleeps. Who was silent before does not come with them."""
     scene = Scene(A)
     scene.see(heartbeat(NOON), heartbeat(NOON, device=E))
     scene.go_on(600, Pulse(D), Pulse(E))
     assert brief(scene.go_on(300, Pulse(D))) == [(E, False, "silent")]
     scene.now += 8 * HOUR
     scene.disconnect(A)
-    assert brief(scene.look()) == [(A, False, "connection"), (D, False, "gateway")]
-    scene.now += 5 * SECOND
+    assert scene.look() == []
+    assert scene.go_on(50) == []
     scene.connect(A)
-    assert brief(scene.look()) == [(A, True, "connection"), (D, True, "gateway")]
+    assert scene.look() == []
+    assert (scene.has(D), scene.has(E)) == (True, False)
+    scene.disconnect(A)
+    assert brief(scene.look()) == [(A, False, "connection"), (D, False, "gateway")]
+
+
+@pytest.mark.rule("rest-192")
+def test_a_gateway_that_does_not_come_back_after_a_pause_of_ours_goes_with_its_devices() -> None:
+    scene = Scene(A)
+    scene.see(heartbeat(NOON))
+    scene.presence.miss_out(scene.now)
+    scene.disconnect(A)
+    for _ in range(11):
+        assert scene.go_on(STEP) == []
+        scene.call_roll()
+    assert brief(scene.go_on(2 * STEP)) == [(A, False, "connection"), (D, False, "gateway")]
 
 
 @pytest.mark.rule("rest-192")

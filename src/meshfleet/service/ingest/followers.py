@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from sqlalchemy import Connection
 
     from meshfleet.service.ingest.draft import Draft
     from meshfleet.service.ingest.notes import Notes
+
+_log = logging.getLogger(__name__)
 
 
 class Entry(Protocol):
@@ -27,10 +30,47 @@ class Entry(Protocol):
 
 
 class Follower(Protocol):
-    """Follows what is committed. The next batch waits for it, so it is quick, and raises nothing."""
+    """Follows what is committed. The next batch waits for it, so it is quick."""
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
 
     def collect(self, notes: Notes, now: int) -> Entry:
         """What it has to write with these notes, every other second."""
+
+
+class Followers:
+    """All of them. What is committed is acknowledged, and written down, whatever one of them makes of it."""
+
+    def __init__(self) -> None:
+        self._all: list[Follower] = []
+        self.failures = 0
+        """How often one of them failed, which is a mistake of ours."""
+
+    def add(self, follower: Follower) -> None:
+        """Let somebody follow from now on."""
+        self._all.append(follower)
+
+    def follow(self, draft: Draft) -> None:
+        """A draft is committed."""
+        for follower in self._all:
+            self._try(follower.follow, draft)
+
+    def collect(self, notes: Notes, now: int) -> list[Entry]:
+        """What they have to write."""
+        entries: list[Entry] = []
+        for follower in self._all:
+            self._try(lambda each=follower: entries.append(each.collect(notes, now)))
+        return entries
+
+    def written(self, entries: Iterable[Entry]) -> None:
+        """It is committed."""
+        for entry in entries:
+            self._try(entry.written)
+
+    def _try(self, deed: Callable[..., None], *args: object) -> None:
+        try:
+            deed(*args)
+        except Exception:  # noqa: BLE001 # whatever it is: gateways must not send all of it again and again
+            self.failures += 1
+            _log.exception("what is committed could not be followed")

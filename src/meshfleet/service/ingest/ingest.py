@@ -20,6 +20,7 @@ from meshfleet.errors import DatabaseUnavailable, UnstorableReport
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.ingest.figures import Counts
+from meshfleet.service.ingest.followers import Followers
 from meshfleet.service.ingest.notes import learn, learn_from_samples
 from meshfleet.service.ingest.reading import Reader
 from meshfleet.service.ingest.readings import ReadingKind
@@ -111,7 +112,7 @@ class Ingest:
         self._guests = guests
         self._owner = owner
         self._now = now
-        self._followers: list[Follower] = []
+        self._followers = Followers()
         self.acking: set[int] = set()
         """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
         self._reader = Reader(prefix, guests)
@@ -131,7 +132,7 @@ class Ingest:
 
     def lead(self, follower: Follower) -> None:
         """Let somebody go on with all that is committed from now on."""
-        self._followers.append(follower)
+        self._followers.add(follower)
 
     async def restore(self) -> None:
         """Go on where a program before this one ended, in whatever way it did."""
@@ -170,7 +171,7 @@ class Ingest:
             now = self._now()
             rows = self._rollups.close(now)
             before = self._rollups.oldest(self._newest + 1)
-            entries = [each.collect(self._notes, now) for each in self._followers]
+            entries = self._followers.collect(self._notes, now)
             self._flush, self._notes = _Flush(self._notes, rows, before, entries), {}
             await self._finish(self._flush)
 
@@ -270,8 +271,7 @@ class Ingest:
         self.figures.count(draft, time.monotonic() - batch.came_at)
         if self._guests is not None:
             self._guests.known |= draft.newcomers
-        for follower in self._followers:
-            follower.follow(draft)
+        self._followers.follow(draft)
 
     def _write(self, connection: Connection, draft: Draft, batch: Batch, kept: Sequence[Reject]) -> _Numbers:
         self._fence(connection)
@@ -316,8 +316,7 @@ class Ingest:
         number = await self._database.write(self._write_flush, flush)
         self._samples.committed(number, flush.rows)
         self._flush = None
-        for entry in flush.entries:
-            entry.written()
+        self._followers.written(flush.entries)
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)

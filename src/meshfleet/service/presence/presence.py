@@ -9,7 +9,7 @@ minutes, however often it reports.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from meshfleet.db.samples import SampleKind
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _LOOK: Final = 180_000
 """Milliseconds after which a device is looked at again, however patient we are with it: its rhythm may be
 another by then."""
+
+_AT_ONCE: Final = 10_000
+"""Devices that change in one look; all others wait, and not the event loop for them."""
 
 _SELDOM: Final = 8
 """Looks at a device that is heard all the time, of which one is for its rhythm."""
@@ -101,7 +104,8 @@ class Presence:
             rhythm.connected, rhythm.usual = True, usual or UNKNOWN
             if is_gateway:
                 self._present[device] = 0
-            self._watch(device, rhythm, self._looked_at + _LOOK, self._looked_at)
+            # Not all at once: in three minutes everybody is looked at, and somebody in every second.
+            self._wheel.put(device, rhythm, self._looked_at + device % _LOOK)
 
     def arrive(self, gateways: dict[int, int]) -> None:
         """Which gateways have a connection now, each with its number."""
@@ -113,8 +117,9 @@ class Presence:
         return len(self._present)
 
     def miss_out(self, now: int) -> None:
-        """We cannot hear anybody at this moment."""
+        """We cannot hear anybody at this moment, and gateways that lose us cannot come back."""
         self._awake_since = now
+        self._present = dict.fromkeys(self._present, 0)
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
@@ -187,7 +192,7 @@ class Presence:
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
         """All changes since the last time."""
         if not 0 <= now - self._looked_at < _ASLEEP:
-            self._awake_since = now
+            self.miss_out(now)
         if now < self._looked_at:
             self._go_back_to(now)
         self._looked_at = now
@@ -240,18 +245,27 @@ class Presence:
         if self._arrived is None:
             return
         arrived, self._arrived = self._arrived, None
-        came = [gateway for gateway in arrived if gateway not in self._present]
-        gone = [gateway for gateway in self._present if gateway not in arrived]
-        if now - self._awake_since < _GRACE:
-            gone = [gateway for gateway in gone if self._present[gateway]]
-        self._gateways.update(came)
-        for gateway in gone:
+        grace = now - self._awake_since < _GRACE
+        gone = [
+            each for each, number in self._present.items() if each not in arrived and (number or not grace)
+        ]
+        for gateway in self._some(gone):
             del self._present[gateway]
-        self._present |= arrived
-        for gateway in came:
-            yield from self._come(gateway, now, Cause.CONNECTION)
-        for gateway in gone:
             yield from self._go(gateway, now, Cause.CONNECTION)
+        for gateway in self._some([each for each in arrived if each not in self._present]):
+            self._gateways.add(gateway)
+            self._present[gateway] = arrived[gateway]
+            yield from self._come(gateway, now, Cause.CONNECTION)
+        self._present.update((each, number) for each, number in arrived.items() if each in self._present)
+
+    def _some(self, gateways: list[int]) -> Iterator[int]:
+        """Gateways with as many devices as can change at once; the next look finds the others."""
+        count = 0
+        for gateway in gateways:
+            count += len(self._roster.behind(gateway))
+            yield gateway
+            if count > _AT_ONCE:
+                return
 
     def _come(self, gateway: int, now: int, cause: Cause) -> Iterator[Change]:
         """A gateway is there, and with it all devices behind it that are not silent themselves."""
@@ -275,8 +289,10 @@ class Presence:
     # Devices
 
     def _returns(self, now: int) -> Iterator[Change]:
-        back, self._back = self._back, set()
-        for device in sorted(back, key=lambda each: each not in self._gateways):
+        gateways, others = self._back & self._gateways, self._back - self._gateways
+        back = [*gateways, *islice(others, _AT_ONCE)]
+        self._back.difference_update(back)
+        for device in back:
             rhythm = self._roster.rhythms.get(device)
             if device in self._gateways:
                 if self._by_hearing and device not in self._present:
@@ -286,6 +302,7 @@ class Presence:
                 yield Change.came(device, now, Cause.HEARD, rhythm.gateway)  # else it comes with its gateway
 
     def _silences(self, now: int) -> Iterator[Change]:
+        count = 0
         for device, rhythm in self._wheel.due(self._roster.rhythms, now):
             if now - rhythm.at < _LOOK and rhythm.usual != UNKNOWN and (rhythm.due + device) % _SELDOM:
                 self._wheel.put(device, rhythm, rhythm.at + _LOOK)  # nobody is silent so soon
@@ -301,6 +318,9 @@ class Presence:
                 self._watch(device, rhythm, now, now)  # it may not be the device that is silent
             else:
                 yield Change.went(device, now, Cause.SILENT, rhythm.gateway)
+                count += 1
+            if count >= _AT_ONCE:
+                return
 
     def _miss(self, gateway: int, now: int) -> Iterator[Change]:
         """A gateway is not heard any more, which matters only where nobody knows its connection."""

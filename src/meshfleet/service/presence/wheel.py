@@ -30,10 +30,13 @@ class Wheel:
     def due(self, rhythms: dict[int, Rhythm], now: int) -> Iterator[tuple[int, Rhythm]]:
         """Take out those who are due and connected."""
         for slot in sorted(slot for slot in self.slots if slot * _SLOT <= now):
-            for device in self.slots.pop(slot):
+            devices = self.slots[slot]
+            while devices:  # who takes some leaves the others
+                device = devices.pop()
                 rhythm = rhythms.get(device)
                 if rhythm is not None and rhythm.connected and rhythm.due == slot:
                     yield device, rhythm
+            del self.slots[slot]
 
     def clear(self) -> None:
         """Take out everybody."""
