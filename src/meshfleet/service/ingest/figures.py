@@ -28,6 +28,8 @@ class Counts:
         self.samples = 0
         self.strays = 0
         self.batches = 0
+        self.failures = 0
+        """How often something that follows failed, which is a mistake of ours."""
         self.lag = Histogram(
             "meshfleet_lag_seconds",
             "Time from the first report of a batch to its commit.",
@@ -68,3 +70,6 @@ class IngestFigures(Collector):
             "meshfleet_strays", "Reports whose time is not believed.", value=counts.strays
         )
         yield CounterMetricFamily("meshfleet_batches", "Transactions with reports.", value=counts.batches)
+        yield CounterMetricFamily(
+            "meshfleet_following_failures", "Committed batches that broke a follower.", value=counts.failures
+        )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.ingest.draft import Draft
+    from meshfleet.service.ingest.figures import Counts
     from meshfleet.service.ingest.notes import Notes
 
 _log = logging.getLogger(__name__)
@@ -42,10 +43,9 @@ class Follower(Protocol):
 class Followers:
     """All of them. What is committed is acknowledged, and written down, whatever one of them makes of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Counts) -> None:
         self._all: list[Follower] = []
-        self.failures = 0
-        """How often one of them failed, which is a mistake of ours."""
+        self._counts = counts
 
     def add(self, follower: Follower) -> None:
         """Let somebody follow from now on."""
@@ -72,5 +72,5 @@ class Followers:
         try:
             deed(*args)
         except Exception:  # noqa: BLE001 # whatever it is: gateways must not send all of it again and again
-            self.failures += 1
+            self._counts.failures += 1
             _log.exception("what is committed could not be followed")

@@ -112,7 +112,6 @@ class Ingest:
         self._guests = guests
         self._owner = owner
         self._now = now
-        self._followers = Followers()
         self.acking: set[int] = set()
         """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
         self._reader = Reader(prefix, guests)
@@ -129,6 +128,7 @@ class Ingest:
         self._troubles: dict[str, str] = {}
         """What fails at the moment, by what is tried."""
         self.figures = Counts()
+        self._followers = Followers(self.figures)
 
     def lead(self, follower: Follower) -> None:
         """Let somebody go on with all that is committed from now on."""
