@@ -80,7 +80,8 @@ class Simulation:
     """A fleet whose time goes as fast as presence can follow it."""
 
     def __init__(self, size: int) -> None:
-        self._beats = [(_DEVICE + number, _GATEWAY + number // DEVICES) for number in range(size)]
+        gateways = list(range(_GATEWAY, _GATEWAY + size // DEVICES))  # each number once, as ingest has them
+        self._beats = [(_DEVICE + number, gateways[number // DEVICES]) for number in range(size)]
         Random(1).shuffle(self._beats)  # noqa: S311 # the same order every time
         self._late = [Random(2).randrange(1000) for _ in range(997)]  # noqa: S311 # and the same moments
         self.gateways = dict.fromkeys(range(_GATEWAY, _GATEWAY + size // DEVICES), 1)

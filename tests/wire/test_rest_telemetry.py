@@ -63,9 +63,16 @@ NOTHING_TEXT = (
 )
 BUCKET = Bucket(time=AT, min=-1, mean=0.5, max=2, count=2, last=2)
 EMPTY = Bucket(time=AT, min=None, mean=None, max=None, count=0, last=None)
-SERIES = Series(identifier="8800", name="temperature", unit="°C", complete_up_to=None, items=[BUCKET, EMPTY])
+SERIES = Series(
+    identifier="8800",
+    name="temperature",
+    unit="°C",
+    complete_up_to=None,
+    gap_checked=False,
+    items=[BUCKET, EMPTY],
+)
 SERIES_TEXT = (
-    '{"identifier":"8800","name":"temperature","unit":"°C","completeUpTo":null,"items":['
+    '{"identifier":"8800","name":"temperature","unit":"°C","completeUpTo":null,"gapChecked":false,"items":['
     '{"time":"2020-11-04T10:07:20.880Z","min":-1,"mean":0.5,"max":2,"count":2,"last":2},'
     '{"time":"2020-11-04T10:07:20.880Z","min":null,"mean":null,"max":null,"count":0,"last":null}]}'
 )

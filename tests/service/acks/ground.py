@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from meshfleet.service.acks import store
 from meshfleet.service.acks.acks import Acks
 from meshfleet.service.acks.checking import check
+from meshfleet.service.acks.series import complete_up_to
 from tests.service.ingest.intake import MINUTE, NOON, SECOND
 from tests.service.ingest.messages import A, B, D, number, temperature, when
 
@@ -115,7 +116,7 @@ class Ground:
     @property
     def complete(self) -> float | None:
         """The place of the sample up to which nothing is missing."""
-        until = self.series.complete_up_to
+        until = complete_up_to([self.series], self.intake.now)
         return None if until is None else place(until)
 
     def tables(self) -> dict[Key, Series]:
@@ -124,7 +125,8 @@ class Ground:
 
     def complete_by_tables(self) -> float | None:
         """As `complete`, as clients are told."""
-        until = self.intake.database.read_now(store.complete_up_to, number(D), 0x8800)
+        known = self.intake.database.read_now(store.of_identifier, number(D), 0x8800)
+        until = complete_up_to(known, self.intake.now)
         return None if until is None else place(until)
 
     def close(self) -> None:

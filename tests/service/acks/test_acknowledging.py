@@ -273,6 +273,11 @@ async def test_batches_that_come_faster_than_acks_go_out_wait_for_them(in_file: 
         draft.acked += [(number(D), "ack/8800", (NOON, 1, 0x8800, 0, number(A), 1.0, None, None))] * 30_000
         in_file.acks.follow(draft)
         assert start + 30_000 - len(in_file.post.sent) <= 200 * 500
+    while in_file.acks.is_behind:
+        before = len(in_file.post.sent)
+        await asyncio.sleep(0)
+        assert len(in_file.post.sent) - before <= 500  # however many batches there were
+    assert len(in_file.post.sent) == 300_000
 
 
 def _ms(message: Publish) -> int:

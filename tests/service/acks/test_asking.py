@@ -172,6 +172,16 @@ async def test_a_gateway_that_comes_back_is_asked_even_if_another_hole_never_fil
     assert await in_file.tell(40) == [1]
 
 
+@pytest.mark.parametrize(("others", "type_"), [(49_999, 1), (50_000, 0)])
+async def test_of_so_many_gateways_it_is_remembered_that_they_came_back(
+    in_file: Ground, others: int, type_: int
+) -> None:
+    await in_file.tell(0, 1)
+    for gateway in (number(A), *range(others)):
+        in_file.acks.come_back(gateway, in_file.intake.now + 5 * SECOND)
+    assert await in_file.tell(2) == [type_]
+
+
 async def test_a_series_that_is_not_gap_checked_is_asked_for_after_an_outage_all_the_same(
     in_file: Ground,
 ) -> None:
@@ -198,7 +208,7 @@ steps = st.tuples(
 def test_whatever_comes_type_2_is_never_sent_and_type_1_rarely(
     sequence: list[tuple[int, int, str, int, bool]],
 ) -> None:
-    post, now = Post(), NOON
+    post, now = Post(), NOON + SECOND
     acks, newest, asked_at = Acks(post, prefix="", now=NOON), -1, NOON - HOUR
     for place, seq, gateway, seconds, is_back in sequence:
         now += seconds * SECOND
@@ -230,4 +240,4 @@ async def test_two_samples_of_one_millisecond_are_no_hole(in_file: Ground) -> No
     await in_file.take(*later, temperature(NOON + 2 * SECOND, seq=11))
     await in_file.look()
     assert in_file.series.holes is None
-    assert in_file.series.complete_up_to == NOON + 2 * SECOND
+    assert in_file.complete == 2 * SECOND / MINUTE

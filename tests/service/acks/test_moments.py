@@ -38,9 +38,12 @@ def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_ope
     [
         (Hole(0, 1, FIRST), 10 * SECOND),
         (Hole(0, 1, FIRST - HOUR, checked_at=FIRST), MINUTE),
-        (Hole(0, 1, FIRST - HOUR, touched_at=FIRST, checked_at=FIRST - MINUTE), 2 * SECOND),
-        (Hole(0, 1, FIRST - HOUR, touched_at=FIRST, checked_at=FIRST - 9 * SECOND), SECOND),
-        (Hole(0, 1, FIRST - HOUR, touched_at=FIRST + 1, checked_at=FIRST, lost_at=FIRST), 2 * SECOND + 1),
+        (Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST, checked_at=FIRST - MINUTE), 2 * SECOND),
+        (Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST, checked_at=FIRST - 9 * SECOND), SECOND),
+        (
+            Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST + 1, checked_at=FIRST, lost_at=FIRST),
+            2 * SECOND + 1,
+        ),
     ],
     ids=["new", "looked at", "touched", "touched again and again", "lost and touched"],
 )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshfleet.service.acks.series import Hole, Series, gaps
+from meshfleet.service.acks.series import Hole, Series, complete_up_to, gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,6 +82,10 @@ def shape(series: Series) -> list[tuple[int, int]]:
     return [((each.since - FIRST) // MINUTE, (each.until - FIRST) // MINUTE) for each in series.holes or ()]
 
 
+def complete(series: Series, now: int = FIRST + 1000 * HOUR) -> int | None:
+    return complete_up_to([series], now)
+
+
 def see(store: Store) -> None:
     """The ledger says what is missing, and no more."""
     series, missing = store.series, store.missing
@@ -89,8 +93,8 @@ def see(store: Store) -> None:
     surplus = max(0, len(missing) - MOST)
     folded = [(missing[0][0], missing[surplus][1]), *missing[surplus + 1 :]] if missing else []
     assert shape(series) == folded
-    complete = missing[0][0] if missing else max(store.places)
-    assert series.complete_up_to == FIRST + complete * MINUTE
+    until = missing[0][0] if missing else max(store.places)
+    assert complete(series) == FIRST + until * MINUTE
 
 
 arrivals = st.lists(st.integers(0, 120), min_size=1, max_size=80)
@@ -162,7 +166,7 @@ def test_a_series_that_gets_all_in_the_end_has_no_holes_and_is_trusted(
     store.check()
     assert store.series is not None
     assert (store.series.holes, store.series.unfilled) == (None, 0)
-    assert store.series.complete_up_to == FIRST + 200 * MINUTE
+    assert complete(store.series) == FIRST + 200 * MINUTE
 
 
 def test_after_255_comes_0() -> None:
@@ -176,7 +180,7 @@ def test_any_other_number_than_the_next_shows_a_hole(seq: int) -> None:
     series = Series(FIRST, 5)
     assert series.go_on(FIRST + MINUTE, seq, FIRST)
     assert series.holes == [Hole(FIRST, FIRST + MINUTE, FIRST)]
-    assert series.complete_up_to == FIRST
+    assert complete(series) == FIRST
 
 
 def test_256_samples_that_are_missing_in_a_row_cannot_be_seen() -> None:
@@ -207,7 +211,7 @@ def test_a_hole_is_lost_when_an_hour_brings_nothing() -> None:
     lose(series, FIRST + HOUR)
     assert [hole.lost_at for hole in series.holes or ()] == [FIRST + HOUR]
     assert (series.is_waiting, series.unfilled) == (False, 1)
-    assert series.complete_up_to == FIRST  # it is missing all the same
+    assert complete(series) == FIRST  # it is missing all the same
 
 
 @pytest.mark.rule("ack-16")
@@ -236,7 +240,7 @@ def unbelieved() -> Series:
     series = Series(FIRST, 0)
     for turn in range(1, 4):
         assert series.is_checked
-        assert series.complete_up_to is not None
+        assert complete(series) is not None
         series.go_on(FIRST + turn * HOUR, 2 * turn, FIRST + turn * HOUR)
         lose(series, FIRST + (turn + 1) * HOUR)
     return series
@@ -245,7 +249,7 @@ def unbelieved() -> Series:
 @pytest.mark.rule("ack-16", "ack-26")
 def test_a_series_with_three_lost_holes_in_turn_is_not_gap_checked() -> None:
     series = unbelieved()
-    assert (series.unfilled, series.is_checked, series.complete_up_to) == (3, False, None)
+    assert (series.unfilled, series.is_checked, complete(series)) == (3, False, None)
     assert not series.go_on(FIRST + 5 * HOUR, 100, FIRST + 5 * HOUR)
     assert len(series.holes or ()) == 3
     series.ask(FIRST)
@@ -271,7 +275,7 @@ def test_a_late_fill_brings_the_trust_back() -> None:
     first = (series.holes or [])[0]
     series.replace(first, [], FIRST + 9 * HOUR)
     assert series.is_checked
-    assert series.complete_up_to == FIRST + HOUR
+    assert complete(series) == FIRST + HOUR
 
 
 @pytest.mark.rule("ack-16", "ack-15")
@@ -281,15 +285,47 @@ def test_what_came_while_nobody_believed_a_series_has_to_be_looked_at_before_it_
     for hole in list(series.holes or ()):
         series.replace(hole, [], FIRST + 9 * HOUR)
     assert [(each.since, each.until) for each in series.holes or ()] == [(FIRST + 3 * HOUR, FIRST + 9 * HOUR)]
-    assert series.complete_up_to == FIRST + 3 * HOUR
+    assert complete(series) == FIRST + 3 * HOUR
 
 
-@pytest.mark.rule("ack-16")
-def test_a_hole_that_is_forgotten_for_its_age_tells_nothing_of_the_series() -> None:
+@pytest.mark.rule("ack-16", "ack-26")
+def test_a_series_is_trusted_again_when_its_last_hole_is_forgotten_and_claims_nothing_of_before() -> None:
+    series, now = unbelieved(), FIRST + 9 * HOUR
+    series.go_on(now, 77, now)
+    first, *others = series.holes or []
+    series.forget(first, now)
+    assert not series.is_checked
+    for hole in others:
+        series.forget(hole, now)
+    assert series.holes == [Hole(FIRST + 3 * HOUR, now, now, lost_at=now)]
+    assert (series.unfilled, complete(series)) == (0, FIRST + 3 * HOUR)
+    assert series.go_on(now + HOUR, 79, now + HOUR)
+
+
+@pytest.mark.rule("ack-16", "ack-26")
+def test_a_series_that_is_in_order_for_a_cycle_is_trusted_again_and_claims_nothing_of_before() -> None:
+    series, now = unbelieved(), FIRST + 9 * HOUR
+    series.go_on(now, 100, now)  # nobody sees that some are missing here
+    healed = False
+    for count in range(1, 257):
+        assert not series.is_checked
+        healed = series.heal((100 + count) % 256, now + count)
+        series.go_on(now + count, (100 + count) % 256, now + count)
+    assert healed
+    assert (series.is_checked, series.unfilled) == (True, 0)
+    assert (series.holes or [])[-1] == Hole(FIRST + 3 * HOUR, now + 255, now + 256, lost_at=now + 256)
+    assert complete(series) == FIRST
+    assert series.go_on(now + HOUR, 7, now + HOUR)
+
+
+@pytest.mark.rule("ack-26")
+def test_one_that_is_not_in_order_lets_a_series_begin_anew_to_be_trusted() -> None:
     series = unbelieved()
-    for hole in list(series.holes or ()):
-        series.forget(hole)
-    assert (series.holes, series.unfilled, series.complete_up_to) == (None, 3, None)
+    for count in range(1, 600):
+        seq = 7 * count % 256 if count % 255 == 0 else (series.seq + 1) % 256
+        assert not series.heal(seq, FIRST)
+        series.go_on(series.time + SECOND, seq, FIRST)
+    assert not series.is_checked
 
 
 # --- Too many ---
@@ -300,7 +336,7 @@ def test_a_series_has_at_most_32_holes_and_forgets_none_of_them() -> None:
     for turn in range(1, 101):
         series.go_on(FIRST + turn * MINUTE, 2 * turn % 256, FIRST + turn * MINUTE)
         assert len(series.holes or ()) == min(turn, MOST)
-    assert series.complete_up_to == FIRST
+    assert complete(series) == FIRST
     assert shape(series)[0] == (0, 69)
     assert shape(series)[1:] == [(each, each + 1) for each in range(69, 100)]
 
@@ -314,7 +350,7 @@ def test_a_hole_that_falls_into_many_is_not_forgotten() -> None:
     store.check()
     assert store.series is not None
     assert len(shape(store.series)) == MOST
-    assert store.series.complete_up_to == FIRST
+    assert complete(store.series) == FIRST
 
 
 @pytest.mark.parametrize("lost", [{0}, {1}, {0, 1}], ids=["the first", "the second", "both"])

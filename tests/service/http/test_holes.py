@@ -156,6 +156,31 @@ def test_a_series_that_is_not_gap_checked_does_not_say_up_to_when_it_is_complete
     assert complete(service, device) is None
 
 
+@pytest.mark.rule("rest-85", "ack-16")
+def test_a_series_says_whether_it_is_gap_checked(service: Running) -> None:
+    device = service.new_device()
+
+    def checked() -> Any:
+        where = f"/api/v1/devices/{device}/series"
+        return ask(service, where, Identifier="8800", From="2023-11-14T00:00:00.000Z")["gapChecked"]
+
+    assert checked() is None
+    keep(service, device, {(MEASUREMENT, 0x8800): [hole(0)]})
+    assert checked() is True
+    keep(service, device, {(EVENT, 0x8800): [hole(0)]}, unfilled=3)
+    assert checked() is False
+
+
+@pytest.mark.rule("ack-15")
+def test_no_series_is_complete_beyond_now_or_held_up_by_a_kind_without_holes(service: Running) -> None:
+    device, newest = service.new_device(), AT + 99 * MINUTE
+    keep(service, device, {(EVENT, 0x8800): []}, newest=AT)
+    keep(service, device, {(MEASUREMENT, 0x8800): []}, newest=newest)
+    assert complete(service, device) == "2023-11-14T23:52:20.000Z"
+    keep(service, device, {(MEASUREMENT, 0x8800): []}, newest=newest + 10**14)
+    assert complete(service, device) < "2999"
+
+
 @pytest.mark.rule("ack-15")
 def test_a_name_that_the_catalogue_does_not_know_has_a_series_too(service: Running) -> None:
     device, odd = service.new_device(), learn_name(service, "deeper-hole")

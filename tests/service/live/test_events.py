@@ -151,7 +151,7 @@ def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go
     stage.admin.post("/api/v1/gateways", json={"mac": A})
     stage.settle(*(heartbeat(stage.clock(), device=f"c0ffee00{each:04x}") for each in range(50)))
     with stage.stream(Types="gateway", Gateway=A) as stream:
-        stage.call(lambda: stage.api.live.devices.gateway_changed(mac_number(Mac(A)), devices=50))
+        stage.call(lambda: stage.api.live.devices.gateway_changed(mac_number(Mac(A)), devices=range(50)))
         event = stream.next()
     assert (event["data"]["mac"], event["data"]["cause"]) == (A, "disconnected")
     assert (event["data"]["devices"], event["data"]["deviceCount"]) == (50, 50)

@@ -161,7 +161,7 @@ def test_two_minutes_after_its_last_listener_nothing_is_wanted_any_more() -> Non
     interest = Interest("report")
     coverage = Coverage([interest])
     coverage.begin(REPORTS, 5)
-    coverage.end(REPORTS, now=1000.0)
+    coverage.end(REPORTS, ("user", "a"), now=1000.0)
     coverage.age(1119.0)
     assert interest
     assert coverage.reaches(REPORTS, 5)
@@ -178,7 +178,7 @@ def test_of_those_who_left_only_so_much_is_remembered() -> None:
     wants = [Want(devices=frozenset(range(start, start + 1000))) for start in range(0, 100_000, 1000)]
     for number, want in enumerate(wants):
         coverage.begin(want, 0)
-        coverage.end(want, now=float(number))
+        coverage.end(want, ("user", "a"), now=float(number))
     coverage.age(100.0)
     assert len(interest.devices) == 20_000
     assert coverage.reaches(wants[-1], 0)

@@ -27,6 +27,7 @@ async def test_the_audience_hears_of_a_gateway_once_with_the_number_of_its_devic
     in_file.arrive(A)
     await in_file.go_on()
     assert in_file.audience.gateways[1:] == [(number(A), 2), (number(A), 2)]
+    assert in_file.audience.companions[1:] == [[number(D), number(E)]] * 2
     assert in_file.audience.devices[2:] == [[number(A)], [number(A)]]
     await in_file.idle(60)
     assert len(in_file.audience.gateways) == 3

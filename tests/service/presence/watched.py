@@ -31,15 +31,18 @@ class Heard:
     def __init__(self) -> None:
         self.devices: list[list[int]] = []
         self.gateways: list[tuple[int, int]] = []
+        self.companions: list[list[int]] = []
+        """Who came or went with each of these."""
 
     def devices_changed(self, devices: Collection[int]) -> None:
         """See `Audience`."""
         if devices:
             self.devices.append(sorted(devices))
 
-    def gateway_changed(self, gateway: int, *, devices: int) -> None:
+    def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
         """See `Audience`."""
-        self.gateways.append((gateway, devices))
+        self.gateways.append((gateway, len(devices)))
+        self.companions.append(sorted(devices))
 
 
 class Watched:

@@ -42,12 +42,13 @@ def test_a_series_tells_what_it_is_and_its_buckets(service: Running) -> None:
         sample(AT, 1000, identifier=0x8802),
     )
     answer = ask(service, path(device), Identifier="8800", **HOUR, Points=6)
-    assert list(answer) == ["identifier", "name", "unit", "completeUpTo", "items"]
+    assert list(answer) == ["identifier", "name", "unit", "completeUpTo", "gapChecked", "items"]
     assert answer == {
         "identifier": "8800",
         "name": "temperature",
         "unit": "°C",
         "completeUpTo": None,
+        "gapChecked": None,
         "items": [
             bucket(AT, 10, 0, 4.5, 9, 9),
             bucket(AT + 10 * MINUTE, 10, 10, 14.5, 19, 19),

@@ -2,8 +2,11 @@
 
 acks        follows what is committed, and acknowledges it
 series      what `seq` tells of missing samples
+strays      the same where nobody believes the clock
+agenda      when holes are looked at, and in whose turn
 checking    whether holes are filled, by what is stored
 entry       what is written every other second
 store       in which tables
+holed       how many holes there are
 figures     for Prometheus
 """

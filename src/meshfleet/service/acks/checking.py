@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
 import sqlite3
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -32,6 +32,10 @@ _HOUR: Final = 3600
 """Looks between two times that old holes are forgotten."""
 _AT_ONCE: Final = 100
 """Holes that are looked at then: ingest goes first."""
+_SLICE: Final = 1_000
+"""Series that are gone through in one go when old holes are forgotten."""
+_SILENT: Final = 30 * 86_400_000
+"""Milliseconds without a sample after which a series may be over: no device keeps samples for longer."""
 _FAILURES: Final = (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error)
 
 
@@ -44,30 +48,50 @@ async def keep_checking(acks: Acks, samples: SampleStore, retention: Retention, 
         except _FAILURES as exc:
             _log.warning("holes cannot be looked at: %s", type(exc).__name__)
         if look % _HOUR == 0:
-            forget(acks, retention, now())
+            await forget(acks, retention, now())
 
 
 async def check(acks: Acks, samples: SampleStore, now: Now) -> None:
-    """Look at some of the holes that are due, first at those that have waited the longest."""
-    for key, hole in heapq.nsmallest(_AT_ONCE, _due(acks, now()), key=lambda due: due[1].checked_at):
-        at = now() - 1  # what comes in this very millisecond may be too late to be read
-        acks.settle(key, hole, await samples.read(_wanted(key, hole), _left), at)
+    """Look at some of the holes that are due, one of each gateway in turn."""
+    acks.agenda.call(now())
+    looked = 0
+    while looked < _AT_ONCE and (taken := acks.agenda.take()) is not None:
+        key, owner = taken
+        series = acks.series[key]
+        try:
+            if (hole := series.due(now())) is not None:
+                looked += 1
+                await _look(acks, samples, (key, hole), now())
+        finally:
+            acks.agenda.put(key, owner, series.due_at)
 
 
-def forget(acks: Acks, retention: Retention, now: int) -> None:
-    """Nothing is missing where nothing is kept any more."""
-    for key in list(acks.holed):
+async def forget(acks: Acks, retention: Retention, now: int) -> None:
+    """Nothing is missing where nothing is kept any more; and what is silent by then is over."""
+    for count, key in enumerate(list(acks.series), 1):
         kept = retention[key[1]]
-        for hole in acks.series[key].holes or ():
-            if kept is not None and hole.until < now - kept:
-                acks.forget(key, hole)
+        if kept is not None:
+            _forget(acks, key, now - kept, now)
+        if count % _SLICE == 0:
+            await asyncio.sleep(0)
 
 
-def _due(acks: Acks, now: int) -> Iterator[tuple[Key, Hole]]:
-    for key in acks.waiting:
-        for hole in acks.series[key].holes or ():
-            if hole.is_due(now):
-                yield key, hole
+def _forget(acks: Acks, key: Key, oldest: int, now: int) -> None:
+    series = acks.series[key]
+    if series.time < min(oldest, now - _SILENT):
+        acks.end(key)
+        return
+    for hole in series.holes or ():
+        if hole.until < oldest:
+            acks.forget(key, hole, now)
+
+
+async def _look(acks: Acks, samples: SampleStore, found: tuple[Key, Hole], now: int) -> None:
+    key, hole = found
+    untold = hole.untold  # what comes from now on may be too late to be read
+    left = await samples.read(_wanted(key, hole), partial(_left, hole))
+    hole.untold -= untold
+    acks.settle(key, hole, left, now)
 
 
 def _wanted(key: Key, hole: Hole) -> Wanted:
@@ -81,6 +105,15 @@ def _wanted(key: Key, hole: Hole) -> Wanted:
     )
 
 
-def _left(samples: Iterator[Sample]) -> list[tuple[int, int]]:
-    believed = (each for each in samples if each.more is None or each.more.clock is None)
-    return list(gaps((each.time, each.seq) for each in believed))
+def _left(hole: Hole, samples: Iterator[Sample]) -> list[tuple[int, int]]:
+    """What is missing of a hole. If even its ends are, what is next to them is too."""
+    believed = [(each.time, each.seq) for each in samples if each.more is None or each.more.clock is None]
+    if not believed:
+        return [(hole.since, hole.until)]
+    first, last = believed[0][0], believed[-1][0]
+    left = list(gaps(believed))
+    if first > hole.since:
+        left.insert(0, (hole.since, first))
+    if last < hole.until:
+        left.append((last, hole.until))
+    return left

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 class Ledgered:
     """Series, and their holes, on their way to the database."""
 
-    def __init__(self, rows: Sequence[SeriesRow], holes: Mapping[Key, Sequence[HoleRow]]) -> None:
+    def __init__(
+        self, rows: Sequence[SeriesRow], holes: Mapping[Key, Sequence[HoleRow]], gone: Collection[Key]
+    ) -> None:
         self._rows = rows
         self._holes = holes
+        self._gone = gone
 
     def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # none of ours
         """Write them."""
+        store.end(connection, self._gone)  # first: some may have begun again
         store.write(connection, self._rows, self._holes)
 
     def written(self) -> None:

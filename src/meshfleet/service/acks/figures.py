@@ -32,14 +32,15 @@ class AckFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read them, when somebody asks."""
-        counts, series = self._acks.counts, self._acks.series
-        holes = [hole for key in self._acks.holed for hole in series[key].holes or ()]
-        lost = sum(hole.lost_at is not None for hole in holes)
+        counts, series, holed = self._acks.counts, self._acks.series, self._acks.holed
         family = GaugeMetricFamily("meshfleet_holes", "Where samples are missing.", labels=["state"])
-        family.add_metric(["open"], len(holes) - lost)
-        family.add_metric(["lost"], lost)
+        family.add_metric(["open"], holed.open)
+        family.add_metric(["lost"], holed.lost)
         yield family
         yield GaugeMetricFamily("meshfleet_acknowledged_series", "Series in the ledger.", value=len(series))
+        yield GaugeMetricFamily(
+            "meshfleet_series_unchecked", "Series whose `seq` does not count samples.", value=holed.unchecked
+        )
         for name, meaning, value in (
             ("acks", "Acknowledgements of samples.", counts.sent),
             ("backfills", "Those of them that asked for what is missing.", counts.backfills),

@@ -1,23 +1,32 @@
 """An HTTP connection with limits that uvicorn does not have: on heads, on waiting, and on connections.
 
 Who sends a byte a minute, or headers without end, must not hold connections and memory that others need.
+It becomes a WebSocket only for a handshake that is right, at the one place where there is one. Any other wish
+for another protocol is not heard (RFC 9110, 7.8): the parser, which skips the body of such a request, gets
+its head again without that wish.
 """
 
 from __future__ import annotations
 
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from websockets.server import ServerProtocol
 
-from meshfleet.service.http.headers import SAFE
+from meshfleet.service.http.headers import SAFE, TRANSPORT_SECURITY
 from meshfleet.wire.rest import LIVE, Problem
 from meshfleet.wire.rest.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
+
+    from uvicorn._types import ASGI3Application
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    from websockets.http11 import Request
 
 _HEAD_SECONDS: Final = 20.0
 _LARGEST_HEAD: Final = 64 * 1024
@@ -25,6 +34,7 @@ _READ_SECONDS: Final = 30.0
 """For a client to take what it asked for."""
 
 _SOCKET: Final = LIVE.encode("ascii")
+_READING: Final = ("GET", "HEAD")
 
 _PIPELINED: Final = 16
 """Requests that wait for the one before: enough for anybody, and few enough to remember."""
@@ -42,6 +52,8 @@ class Connection(HttpToolsProtocol):
         self._is_head = False
         self._head = 0
         self._unread: TimerHandle | None = None
+        self._inside = self.app
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """The first head is awaited."""
@@ -57,6 +69,10 @@ class Connection(HttpToolsProtocol):
         """Nothing is awaited any more."""
         self._stop_waiting()
         self._reads_again()
+        if self._running is not None and not self._running.response_complete:
+            # uvicorn tells only the last of several requests, and a stream before it would go on for ever.
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -72,14 +88,32 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is there; how long the body may take is up to the request."""
         self._is_head = False
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = self.parser.get_http_version()
+        if self.scope["method"] == "CONNECT":
+            raise ValueError("we are no proxy")  # the parser fails with it, and what follows is not read
+        if self.parser.should_upgrade():
+            return  # `_read` decides what becomes of it
         self._stop_waiting()
+        self.app = _tell_to_upgrade if self._is_for_socket() else self._inside
         super().on_headers_complete()
         if len(self.pipeline) > _PIPELINED:
             self.transport.abort()
 
+    def on_message_complete(self) -> None:
+        """The body is there, or the head of a request for another protocol."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
         """Read on, and end what takes too long or has grown too long."""
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._read(data)
+        except httptools.HttpParserError:
+            self.logger.warning("what came from %s is no HTTP", self.client)
+            self.send_400_response("")
+            return
         if self.transport.get_protocol() is not self:
             return  # it has become a WebSocket
         if not getattr(self.cycle, "response_complete", True):
@@ -92,9 +126,54 @@ class Connection(HttpToolsProtocol):
             if self._head > _LARGEST_HEAD:
                 self.transport.close()
 
+    def _read(self, data: bytes) -> None:
+        while not self.transport.is_closing():
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as exc:
+                data = data[exc.args[0] :]
+                if self._should_upgrade():
+                    self._become_socket(data)
+                    return
+                head = self._head_again(without=b"upgrade")
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+                self.parser.feed_data(head)
+            else:
+                return
+
     def _should_upgrade(self) -> bool:
-        """Become a WebSocket only where there is one; elsewhere who asks for that gets a plain answer."""
-        return self.url.partition(b"?")[0] == _SOCKET and super()._should_upgrade()
+        """Whether this is a handshake that is right, where there is a WebSocket, and nothing is under way."""
+        return (
+            self._is_for_socket()
+            and self.scope["http_version"] == "1.1"
+            and getattr(self.cycle, "response_complete", True)
+            and super()._should_upgrade()
+            and _is_handshake(self._head_again())
+        )
+
+    def _is_for_socket(self) -> bool:
+        return self.url.partition(b"?")[0] == _SOCKET
+
+    def _head_again(self, without: bytes | None = None) -> bytes:
+        line = f"{self.scope['method']} {self.url.decode('latin-1')} HTTP/{self.scope['http_version']}"
+        lines = [name + b": " + value for name, value in self.headers if name != without]
+        return b"\r\n".join([line.encode("latin-1"), *lines, b"", b""])
+
+    def _become_socket(self, behind: bytes) -> None:
+        """Hand all over to a WebSocket, also what came right behind the handshake."""
+        self._stop_waiting()
+        self._reads_again()
+        self.handle_websocket_upgrade()
+        successor: Any = self.transport.get_protocol()
+        if self.flow.write_paused:  # by an answer that came before
+            successor.pause_writing()
+        if behind:
+            successor.data_received(behind)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         """The client does not take its answer; it gets some time, and then the connection ends."""
@@ -111,22 +190,8 @@ class Connection(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no HTTP")
 
     def _refuse(self, status: HTTPStatus, code: str, detail: str) -> None:
-        problem = Problem(
-            type="about:blank",
-            title=status.phrase,
-            status=status,
-            detail=detail,
-            instance="",
-            code=code,
-            errors=(),
-        )
-        body = msgspec.json.encode(problem)
-        headers = {
-            **SAFE,
-            "content-type": MEDIA_TYPE,
-            "content-length": str(len(body)),
-            "connection": "close",
-        }
+        body = _problem(status, code, detail)
+        headers = {**_headers(body), "connection": "close"}
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
@@ -145,3 +210,45 @@ class Connection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _is_handshake(head: bytes) -> bool:
+    """Try it: what fails in the WebSocket itself would stay without an answer."""
+    trial = ServerProtocol()
+    trial.receive_data(head)
+    requests = cast("list[Request]", trial.events_received())
+    return bool(requests) and trial.accept(requests[0]).status_code == HTTPStatus.SWITCHING_PROTOCOLS
+
+
+async def _tell_to_upgrade(scope: Any, _receive: Any, send: Any) -> None:
+    """Answer a plain request for the WebSocket."""
+    if scope["method"] in _READING:
+        status, code = HTTPStatus.UPGRADE_REQUIRED, "upgrade-required"
+        detail = "here is a WebSocket of version 13; come with its handshake"
+        more = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
+    else:
+        status, code, detail = HTTPStatus.METHOD_NOT_ALLOWED, "method-not-allowed", "not by this method"
+        more = {"allow": ", ".join(_READING)}
+    if scope["scheme"] == "https":
+        more["strict-transport-security"] = TRANSPORT_SECURITY
+    body = _problem(status, code, detail, scope["raw_path"].decode("ascii"))
+    headers = [(name.encode(), value.encode()) for name, value in {**_headers(body), **more}.items()]
+    await send({"type": "http.response.start", "status": status.value, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _problem(status: HTTPStatus, code: str, detail: str, instance: str = "") -> bytes:
+    problem = Problem(
+        type="about:blank",
+        title=status.phrase,
+        status=status,
+        detail=detail,
+        instance=instance,
+        code=code,
+        errors=(),
+    )
+    return msgspec.json.encode(problem)
+
+
+def _headers(body: bytes) -> dict[str, str]:
+    return {**SAFE, "content-type": MEDIA_TYPE, "content-length": str(len(body))}

@@ -36,6 +36,8 @@ class Sources:
         self.front = len(self._topics.spell(ReportTopic(anybody, anybody, Kind.DFU))) - len(f"/{Kind.DFU}")
         """How long the front of a topic is."""
         self.places: dict[str, Place] = {}
+        self._gateways: dict[int, int] = {}
+        """Each number once, however many devices there are behind a gateway."""
         self.subjects: dict[str, Subject] = {}
 
     def read(self, text: str) -> tuple[Place, Subject]:
@@ -43,10 +45,12 @@ class Sources:
         topic = self._topics.read(text)
         if not isinstance(topic, ReportTopic):
             raise MalformedTopic("topic", f"{shown(text)} is not that of a report")
-        place = mac_number(topic.device), mac_number(topic.gateway)
+        gateway = mac_number(topic.gateway)
+        place = mac_number(topic.device), self._gateways.setdefault(gateway, gateway)
         about = subject(topic)
         if len(self.places) >= _PLACES:
             self.places.clear()
+            self._gateways.clear()
         if len(self.subjects) >= _SUBJECTS:
             self.subjects.clear()
         self.places[text[: self.front]] = place

@@ -23,6 +23,7 @@ from meshfleet.errors import (
     WireError,
     plain,
 )
+from meshfleet.service.live.allowance import Allowance
 from meshfleet.service.live.event import as_frame
 from meshfleet.service.live.listener import GONE, Ending, Listener
 from meshfleet.service.live.want import read_want
@@ -46,6 +47,15 @@ _SUBSCRIPTIONS: Final = 100
 _NAMED: Final = 5000
 """Devices and gateways that all subscriptions of a conversation may name."""
 
+_FRAMES, _FRAMES_PER_SECOND = 200.0, 20.0
+"""Frames that are heard at once, and then in a second; all others wait."""
+
+_WEIGHT: Final = 4096
+"""Bytes of a frame that count as another one."""
+
+_RESUMED, _RESUMED_PER_SECOND = 100.0, 1.0
+"""Subscriptions that may be resumed at once, and then in a second."""
+
 _FILTERS: Final = {name.lower(): name for name in ("Types", "Ids", "Gateway", "Jobs")}
 
 _CLOSE: Final = 4000
@@ -66,6 +76,9 @@ class Conversation:
         self._gatekeeper = gatekeeper
         self._listener: Listener | None = None
         self._error: FleetError | None = None
+        self._now = asyncio.get_running_loop().time
+        self._frames = Allowance(_FRAMES, _FRAMES_PER_SECOND, self._now())
+        self._resumed = Allowance(_RESUMED, _RESUMED_PER_SECOND, self._now())
 
     async def hold(self) -> None:
         """Hold it, until one of both ends it."""
@@ -129,6 +142,8 @@ class Conversation:
         if message["type"] != "websocket.receive":
             raise WentAway("the client left")
         text = message.get("text")
+        # Even if that is not at all, others have their turn between two frames.
+        await asyncio.sleep(self._frames.take(1 + len(text or "") / _WEIGHT, self._now()))
         if text is None:
             raise InvalidRequest([Fault("frame", "is binary; we talk JSON as text here")])
         frame = _decode(text)
@@ -146,6 +161,8 @@ class Conversation:
             want = _read(frame.subscribe)
             _check_room(listener, want)
             after = None if frame.last_event_id is UNSET else frame.last_event_id
+            if after is not None and self._resumed.take(1, self._now()) > 0:
+                raise TooManySubscriptions("subscriptions are resumed too often here")
             self._live.hub.subscribe(listener, want, after)
         elif frame.unsubscribe is not UNSET and not self._live.hub.unsubscribe(
             listener, _read(frame.unsubscribe)
@@ -200,7 +217,7 @@ def _read(filters: Mapping[str, Sequence[str]]) -> Want:
 
 
 def _check_room(listener: Listener, want: Want) -> None:
-    wants = listener.wants | {want}
+    wants = {*listener.since, want}
     if len(wants) > _SUBSCRIPTIONS:
         raise TooManySubscriptions(f"there are {_SUBSCRIPTIONS} subscriptions here already")
     if sum(each.size for each in wants) > _NAMED:

@@ -22,7 +22,7 @@ from meshfleet.wire.ids import Mac, device_id, mac_number, number_mac
 from meshfleet.wire.rest.live import ForgottenDevice, LiveGateway, ReleasedGateway
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from sqlalchemy import Connection
 
@@ -46,6 +46,12 @@ _RETRY: Final = 1.0
 _WAITING: Final = 50_000
 """Devices that may wait to be told."""
 
+_REMEMBERED: Final = 50_000
+"""Devices of which we know with which gateway they were told."""
+
+_RANKS: Final = ("renamed", None, "claimed", "released")
+"""Causes, the last one matters most."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -56,6 +62,11 @@ class GatewayNews(NamedTuple):
     """One word, such as `claimed`; None: it came or went, which shows when it is read."""
     devices: int = 0
     """How many devices changed with it; no event tells of each of these."""
+
+    def joined(self, later: GatewayNews) -> GatewayNews:
+        """Both as one: the devices of both, and the cause that matters more, or else is later."""
+        cause = max((later.cause, self.cause), key=_RANKS.index)
+        return GatewayNews(cause, self.devices + later.devices)
 
 
 class _Told(NamedTuple):
@@ -78,6 +89,8 @@ class Devices:
         """In the order in which they came."""
         self._gone: set[int] = set()
         self._gateways: dict[int, GatewayNews] = {}
+        self._behind: dict[int, int] = {}
+        """With which gateway a device was told last, while somebody listens to gateways."""
         self._news = asyncio.Event()
 
     def touch(self, numbers: Iterable[int]) -> None:
@@ -95,18 +108,22 @@ class Devices:
             self.touch([number])
 
     def touch_gateways(self, news: Mapping[int, GatewayNews]) -> None:
-        """These gateways are not as they were, by their numbers. Of several causes the last one is told."""
+        """These gateways are not as they were, by their numbers. Several news of one are told as one."""
         if self._hub.interest["gateway"]:
-            self._gateways.update(news)
+            for number, later in news.items():
+                earlier = self._gateways.get(number)
+                self._gateways[number] = later if earlier is None else earlier.joined(later)
             self._news.set()
 
     def devices_changed(self, devices: Iterable[int]) -> None:
         """These devices came or went, each by itself."""
         self.touch(devices)
 
-    def gateway_changed(self, gateway: int, *, devices: int) -> None:
-        """This gateway came or went, and so many devices with it."""
-        self.touch_gateways({gateway: GatewayNews(None, devices)})
+    def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
+        """This gateway came or went, and these devices with it: each is told only if somebody named it."""
+        self.touch_gateways({gateway: GatewayNews(None, len(devices))})
+        named = self._interest.devices
+        self.touch([each for each in devices if each in named] if named else ())
 
     async def run(self) -> None:
         """Tell what is touched, until cancelled."""
@@ -142,7 +159,13 @@ class Devices:
         news, self._gateways = self._gateways, {}
         if not news:
             return
-        for number, found in await self._database.read(_read_gateways, list(news)):
+        try:
+            read = await self._database.read(_read_gateways, list(news))
+        except BaseException:
+            later, self._gateways = self._gateways, news
+            self.touch_gateways(later)  # behind what is still to be told
+            raise
+        for number, found in read:
             if found is not None:
                 self._hub.publish("gateway", self._with_news(found, number, news[number]), **_both(number))
             elif news[number].cause == "released":
@@ -154,7 +177,9 @@ class Devices:
         """What is stored of a gateway, with what only we know."""
         stored = msgspec.structs.asdict(found)
         stored["reports_per_minute"] = self._traffic.rate(number, self._now())
-        cause = news.cause or ("connected" if found.connected else "disconnected")
+        # One that was released and is here was claimed again.
+        known = "claimed" if news.cause == "released" else news.cause
+        cause = known or ("connected" if found.connected else "disconnected")
         return LiveGateway(**stored, cause=cause, devices=news.devices)
 
     async def _tell_devices(self) -> None:
@@ -167,9 +192,23 @@ class Devices:
             self._routine.pop(number, None)
         found = await self._database.read(_read_devices, numbers)
         for number, gateway, data in found:
-            if self._interest.includes(number, gateway):
-                self._hub.publish("device", data, device=number, gateway=gateway)
+            former = self._moved(number, gateway)
+            if self._interest.includes(number, gateway) or (
+                former is not None and self._interest.includes(number, former)
+            ):
+                self._hub.publish("device", data, device=number, gateway=gateway, former=former)
         self._tell_forgotten(set(numbers), {each.number for each in found})
+
+    def _moved(self, number: int, gateway: int) -> int | None:
+        """With which other gateway a device was told before: who listens to that one is to know, too."""
+        if not self._interest.gateways:
+            self._behind.clear()
+            return None
+        former = self._behind.pop(number, gateway)
+        self._behind[number] = gateway
+        if len(self._behind) > _REMEMBERED:
+            del self._behind[next(iter(self._behind))]
+        return None if former == gateway else former
 
     def _tell_forgotten(self, asked: set[int], found: set[int]) -> None:
         gone = self._gone & asked

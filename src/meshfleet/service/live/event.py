@@ -32,6 +32,8 @@ class Event(Struct, frozen=True, gc=False, kw_only=True):
     device: int | None = None
     gateway: int | None = None
     """NOWHERE: it has none. None: nobody knows which, and so it passes every filter on gateways."""
+    former: int | None = None
+    """Of a device: the gateway with which it was told before, if that is another."""
     body: bytes
     """All of it as JSON."""
     at: float

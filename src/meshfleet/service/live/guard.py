@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -11,16 +12,25 @@ from meshfleet.errors import FleetError, NotLoggedIn
 from meshfleet.service.live.listener import Ending
 
 if TYPE_CHECKING:
-    from meshfleet.service.accounts.gatekeeper import Gatekeeper
+    from meshfleet.service.accounts.gatekeeper import Gatekeeper, Standing
     from meshfleet.service.clock import Now
     from meshfleet.service.live.hub import Hub
     from meshfleet.service.live.listener import Listener
+
+_AT_ONCE: Final = 8
+"""Bearers for whom we ask at the same time."""
 
 _LOOK: Final = 0.5
 """Seconds between two looks."""
 
 _ROUND: Final = 20
 """Looks between two times that everybody is asked for, whatever happened."""
+
+_ROUND_MILLIS: Final = 10_000
+"""The same in milliseconds."""
+
+_ENDLESS: Final = 1000
+"""Milliseconds for which an API key without end is believed in."""
 
 _SUSPICIOUS: Final = 3
 """Looks at which everybody is asked for after a change elsewhere: what we know may be a second old."""
@@ -47,7 +57,7 @@ class Guard:
     async def check(self, listener: Listener) -> None:
         """Ask for somebody who has just come, or brings another token; may raise NotLoggedIn."""
         standing = await self._gatekeeper.standing(listener.bearer)
-        self._until[listener.bearer] = standing.until
+        self._until[listener.bearer] = self._due(standing)
 
     async def run(self) -> None:
         """Look after them until cancelled."""
@@ -67,13 +77,20 @@ class Guard:
         for listener in self._hub.listeners:
             holders.setdefault(listener.bearer, []).append(listener)
         self._until = {bearer: until for bearer, until in self._until.items() if bearer in holders}
-        for bearer, listeners in holders.items():
-            if everybody or now >= self._until.get(bearer, 0):
-                await self._ask(bearer, listeners)
+        due = (each for each in holders.items() if everybody or now >= self._until.get(each[0], 0))
+        while some := list(islice(due, _AT_ONCE)):
+            await asyncio.gather(*(self._ask(bearer, listeners) for bearer, listeners in some))
+
+    @staticmethod
+    def _due(standing: Standing) -> int:
+        """When to ask again; of an API key without end we hear by `suspect`, or in the next round."""
+        if standing.actor.kind == "api-key" and standing.until - standing.at == _ENDLESS:
+            return standing.at + _ROUND_MILLIS
+        return standing.until
 
     async def _ask(self, bearer: str, listeners: list[Listener]) -> None:
         try:
-            self._until[bearer] = (await self._gatekeeper.standing(bearer)).until
+            self._until[bearer] = self._due(await self._gatekeeper.standing(bearer))
         except NotLoggedIn as exc:
             for listener in listeners:
                 if listener.bearer == bearer:  # it may have brought another one meanwhile

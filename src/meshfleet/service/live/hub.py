@@ -1,27 +1,31 @@
 """The hub: events come in one by one and go out to all who want them, many at a time.
 
 While nobody listens it costs a look. An event is spelt once for each of the two doors. What goes out is
-collected for a moment, and listeners who want the same get the same bytes. A listener that does not keep up
-loses what waits for it and is told so (rest-156); nobody else waits for it.
+collected for a moment, and listeners who want the same get the same bytes; who wants it is looked up, so
+that listeners cost nothing while nothing of theirs happens. A listener that does not keep up loses what waits
+for it and is told so (rest-156); nobody else waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from meshfleet.service.live.event import RESYNC, Event, without_odd_ends
+from meshfleet.service.live.index import Index
 from meshfleet.service.live.listener import STOPPED
+from meshfleet.service.live.replay import UNKNOWN, Replay, Replays
 from meshfleet.service.live.ring import Coverage, Ring
 from meshfleet.service.live.want import Interest
 from meshfleet.wire.rest.live import LIVE_TYPES, LiveEvent, Resync
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from meshfleet.service.clock import Now
     from meshfleet.service.live.event import Form
@@ -31,11 +35,17 @@ if TYPE_CHECKING:
 _TICK: Final = 0.025
 """Seconds for which events are collected."""
 
-_COMMENT: Final = 14.0
-"""Seconds until the next comment is due; we look every second, so there is one every 15 (rest-150)."""
+_LOOK: Final = 1.0
+_COMMENT: Final = 15.0 - _LOOK / 2
+"""Seconds until the next comment is due; it comes with the nearest look, so every 15 (rest-150)."""
 
-_PIECE: Final = 64 * 1024
-"""Bytes of what is told again that wait as one."""
+BUDGET: Final = 64 * 1024 * 1024
+BUDGET_OF_ACCOUNT: Final = 16 * 1024 * 1024
+"""Bytes that may wait for all listeners together, and for those of one account."""
+
+_BEHIND: Final = "you did not keep up"
+
+_log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,6 +64,8 @@ class Hub:
         self.since: int | None = None
         """When events began to be published, in milliseconds; None: they are not."""
         self._ring = Ring()
+        self._index = Index()
+        self._replays = Replays(self._ring, self._coverage, self._lose)
         self._fresh: list[Event] = []
         self._feeders: list[Callable[[], bool]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -74,26 +86,26 @@ class Hub:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(self._ticked + _TICK, loop.time()), self._tick)
 
-    def publish(
-        self, about: str, data: Any, *, device: int | None = None, gateway: int | None = None
-    ) -> None:
-        """Tell an event, if somebody wants it or may come back for it."""
+    def publish(self, about: str, data: Any, **whose: int | None) -> None:
+        """Tell an event, if somebody wants it or may come back for it.
+
+        `device`, `gateway` and `former` tell whose it is; see `Event`.
+        """
         if self.interest[about]:
-            self._add(about, about, data, device, gateway)
+            self._add(self._event(about, about, data, **whose))
 
     def publish_loss(self, about: str, reason: str) -> None:
         """Tell that events of this type were not told."""
-        if self.interest[about]:
-            self._add(RESYNC, about, Resync(reason=reason), None, None)
+        if self.interest[about] or self.interest[RESYNC]:
+            self._add(self._event(RESYNC, about, Resync(reason=reason)))
 
-    def _add(self, kind: str, about: str, data: Any, device: int | None, gateway: int | None) -> None:
-        event = self._event(kind, about, data, device, gateway)
+    def _add(self, event: Event) -> None:
         self._ring.add(event)
         self._fresh.append(event)
-        self.published[kind] += 1
+        self.published[event.type] += 1
         self.wake()
 
-    def _event(self, kind: str, about: str, data: Any, device: int | None, gateway: int | None) -> Event:
+    def _event(self, kind: str, about: str, data: Any, **whose: int | None) -> Event:
         self._number += 1
         name = f"{self._run}-{self._number}"
         told = LiveEvent(id=name, type=kind, time=write_millis(self._now()), data=data)  # type: ignore[arg-type] # one of LIVE_TYPES
@@ -102,17 +114,16 @@ class Hub:
             id=name,
             type=kind,
             about=about,
-            device=device,
-            gateway=gateway,
             body=without_odd_ends(_encode(told)),
             at=asyncio.get_running_loop().time(),
+            **whose,
         )
 
     # Listeners
 
     def join(self, listener: Listener) -> None:
         """Somebody is here, and wants nothing yet."""
-        listener.commented = asyncio.get_running_loop().time()
+        listener.commented = asyncio.get_running_loop().time() - _LOOK / 2
         self.listeners.add(listener)
         if self._is_over:
             listener.end(STOPPED)
@@ -120,35 +131,51 @@ class Hub:
     def leave(self, listener: Listener) -> None:
         """Somebody is gone."""
         self.listeners.discard(listener)
-        for want in listener.wants:
-            self._coverage.end(want, asyncio.get_running_loop().time())
-        listener.wants = frozenset()
+        for want in list(listener.since):
+            self._end(listener, want)
+        listener.drop()
 
     def subscribe(self, listener: Listener, want: Want, after: str | None = None) -> None:
-        """Tell a listener what it wants from now on; behind `after` what was told before, too (rest-149)."""
+        """Tell a listener what it wants from now on; behind `after` what was told before, too (rest-149).
+
+        May raise TooManySubscriptions.
+        """
         self._tell()  # what is on its way is not for this one
-        missed = None if after is None else self._behind(after, want)
-        if want not in listener.wants:
-            self._coverage.begin(want, self._number)
-            listener.wants |= {want}
-            self.since = self._now() if self.since is None else self.since
+        is_new = want not in listener.since
+        if is_new:
+            self._begin(listener, want)
         if after is None:
             return
-        if missed is None or not self._give_again(listener, missed):
-            self._lose(listener, "what came since then is not known any more")
+        number = self._number_of(after)
+        if number is None:
+            self._lose(listener, UNKNOWN)
+        elif is_new and listener.ending is None:
+            listener.since[want] = number
+            self._replays.begin(Replay(listener, want, number, self._number))
 
     def unsubscribe(self, listener: Listener, want: Want) -> bool:
         """Tell it no more; False: it was not told."""
-        if want not in listener.wants:
+        if want not in listener.since:
             return False
         self._tell()
-        listener.wants -= {want}
-        self._coverage.end(want, asyncio.get_running_loop().time())
+        self._end(listener, want)
+        listener.catch_up(want)
         return True
 
-    def _behind(self, after: str, want: Want) -> list[Event] | None:
-        """What a listener missed; None: nobody knows."""
-        run, _, text = after.partition("-")
+    def _begin(self, listener: Listener, want: Want) -> None:
+        self._index.add(listener, want)
+        self._coverage.begin(want, self._number)
+        listener.since[want] = self._number
+        self.since = self._now() if self.since is None else self.since
+
+    def _end(self, listener: Listener, want: Want) -> None:
+        del listener.since[want]
+        self._index.remove(listener, want)
+        self._coverage.end(want, listener.account, asyncio.get_running_loop().time())
+
+    def _number_of(self, name: str) -> int | None:
+        """The number of an event behind which all may be known; None: it is not."""
+        run, _, text = name.partition("-")
         if (
             run != self._run
             or not text.isascii()
@@ -157,65 +184,83 @@ class Hub:
         ):
             return None
         number = int(text)
-        if (
-            number > self._number
-            or not self._ring.reaches(number)
-            or not self._coverage.reaches(want, number)
-        ):
-            return None
-        return self._ring.behind(number, want)
-
-    @staticmethod
-    def _give_again(listener: Listener, missed: Iterable[Event]) -> bool:
-        piece: list[bytes] = []
-        size = 0
-        for event in missed:
-            piece.append(listener.form(event))
-            size += len(piece[-1])
-            if size > _PIECE:
-                if not listener.give(b"".join(piece)):
-                    return False
-                piece, size = [], 0
-        return not piece or listener.give(b"".join(piece))
+        return number if number <= self._number and self._ring.reaches(number) else None
 
     def _lose(self, listener: Listener, reason: str) -> None:
         """Instead of all that waits for it, tell a listener that it missed something (rest-156)."""
         self.resyncs += 1
         listener.drop()
-        listener.give(listener.form(self._event(RESYNC, RESYNC, Resync(reason=reason), None, None)))
+        listener.give(listener.form(self._event(RESYNC, RESYNC, Resync(reason=reason))))
 
     # Telling
 
     def _tick(self) -> None:
         self._timer = None
         self._ticked = asyncio.get_running_loop().time()
-        more = [feeder() for feeder in self._feeders]
+        more = [self._ask(feeder) for feeder in self._feeders]
         self._tell()
         if any(more):
             self.wake()
+
+    def _ask(self, feeder: Callable[[], bool]) -> bool:
+        try:
+            return feeder()
+        except Exception:  # noqa: BLE001 # whatever it is, others have something to tell
+            _log.exception("events cannot be told")
+            self.publish_loss("report", "something went wrong here")
+            return True
 
     def _tell(self) -> None:
         if not self._fresh:
             return
         fresh, self._fresh = self._fresh, []
-        spelt: dict[Form, list[bytes]] = {}
-        chunks: dict[tuple[Form, frozenset[Want]], bytes] = {}
-        for listener in self.listeners:
-            key = (listener.form, listener.wants)
+        chosen: dict[Want, list[int]] = {}
+        for place, event in enumerate(fresh):
+            for want in self._index.takers(event):
+                chosen.setdefault(want, []).append(place)
+        concerned: dict[Listener, list[Want]] = {}
+        for want in chosen:
+            for listener in self._index.holders(want):
+                concerned.setdefault(listener, []).append(want)
+        chunks: dict[tuple[Any, ...], bytes] = {}
+        spelling = _Spelling(fresh)
+        for listener, wants in concerned.items():
+            key = (listener.form, *wants)
             chunk = chunks.get(key)
             if chunk is None:
-                if listener.form not in spelt:
-                    spelt[listener.form] = [listener.form(event) for event in fresh]
-                chunk = chunks[key] = _chosen(fresh, spelt[listener.form], listener.wants)
-            if chunk and not listener.give(chunk):
-                self._lose(listener, "you did not keep up")
+                chunk = chunks[key] = spelling.spell(listener.form, [chosen[want] for want in wants])
+            if not listener.give(chunk):
+                self._lose(listener, _BEHIND)
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """If too much waits for all listeners, or for those of one account, those with the most lose it."""
+        if sum(listener.waiting for listener in self.listeners) <= BUDGET_OF_ACCOUNT:
+            return
+        accounts: dict[tuple[str, str], list[Listener]] = {}
+        for listener in self.listeners:
+            accounts.setdefault(listener.account, []).append(listener)
+        for listeners in accounts.values():
+            self._relieve_of(listeners, BUDGET_OF_ACCOUNT)
+        self._relieve_of(self.listeners, BUDGET)
+
+    def _relieve_of(self, listeners: Collection[Listener], budget: int) -> None:
+        excess = sum(listener.waiting for listener in listeners) - budget
+        if excess <= 0:
+            return
+        for listener in sorted(listeners, key=lambda each: each.waiting, reverse=True):
+            before = listener.waiting
+            self._lose(listener, _BEHIND)
+            excess -= before - listener.waiting
+            if excess <= 0:
+                return
 
     # Time
 
     async def run(self) -> None:
         """Forget what is old, and show listeners that the connection lives, until cancelled."""
         while True:
-            await asyncio.sleep(1)
+            await asyncio.sleep(_LOOK)
             now = asyncio.get_running_loop().time()
             self._ring.age(now)
             self._coverage.age(now)
@@ -223,17 +268,31 @@ class Hub:
             for listener in self.listeners:
                 if listener.comment and now >= listener.commented + _COMMENT:
                     listener.commented = now
-                    listener.give(listener.comment)
+                    listener.give_ahead(listener.comment)
 
     def end(self) -> None:
         """Let all listeners go, and those who still come: the service stops."""
         self._is_over = True
+        self._replays.end()
         for listener in self.listeners:
             listener.end(STOPPED)
             listener.cut()
 
 
-def _chosen(events: list[Event], spelt: list[bytes], wants: frozenset[Want]) -> bytes:
-    return b"".join(
-        [text for event, text in zip(events, spelt, strict=True) if any(want.takes(event) for want in wants)]
-    )
+class _Spelling:
+    """Some events, each spelt once for each door, and only if somebody there wants it."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+        self._spelt: dict[tuple[Form, int], bytes] = {}
+
+    def spell(self, form: Form, places: list[list[int]]) -> bytes:
+        """Those at any of these places, in their order."""
+        chosen = places[0] if len(places) == 1 else sorted(set().union(*places))
+        return b"".join([self._at(form, place) for place in chosen])
+
+    def _at(self, form: Form, place: int) -> bytes:
+        text = self._spelt.get((form, place))
+        if text is None:
+            text = self._spelt[form, place] = form(self._events[place])
+        return text

@@ -7,17 +7,18 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from meshfleet.service.accounts.model import Actor
     from meshfleet.service.live.event import Form
+    from meshfleet.service.live.replay import Replay
     from meshfleet.service.live.want import Want
 
-_BACKLOG: Final = 4 * 1024 * 1024
+BACKLOG: Final = 4 * 1024 * 1024
 """Bytes that may wait for a listener."""
 
-_AT_ONCE: Final = 256 * 1024
-"""Bytes that are written together; the network may hold them, so they do not count as waiting."""
+_AT_ONCE: Final = 64 * 1024
+"""Bytes that are written together; until the network has taken them, they wait too."""
 
 
 class Ending(NamedTuple):
@@ -50,14 +51,24 @@ class Listener:
         self.bearer = bearer
         self.comment = comment
         """What is said now and then so that nobody thinks the connection is dead."""
-        self.wants: frozenset[Want] = frozenset()
+        self.since: dict[Want, int] = {}
+        """What it wants, each with the number of the event behind which it is told that."""
+        self.replays: dict[Want, Replay] = {}
+        """What is to be told to it before all that comes."""
         self.commented = 0.0
         self.ending: Ending | None = None
         self._abort = abort
         self._chunks: deque[bytes] = deque()
+        self._late: list[bytes] = []
+        """What waits behind replays."""
         self._size = 0
         self._ready = asyncio.Event()
-        self._is_writing = False
+        self._writing = 0
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for it."""
+        return self._size + self._writing
 
     @property
     def account(self) -> tuple[str, str]:
@@ -66,21 +77,44 @@ class Listener:
 
     def give(self, chunk: bytes) -> bool:
         """Let this wait for it; False: too much would be waiting."""
-        if self._size + len(chunk) > _BACKLOG:
+        if not self.replays:
+            return self.give_ahead(chunk)
+        if self._size + len(chunk) > BACKLOG:
+            return False
+        self._late.append(chunk)
+        self._size += len(chunk)
+        return True
+
+    def give_ahead(self, chunk: bytes) -> bool:
+        """The same, and even while something is told again."""
+        if self._size + len(chunk) > BACKLOG:
             return False
         self._chunks.append(chunk)
         self._size += len(chunk)
         self._ready.set()
         return True
 
+    def catch_up(self, want: Want, missed: Sequence[bytes] = ()) -> bool:
+        """Of this want all is told again, or need not be; False: too much would be waiting."""
+        self.replays.pop(want, None)
+        if not all(self.give_ahead(chunk) for chunk in missed):
+            return False
+        if self._late and not self.replays:
+            self._chunks.extend(self._late)
+            self._late.clear()
+            self._ready.set()
+        return True
+
     def drop(self) -> None:
-        """Forget what waits."""
+        """Forget what waits, and what was to be told again."""
         self._chunks.clear()
+        self._late.clear()
+        self.replays.clear()
         self._size = 0
 
     async def take(self) -> bytes | None:
         """What waits, or the beginning of it; None: it is over."""
-        self._is_writing = False
+        self._writing = 0
         await self._ready.wait()
         if self.ending is not None:
             return None
@@ -92,7 +126,7 @@ class Listener:
         self._size -= size
         if not self._chunks:
             self._ready.clear()
-        self._is_writing = True
+        self._writing = size
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def end(self, ending: Ending) -> None:
@@ -104,5 +138,5 @@ class Listener:
 
     def cut(self) -> None:
         """End the connection, if the client takes nothing: nobody will wait for it."""
-        if self._is_writing and self._abort is not None:
+        if self._writing and self._abort is not None:
             self._abort()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
     from meshfleet.service.live.event import Event
     from meshfleet.service.live.want import Interest, Want
 
+
+class Share(NamedTuple):
+    """How many wants may be kept, and how many devices and gateways these may name."""
+
+    wants: int
+    size: int
+
+
 _EVENTS: Final = 100_000
 _BYTES: Final = 32 * 1024 * 1024
 _SECONDS: Final = 300.0
@@ -20,15 +30,25 @@ _SECONDS: Final = 300.0
 _KEPT: Final = 120.0
 """Seconds for which events are kept for somebody who left: a listener that comes again is to miss nothing."""
 
-_GONE, _GONE_SIZE = 200, 20_000
-"""How many wants of those who left are kept, and how many devices these may name."""
+_GONE: Final = Share(200, 20_000)
+"""What is kept for those of one account who left."""
+
+_ALL_GONE: Final = Share(2000, 100_000)
+"""The same for all accounts."""
+
+_PARTS: Final = 8
+"""When the first of so many parts is too old, memory is given back."""
+
+_number = attrgetter("number")
 
 
 class Ring:
     """The last events, the oldest first."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
+        self._first = 0
+        """The place of the oldest one; those before it are let go when there are some more."""
         self._bytes = 0
         self._lost = 0
         """The number of the last one that is not here any more."""
@@ -37,38 +57,31 @@ class Ring:
         """Keep an event, and let old ones go."""
         self._events.append(event)
         self._bytes += len(event.body)
-        while len(self._events) > _EVENTS or self._bytes > _BYTES:
+        while len(self._events) - self._first > _EVENTS or self._bytes > _BYTES:
             self._drop()
 
     def age(self, now: float) -> None:
         """Let go what is too old."""
-        while self._events and self._events[0].at < now - _SECONDS:
+        while self._first < len(self._events) and self._events[self._first].at < now - _SECONDS:
             self._drop()
 
     def reaches(self, number: int) -> bool:
         """Whether all that came behind an event is here."""
         return number >= self._lost
 
-    def behind(self, number: int, want: Want) -> list[Event]:
-        """What was told behind an event, of each device only its newest state."""
-        found: list[Event] = []
-        told: set[int | None] = set()
-        for event in reversed(self._events):
-            if event.number <= number:
-                break
-            if not want.takes(event):
-                continue
-            if event.type == "device":
-                if event.device in told:
-                    continue
-                told.add(event.device)
-            found.append(event)
-        return found[::-1]
+    def behind(self, number: int, count: int) -> list[Event]:
+        """The first ones that were told behind an event."""
+        place = bisect_right(self._events, number, lo=self._first, key=_number)
+        return self._events[place : place + count]
 
     def _drop(self) -> None:
-        event = self._events.popleft()
+        event = self._events[self._first]
         self._bytes -= len(event.body)
         self._lost = event.number
+        self._first += 1
+        if self._first * _PARTS > len(self._events):
+            del self._events[: self._first]
+            self._first = 0
 
 
 class _Since(Struct):
@@ -77,6 +90,8 @@ class _Since(Struct):
     holders: int = 0
     left: float = 0.0
     """When the last holder left."""
+    account: tuple[str, str] = ("", "")
+    """Whose that one was."""
 
 
 class Coverage:
@@ -98,24 +113,41 @@ class Coverage:
                 interest.change(want, 1)
         since.holders += 1
 
-    def end(self, want: Want, now: float) -> None:
-        """Somebody does not want it any more."""
+    def end(self, want: Want, account: tuple[str, str], now: float) -> None:
+        """Somebody of this account does not want it any more."""
         since = self._since[want]
+        since.account = account
         since.holders -= 1
         since.left = now
 
     def reaches(self, want: Want, number: int) -> bool:
         """Whether all that is wanted, and came behind an event, was published."""
+        same = self._since.get(want)
+        if same is not None and same.number <= number:
+            return True
         return any(since.number <= number and each.covers(want) for each, since in self._since.items())
 
     def age(self, now: float) -> None:
         """Forget what nobody wants for a while."""
         left = [want for want, since in self._since.items() if not since.holders]
         left.sort(key=lambda want: self._since[want].left, reverse=True)
-        size = 0
-        for place, want in enumerate(left):
-            size += want.size
-            if place >= _GONE or size > _GONE_SIZE or self._since[want].left < now - _KEPT:
-                del self._since[want]
-                for interest in self._interests:
-                    interest.change(want, -1)
+        wants: Counter[tuple[str, str] | None] = Counter()
+        sizes: Counter[tuple[str, str] | None] = Counter()
+        for want in left:
+            since = self._since[want]
+            for whose in (since.account, None):  # None: of all
+                wants[whose] += 1
+                sizes[whose] += want.size
+            is_much = any(
+                wants[whose] > share.wants or sizes[whose] > share.size
+                for whose, share in ((since.account, _GONE), (None, _ALL_GONE))
+            )
+            if is_much or since.left < now - _KEPT:
+                wants[None] -= 1
+                sizes[None] -= want.size
+                self._forget(want)
+
+    def _forget(self, want: Want) -> None:
+        del self._since[want]
+        for interest in self._interests:
+            interest.change(want, -1)

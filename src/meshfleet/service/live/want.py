@@ -33,13 +33,18 @@ class Want(Struct, frozen=True, kw_only=True):
 
     def takes(self, event: Event) -> bool:
         """Whether an event is wanted. What was missed concerns whoever wants events of that type."""
+        if event.type == RESYNC:
+            return self.types is None or event.about in self.types or RESYNC in self.types
         if self.types is not None and event.about not in self.types:
             return False
-        if event.type == RESYNC:
-            return True
         if self.jobs is not None or (self.devices is not None and event.device not in self.devices):
             return False
-        return self.gateways is None or event.gateway is None or event.gateway in self.gateways
+        return (
+            self.gateways is None
+            or event.gateway is None
+            or event.gateway in self.gateways
+            or event.former in self.gateways
+        )
 
     def covers(self, other: Want) -> bool:
         """Whether all that the other takes is taken by this one."""

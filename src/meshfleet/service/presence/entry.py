@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.service.presence import store
@@ -67,8 +66,13 @@ class Presences:
         audience = self._presence.audience
         if audience is None:
             return
-        together = Counter(each.gateway for each in self._result.written if each.cause is Cause.GATEWAY)
-        alone = [each for each in self._result.written if each.cause is not Cause.GATEWAY]
+        together: dict[int, list[int]] = {}
+        alone = []
+        for each in self._result.written:
+            if each.cause is Cause.GATEWAY:
+                together.setdefault(each.gateway, []).append(each.device)
+            else:
+                alone.append(each)
         audience.devices_changed([change.device for change in alone])
         for gateway in {each.device for each in alone if each.device == each.gateway} | together.keys():
-            audience.gateway_changed(gateway, devices=together[gateway])
+            audience.gateway_changed(gateway, devices=together.get(gateway, ()))

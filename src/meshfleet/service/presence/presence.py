@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         def devices_changed(self, devices: Collection[int]) -> None:
             """These came, or went, each by itself."""
 
-        def gateway_changed(self, gateway: int, *, devices: int) -> None:
-            """A gateway came or went, and so many devices with it."""
+        def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
+            """A gateway came or went, and these devices with it."""
 
 
 _LOOK: Final = 180_000
@@ -98,9 +98,11 @@ class Presence:
     def restore(self, known: Known) -> None:
         """Go on with what was connected before a start. Its silence begins with us."""
         self._gateways |= known.gateways
+        same = {each: each for each in known.gateways}  # one number for all devices behind it
         for device, gateway, usual in known.devices:
             is_gateway = device in known.gateways
-            rhythm = self._roster.meet(device, device if is_gateway else gateway or 0, self._looked_at)
+            behind = same.get(gateway or 0, gateway or 0)
+            rhythm = self._roster.meet(device, device if is_gateway else behind, self._looked_at)
             rhythm.connected, rhythm.usual = True, usual or UNKNOWN
             if is_gateway:
                 self._present[device] = 0
@@ -160,34 +162,47 @@ class Presence:
 
     def _follow_readings(self, draft: Draft, fresh: set[int]) -> None:
         """The same by readings."""
-        heard, in_dfu, heartbeat = ReadingKind.HEARD, ReadingKind.DFU, ReadingKind.HEARTBEAT
-        now, off, rhythms, doubts = draft.now, self.clocks.off, self._roster.rhythms, self.clocks.doubts
+        link, heard, by_hearing = ReadingKind.LINK, ReadingKind.HEARD, self._by_hearing
+        now, off, doubts, find = draft.now, self.clocks.off, self.clocks.doubts, self._roster.rhythms.get
         for kind, device, gateway, time, _, _, _ in draft.readings:
-            if kind >= heard:  # of a sample, which has been followed, by its own time
-                continue
-            at = time + off[gateway] if gateway in off else time
-            is_sure = -FRESH < now - at < FRESH and gateway not in doubts
-            if not (
-                is_sure or self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway))
+            rhythm = find(device)
+            if (
+                rhythm is None
+                or not rhythm.connected
+                or rhythm.gateway != gateway
+                or kind > link
+                or not -FRESH < now - time < FRESH
+                or gateway in off
+                or gateway in doubts
+                or by_hearing
             ):
+                if kind < heard:  # else of a sample, which has been followed, by its own time
+                    self._follow_reading(kind, device, gateway, time, now, fresh)
                 continue
-            fresh.add(gateway)
-            rhythm = rhythms.get(device)
-            if rhythm is None and kind == in_dfu:
-                if len(self._in_dfu) < _STRANGERS:  # perhaps of somebody whom the database knows (report-46)
-                    self._in_dfu[device] = gateway
-                continue
-            if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
-                rhythm.at = now
-            else:
-                rhythm = self.hear(device, gateway, now)
-            if kind == heartbeat:
-                # As `beat`, written out: of nearly all heartbeats this is all that there is to do.
-                gap = at - rhythm.beat_at
+            # Of nearly all readings this is all that there is to do; `hear` and `beat` are written out.
+            rhythm.at = now
+            if not kind:
+                gap = time - rhythm.beat_at
                 if 0 < gap <= WIDEST and gateway == rhythm.beat_gateway:
-                    rhythm.gaps, rhythm.beat_at = pack_gap(gap) + rhythm.gaps[:OTHERS], at
+                    rhythm.beat_at = time
+                    rhythm.gaps = pack_gap(gap) + rhythm.gaps[:OTHERS]
                 else:
-                    rhythm.beat(gateway, at)
+                    rhythm.beat(gateway, time)
+
+    def _follow_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
+        self, kind: int, device: int, gateway: int, time: int, now: int, fresh: set[int]
+    ) -> None:
+        """The careful way."""
+        if not self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway)):
+            return
+        fresh.add(gateway)
+        if kind == ReadingKind.DFU and device not in self._roster.rhythms:
+            if len(self._in_dfu) < _STRANGERS:  # perhaps of somebody whom the database knows (report-46)
+                self._in_dfu[device] = gateway
+            return
+        rhythm = self.hear(device, gateway, now)
+        if kind == ReadingKind.HEARTBEAT:
+            rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
 
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
         """All changes since the last time."""

@@ -35,16 +35,12 @@ _BACK: Final = 60_000
 class Rhythm(Struct, gc=False):
     """What is remembered of a device that is heard. Times are milliseconds, by our own clock if not said."""
 
+    # What every heartbeat touches comes first: of a million devices nearly none is in the processor's memory.
     at: int
     """When it was last heard."""
     gateway: int
     """Through whom."""
     connected: bool
-    usual: int = UNKNOWN
-    """Milliseconds between its heartbeats as known before."""
-    other: int = 0
-    other_at: int = 0
-    """Through whom else it was heard before, and when."""
     beat_at: int = 0
     """When its last heartbeat was."""
     beat_gateway: int = 0
@@ -53,6 +49,11 @@ class Rhythm(Struct, gc=False):
     """The last ones in milliseconds, the newest first."""
     due: int = 0
     """When it is to be looked at again, as the wheel counts."""
+    usual: int = UNKNOWN
+    """Milliseconds between its heartbeats as known before."""
+    other: int = 0
+    other_at: int = 0
+    """Through whom else it was heard before, and when."""
 
     def hear(self, gateway: int, at: int) -> None:
         """It was heard."""

@@ -18,6 +18,8 @@ from meshfleet.db import Database
 from meshfleet.db.samples.sample import Sample, SampleStore
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.service.acks import store as ledger
+from meshfleet.service.acks.series import complete_up_to
+from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.paths import device_in_path, parse_gateway
 from meshfleet.service.http.asked import Asked
@@ -98,6 +100,7 @@ async def show_series(
     asked: Given[SeriesChoice],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
+    now: Given[Now],
 ) -> Series:
     """Show the numbers of one identifier over time, summed up in buckets of equal length."""
     device = device_in_path(device_id)
@@ -109,12 +112,14 @@ async def show_series(
         await _check_known(database, device)
     number = identifier_number(asked.identifier)
     called = title(number, {number: asked.identifier})
-    complete = await database.read(ledger.complete_up_to, mac_number(device), number)
+    acked = await database.read(ledger.of_identifier, mac_number(device), number)
+    complete = complete_up_to(acked, now())
     return Series(
         identifier=called.identifier,
         name=called.name,
         unit=called.unit,
         complete_up_to=None if complete is None else write_millis(complete),
+        gap_checked=all(each.is_checked for each in acked) if acked else None,
         items=buckets,
     )
 

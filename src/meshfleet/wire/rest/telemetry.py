@@ -64,6 +64,8 @@ class Series(Body, frozen=True, kw_only=True):
     unit: str | None
     complete_up_to: TimeText | None
     """None: not known."""
+    gap_checked: bool | None
+    """Whether `seq` tells what is missing; None: its samples are not acknowledged."""
     items: list[Bucket]
 
 

@@ -1,0 +1,289 @@
+"""Handshakes of a WebSocket, right and wrong ones, and what comes with them, before them and behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+import socket
+import struct
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+
+from meshfleet.service.http.connection import Connection
+from meshfleet.service.http.headers import SAFE
+from meshfleet.service.live.socket import Socket
+from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.ingest.messages import temperature
+from tests.service.live.stage import PATIENCE, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIVE = "GET /api/v1/live"
+WISH = ("Connection: Upgrade", "Upgrade: websocket")
+KEY = "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
+HANDSHAKE = (*WISH, "Sec-WebSocket-Version: 13", KEY)
+MASK = b"\0\0\0\0"
+PING = b"\x89\xfd" + MASK + b"x" * 125
+PONG = len(PING) - len(MASK)
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_complain_of(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever clients do, it is no error of ours."""
+    yield
+    assert [
+        each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR or each.exc_info
+    ] == []
+
+
+def _text(said: bytes) -> bytes:
+    return b"\x81" + bytes([0x80 | 126]) + struct.pack(">H", len(said)) + MASK + said
+
+
+def _read_until(connection: socket.socket, mark: bytes) -> bytes:
+    """All until something comes; what comes behind it may be there, too."""
+    got = b""
+    for _ in range(100_000):
+        if mark in got:
+            return got
+        part = connection.recv(1 << 16)
+        assert part, got
+        got += part
+    raise AssertionError(got[-1000:])
+
+
+# --- Wrong handshakes ---
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        head(LIVE),
+        head("GET /api/v1/live?x=y"),
+        head(LIVE, *HANDSHAKE, "Content-Length: 9"),
+        head(LIVE, *HANDSHAKE, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n",
+        head(LIVE, *WISH, KEY),
+        head(LIVE, *WISH, KEY, "Sec-WebSocket-Version: 12"),
+        head(LIVE, *WISH, "Sec-WebSocket-Version: 13"),
+        head(LIVE, *WISH, "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: short"),
+        head(LIVE, *HANDSHAKE, "Origin: https://a", "Origin: https://b"),
+        head(LIVE, *HANDSHAKE, *(f"X-{number}: x" for number in range(300))),
+        head(LIVE, *HANDSHAKE, f"Cookie: {'x' * 20_000}"),
+        head(LIVE, *HANDSHAKE).replace(b"HTTP/1.1", b"HTTP/1.0"),
+    ],
+    ids=lambda wrong: wrong[:140].decode().replace("\r\n", " | "),
+)
+def test_a_wrong_handshake_is_told_what_is_right(stage: Stage, wrong: bytes) -> None:
+    answer = ask(stage, wrong)
+    assert answer is not None
+    assert answer.status == 426
+    assert answer.headers["upgrade"] == "websocket"
+    assert answer.headers["connection"].lower().split(", ")[0] == "upgrade"
+    assert answer.headers["sec-websocket-version"] == "13"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert {name: answer.headers[name] for name in SAFE} == SAFE
+    assert (answer.json()["code"], answer.json()["instance"]) == ("upgrade-required", "/api/v1/live")
+
+
+def test_the_head_of_that_answer_comes_alone(stage: Stage) -> None:
+    for _ in range(3):
+        answer = stage.anonymous.head("/api/v1/live")
+        assert (answer.status_code, answer.headers["upgrade"], answer.content) == (426, "websocket", b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "framing", "body"),
+    [
+        ("POST", (), b""),
+        ("POST", ("Content-Length: 5",), b"hello"),
+        ("PUT", ("Transfer-Encoding: chunked",), b"5\r\nhello\r\n0\r\n\r\n"),
+        ("DELETE", (), b""),
+        ("OPTIONS", (), b""),
+    ],
+)
+@pytest.mark.parametrize("wish", [HANDSHAKE, ()], ids=["handshake", "plain"])
+def test_a_web_socket_is_opened_by_no_other_method(
+    stage: Stage, method: str, framing: tuple[str, ...], body: bytes, wish: tuple[str, ...]
+) -> None:
+    with talk(stage) as connection:
+        connection.send(head(f"{method} /api/v1/live", *wish, *framing) + body + head("GET /healthz"))
+        refused, after = connection.read(), connection.read()
+    assert refused is not None
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
+    assert refused.json()["code"] == "method-not-allowed"
+    assert after is not None
+    assert after.status == 200, "the body is no request"
+
+
+def test_a_handshake_behind_an_answer_that_is_under_way_is_not_taken_up(stage: Stage) -> None:
+    with stage.dial() as connection:
+        connection.sendall(head("GET /api/v1/stream", f"Authorization: Bearer {stage.key}"))
+        _read_until(connection, b": you listen")
+        connection.sendall(head(LIVE, *HANDSHAKE))
+        stage.viewer.get("/healthz")
+        stage.take(temperature(stage.clock(), 1))
+        got = _read_until(connection, b"event: report")
+    assert b"HTTP/1.1" not in got
+
+
+def test_a_handshake_behind_an_answer_that_has_come_is_taken_up(stage: Stage) -> None:
+    with stage.dial() as connection:
+        connection.sendall(head("GET /healthz"))
+        _read_until(connection, b'"status"')
+        connection.sendall(head(LIVE, *HANDSHAKE) + PING)
+        got = _read_until(connection, PING[6:])
+    assert got.startswith(b"HTTP/1.1 101")
+
+
+def test_one_who_vanishes_in_front_of_a_handshake_is_not_missed(stage: Stage) -> None:
+    with stage.dial() as connection:
+        connection.sendall(head("GET /api/v1/stream", f"Authorization: Bearer {stage.key}"))
+        _read_until(connection, b": you listen")
+        connection.sendall(head(LIVE, *HANDSHAKE))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    for _ in range(10_000):
+        stage.take(temperature(stage.clock(), 1))
+        if not stage.call(lambda: len(stage.api.live.hub.listeners)):
+            return
+    raise AssertionError("it is still told")
+
+
+# --- What comes with a handshake ---
+
+
+@pytest.mark.parametrize("cut", [None, 1, 20])
+def test_what_comes_right_behind_a_handshake_is_heard(stage: Stage, cut: int | None) -> None:
+    first = _text(b'{"token": "%b"}' % stage.key.encode())
+    with stage.dial() as connection:
+        connection.sendall(head(LIVE, *HANDSHAKE) + first[:cut])
+        if cut is not None:
+            _read_until(connection, b"\r\n\r\n")
+            connection.sendall(first[cut:])
+        connection.sendall(_text(b'{"subscribe": {}, "lastEventId": ""}'))
+        _read_until(connection, b'"type":"resync"')
+
+
+def test_nothing_is_said_before_the_handshake_is_answered(stage: Stage) -> None:
+    for _ in range(20):
+        with stage.dial() as connection:
+            connection.sendall(head(LIVE, *HANDSHAKE) + PING * 10)
+            got = _read_until(connection, PING[6:])
+        assert got.startswith(b"HTTP/1.1 101")
+
+
+def test_what_is_no_frame_behind_a_handshake_ends_it(stage: Stage) -> None:
+    with stage.dial() as connection:
+        connection.sendall(head(LIVE, *HANDSHAKE) + b"\xff" * 1000)
+        assert struct.pack(">H", 1002) in _read_until(connection, b"\x88")
+
+
+def test_a_text_that_is_none_and_a_goodbye_end_a_conversation_and_nothing_else(stage: Stage) -> None:
+    goodbye = b"\x88\x82" + MASK + struct.pack(">H", 1000)
+    with stage.dial() as connection:
+        connection.sendall(head(LIVE, *HANDSHAKE) + _text(b"\xff") * 2 + goodbye)
+        got = b""
+        while part := connection.recv(4096):
+            got += part
+    assert got.startswith(b"HTTP/1.1 101")
+
+
+# --- Wishes that are not heard ---
+
+
+@pytest.mark.parametrize("wish", ["h2c", "websocket", "h2c, websocket", "TLS/1.3"])
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_request_that_would_like_another_protocol_is_answered_in_this_one(
+    stage: Stage, wish: str, *, at_once: bool, chunked: bool
+) -> None:
+    body = b'{"label": "cellar"}'
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    request = head("POST /api/v1/labels", bearer(stage), "Connection: Upgrade", f"Upgrade: {wish}", framing)
+    request += sent + head("GET /healthz", "Connection: Upgrade", f"Upgrade: {wish}")
+    with talk(stage) as connection:
+        for part in [request] if at_once else [request[at : at + 1] for at in range(len(request))]:
+            connection.send(part)
+        answers = [connection.read(), connection.read()]
+    assert [answer and answer.status for answer in answers] == [200, 200]
+    assert answers[0] is not None
+    assert answers[0].json()["label"] == "cellar"
+
+
+def test_who_asks_for_other_protocols_without_end_does_not_get_far(stage: Stage) -> None:
+    with talk(stage) as connection:
+        connection.send(head("GET /healthz", "Connection: Upgrade", "Upgrade: h2c") * 1000)
+        assert connection.is_cut_off()
+
+
+# --- Too much, and too slow ---
+
+
+def test_who_pings_and_does_not_read_is_not_heard_until_it_reads(stage: Stage) -> None:
+    burst = PING * 500
+    with stage.dial() as connection:
+        connection.sendall(head(LIVE, *HANDSHAKE) + _text(b'{"token": "%b"}' % stage.key.encode()))
+        _read_until(connection, b"\r\n\r\n")
+        connection.setblocking(False)  # noqa: FBT003 # no other way to say it
+        sent = 0
+        while select.select([], [connection], [], 2)[1]:
+            sent += connection.send(burst[sent % len(burst) :])
+            assert sent < 64 * MEBIBYTE, "it is heard all the while"
+        _read_all_pongs(connection, burst, sent)
+
+
+def _read_all_pongs(connection: socket.socket, burst: bytes, sent: int) -> None:
+    """Read all that is owed, and send the rest of a burst meanwhile."""
+    whole = -(-sent // len(burst)) * len(burst)
+    owed = whole // len(PING) * PONG
+    while owed > 0:
+        readable, writable, _ = select.select(
+            [connection], [connection] if sent < whole else [], [], PATIENCE
+        )
+        assert readable or writable, "it is not heard any more"
+        if writable:
+            sent += connection.send(burst[sent % len(burst) :])
+        if readable:
+            got = connection.recv(1 << 20)
+            assert got
+            owed -= len(got)
+
+
+async def _never_answer(_scope: Any, _receive: Any, _send: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def _serving_nobody() -> Iterator[tuple[str, int]]:
+    """A server with our connections, in front of an application that never answers."""
+    config = uvicorn.Config(
+        _never_answer,
+        http=Connection,
+        ws=Socket,
+        lifespan="off",
+        log_config=None,
+        timeout_graceful_shutdown=0,
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_handshake_that_stays_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshfleet.service.live.socket._HANDSHAKE_SECONDS", 0.1)
+    with _serving_nobody() as address, socket.create_connection(address, PATIENCE) as connection:
+        connection.sendall(head(LIVE, *HANDSHAKE))
+        assert connection.recv(1) == b""
