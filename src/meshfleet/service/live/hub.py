@@ -18,7 +18,7 @@ import msgspec
 from meshfleet.service.live.event import RESYNC, Event, without_odd_ends
 from meshfleet.service.live.index import Index
 from meshfleet.service.live.listener import STOPPED
-from meshfleet.service.live.replay import UNKNOWN, Replay, Replays
+from meshfleet.service.live.replay import Replay, Replays
 from meshfleet.service.live.ring import Coverage, Ring
 from meshfleet.service.live.want import Interest
 from meshfleet.wire.rest.live import LIVE_TYPES, LiveEvent, Resync
@@ -44,6 +44,7 @@ BUDGET_OF_ACCOUNT: Final = 16 * 1024 * 1024
 """Bytes that may wait for all listeners together, and for those of one account."""
 
 _BEHIND: Final = "you did not keep up"
+_UNKNOWN: Final = "what came since then is not known any more"
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Hub:
         """When events began to be published, in milliseconds; None: they are not."""
         self._ring = Ring()
         self._index = Index()
-        self._replays = Replays(self._ring, self._coverage, self._lose)
+        self._replays = Replays(self._ring, self._coverage, self._miss)
         self._fresh: list[Event] = []
         self._feeders: list[Callable[[], bool]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -148,7 +149,7 @@ class Hub:
             return
         number = self._number_of(after)
         if number is None:
-            self._lose(listener, UNKNOWN)
+            self._lose(listener, _UNKNOWN)
         elif is_new and listener.ending is None:
             listener.since[want] = number
             self._replays.begin(Replay(listener, want, number, self._number))
@@ -188,9 +189,17 @@ class Hub:
 
     def _lose(self, listener: Listener, reason: str) -> None:
         """Instead of all that waits for it, tell a listener that it missed something (rest-156)."""
-        self.resyncs += 1
         listener.drop()
-        listener.give(listener.form(self._event(RESYNC, RESYNC, Resync(reason=reason))))
+        listener.give(self._resync(listener, reason))
+
+    def _miss(self, listener: Listener, want: Want) -> None:
+        """Instead of what cannot be told again tell that; what came meanwhile waits behind it."""
+        if not listener.catch_up(want, [self._resync(listener, _UNKNOWN)]):
+            self._lose(listener, _UNKNOWN)
+
+    def _resync(self, listener: Listener, reason: str) -> bytes:
+        self.resyncs += 1
+        return listener.form(self._event(RESYNC, RESYNC, Resync(reason=reason)))
 
     # Telling
 

@@ -29,9 +29,6 @@ _PIECE: Final = 64 * 1024
 """Bytes of what is told again that wait as one."""
 
 
-UNKNOWN: Final = "what came since then is not known any more"
-
-
 class Replay:
     """What one listener missed of one want: the events behind one number, up to another."""
 
@@ -107,10 +104,10 @@ class Replay:
 class Replays:
     """All that are under way. Accounts take turns, so nobody waits for one that asks for many."""
 
-    def __init__(self, ring: Ring, coverage: Coverage, lose: Callable[[Listener, str], None]) -> None:
+    def __init__(self, ring: Ring, coverage: Coverage, miss: Callable[[Listener, Want], None]) -> None:
         self._ring = ring
         self._coverage = coverage
-        self._lose = lose
+        self._miss = miss
         self._queues: dict[tuple[str, str], deque[Replay]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -149,4 +146,4 @@ class Replays:
             _log.exception("what was missed cannot be told")
             is_found = None
         if is_found is None or (is_found and not listener.catch_up(replay.want, replay.pieces())):
-            self._lose(listener, UNKNOWN)
+            self._miss(listener, replay.want)

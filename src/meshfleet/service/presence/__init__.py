@@ -1,6 +1,7 @@
 """Who is there: devices by their own rhythm, gateways by their connections.
 
 presence    follows what is heard, and finds out what is not
+hearing     signs of life, in every report
 roster      who was heard, and through whom
 rhythm      how often a device is heard
 wheel       when each is to be looked at

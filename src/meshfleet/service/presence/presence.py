@@ -12,21 +12,19 @@ from collections import Counter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from meshfleet.db.samples import SampleKind
-from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.presence.clocks import FRESH, Clocks
 from meshfleet.service.presence.entry import News, Presences
+from meshfleet.service.presence.hearing import Hearing
 from meshfleet.service.presence.model import Cause, Change
-from meshfleet.service.presence.rhythm import OTHERS, PATIENCE, UNKNOWN, WIDEST, pack_gap
+from meshfleet.service.presence.rhythm import PATIENCE, UNKNOWN
 from meshfleet.service.presence.roster import Roster
 from meshfleet.service.presence.wheel import Wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
-    from meshfleet.db.samples import Row
     from meshfleet.service.ingest.draft import Draft
     from meshfleet.service.ingest.notes import Notes
+    from meshfleet.service.presence.clocks import Clocks
     from meshfleet.service.presence.rhythm import Rhythm
     from meshfleet.service.presence.store import Known
 
@@ -57,9 +55,6 @@ slept, or our own clock was set."""
 _GRACE: Final = 60_000
 """Milliseconds that gateways have to come back after a start of ours: it was not they who were away."""
 
-_STRANGERS: Final = 10_000
-"""Unknown addresses in DFU mode that are looked up at once."""
-
 
 class Presence:
     """Follows what is heard, and finds out what is not."""
@@ -77,18 +72,14 @@ class Presence:
         self._looked_at = now
         self._roster = Roster()
         self._wheel = Wheel()
-        self._back: set[int] = set()
-        """Devices that are heard and were not connected."""
+        self._hearing = Hearing(self._roster, clocks, by_hearing=by_hearing)
+        self._gateways = self._hearing.gateways
         self._present: dict[int, int] = {}
         """Gateways that are connected, each with the number of its connection."""
         self._arrived: dict[int, int] | None = None
         """Those that are connected by the last look, where a broker of ours knows."""
-        self._gateways: set[int] = set()
-        """All that are connected, or were."""
         self._learned: dict[int, int] = {}
         """Rhythms that are not written down yet."""
-        self._in_dfu: dict[int, int] = {}
-        """Unknown addresses that advertise in DFU mode, each with the gateway that hears it."""
         self.audience: Audience | None = None
         self.changes: Counter[str] = Counter()
         """What was written so far, by cause."""
@@ -125,84 +116,7 @@ class Presence:
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
-        fresh: set[int] = set()
-        self._follow_samples(draft, fresh)
-        self._follow_readings(draft, fresh)
-        if self._by_hearing:
-            self._gateways.update(draft.gateways)
-            for gateway in fresh:
-                self.hear(gateway, gateway, draft.now)
-
-    def _follow_samples(self, draft: Draft, fresh: set[int]) -> None:
-        """Hear devices by their samples, and add the gateways that brought what is fresh."""
-        now, off, rhythms, doubts = draft.now, self.clocks.off, self._roster.rhythms, self.clocks.doubts
-        for device, rows in draft.rows.items():
-            time, _, _, _, gateway, _, _, _ = rows[-1]
-            # As `is_fresh`, written out: of nearly all reports this is all that there is to do.
-            if -FRESH < now - time < FRESH and gateway not in off and gateway not in doubts:
-                fresh.add(gateway)
-                rhythm = rhythms.get(device)
-                if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
-                    rhythm.at = now
-                else:
-                    self.hear(device, gateway, now)
-            else:
-                fresh |= self._follow_doubtful(device, rows, now)
-
-    def _follow_doubtful(self, device: int, rows: Sequence[Row], now: int) -> set[int]:
-        """Clocks that are far off make samples even of heartbeats."""
-        fresh: set[int] = set()
-        for time, kind, _, _, gateway, _, _, _ in rows:
-            if self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway)):
-                fresh.add(gateway)
-                rhythm = self.hear(device, gateway, now)
-                if kind == SampleKind.HEARTBEAT:
-                    rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
-        return fresh
-
-    def _follow_readings(self, draft: Draft, fresh: set[int]) -> None:
-        """The same by readings."""
-        link, heard, by_hearing = ReadingKind.LINK, ReadingKind.HEARD, self._by_hearing
-        now, off, doubts, find = draft.now, self.clocks.off, self.clocks.doubts, self._roster.rhythms.get
-        for kind, device, gateway, time, _, _, _ in draft.readings:
-            rhythm = find(device)
-            if (
-                rhythm is None
-                or not rhythm.connected
-                or rhythm.gateway != gateway
-                or kind > link
-                or not -FRESH < now - time < FRESH
-                or gateway in off
-                or gateway in doubts
-                or by_hearing
-            ):
-                if kind < heard:  # else of a sample, which has been followed, by its own time
-                    self._follow_reading(kind, device, gateway, time, now, fresh)
-                continue
-            # Of nearly all readings this is all that there is to do; `hear` and `beat` are written out.
-            rhythm.at = now
-            if not kind:
-                gap = time - rhythm.beat_at
-                if 0 < gap <= WIDEST and gateway == rhythm.beat_gateway:
-                    rhythm.beat_at = time
-                    rhythm.gaps = pack_gap(gap) + rhythm.gaps[:OTHERS]
-                else:
-                    rhythm.beat(gateway, time)
-
-    def _follow_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
-        self, kind: int, device: int, gateway: int, time: int, now: int, fresh: set[int]
-    ) -> None:
-        """The careful way."""
-        if not self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway)):
-            return
-        fresh.add(gateway)
-        if kind == ReadingKind.DFU and device not in self._roster.rhythms:
-            if len(self._in_dfu) < _STRANGERS:  # perhaps of somebody whom the database knows (report-46)
-                self._in_dfu[device] = gateway
-            return
-        rhythm = self.hear(device, gateway, now)
-        if kind == ReadingKind.HEARTBEAT:
-            rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
+        self._hearing.follow(draft)
 
     def collect(self, notes: Notes, now: int) -> Presences:  # noqa: ARG002 # they change nobody's presence
         """All changes since the last time."""
@@ -216,21 +130,13 @@ class Presence:
             self.take_over(change, now)  # before the next is looked for, so nobody changes twice
             changes.append(change)
         outdated = None if self._retention is None else now - self._retention
-        news = News(changes, self._learned, self._in_dfu, outdated)
-        self._learned, self._in_dfu = {}, {}
+        news = News(changes, self._learned, self._hearing.in_dfu, outdated)
+        self._learned, self._hearing.in_dfu = {}, {}
         return Presences(self, news, now)
 
-    def hear(self, device: int, gateway: int, now: int) -> Rhythm:
-        """The way for a device that is new, or was away, or has another gateway than before."""
-        rhythm = self._roster.rhythms.get(device)
-        if rhythm is None:
-            rhythm = self._roster.meet(device, gateway, now)
-        if device != gateway and self._by_hearing and device in self._gateways:
-            return rhythm  # others hear its radio, which does not say that it reaches us
-        self._roster.hear(device, gateway, now)
-        if not rhythm.connected or (device == gateway and device not in self._present):
-            self._back.add(device)
-        return rhythm
+    def hear(self, device: int, gateway: int, now: int) -> None:
+        """A device is heard, by what the database knows."""
+        self._hearing.hear(device, gateway, now)
 
     # What is written
 
@@ -304,9 +210,9 @@ class Presence:
     # Devices
 
     def _returns(self, now: int) -> Iterator[Change]:
-        gateways, others = self._back & self._gateways, self._back - self._gateways
-        back = [*gateways, *islice(others, _AT_ONCE)]
-        self._back.difference_update(back)
+        heard = self._hearing.back
+        back = [*(heard & self._gateways), *islice(heard - self._gateways, _AT_ONCE)]
+        heard.difference_update(back)
         for device in back:
             rhythm = self._roster.rhythms.get(device)
             if device in self._gateways:
