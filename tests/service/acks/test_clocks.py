@@ -57,6 +57,13 @@ def test_what_is_missing_when_a_clock_is_set_back_is_missing_since_we_were_sure(
 
 
 @pytest.mark.rule("ack-27")
+def test_a_clock_that_is_set_back_beyond_what_we_are_sure_of_makes_no_hole_without_a_length() -> None:
+    series = ahead()
+    series.go_back(FIRST - SECOND, 4, FIRST + SECOND)
+    assert (series.time, series.holes) == (FIRST - SECOND, None)
+
+
+@pytest.mark.rule("ack-27")
 def test_holes_ahead_of_a_clock_that_is_set_back_come_back_with_it() -> None:
     """Those before it stay as they are."""
     series, now = Series(FIRST, 0), FIRST + 2 * MINUTE

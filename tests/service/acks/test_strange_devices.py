@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.acks.ground import at
+from tests.service.acks.ground import TEMPERATURE, at
 from tests.service.ingest.intake import MINUTE, NOON
 from tests.service.ingest.messages import report, temperature
 
@@ -43,6 +43,23 @@ async def test_a_device_that_does_not_count_is_found_out_and_left_in_peace(
     assert 1 in types[:70]
     assert 1 not in types[100:]
     assert len(await in_file.intake.samples()) == 140
+
+
+@pytest.mark.rule("ack-26")
+async def test_a_device_that_counts_again_is_found_out_too(in_file: Ground) -> None:
+    await in_file.tell(0, 2)
+    in_file.intake.now += 60 * MINUTE
+    await in_file.look()
+    in_file.series.unfilled = 3
+    for each in range(110, 366):
+        await in_file.tell(each)
+    assert not in_file.series.is_checked
+    assert await in_file.tell(366) == [0]
+    assert (in_file.series.is_checked, in_file.holes[-1], in_file.complete) == (True, (2, 365), 0)
+    assert (in_file.acks.holed.lost, in_file.acks.holed.unchecked) == (2, 0)
+    assert await in_file.tell(368) == [1]
+    await in_file.intake.ingest.flush()
+    assert in_file.tables()[TEMPERATURE].unfilled == 0
 
 
 async def test_a_device_that_begins_again_at_0_has_a_hole_there_that_never_fills(in_file: Ground) -> None:

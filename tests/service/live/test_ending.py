@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from meshfleet.service.accounts import keys
+from meshfleet.service.accounts.gatekeeper import Gatekeeper, Standing
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.accounts.tokens import Tokens
+from meshfleet.service.live.guard import Guard
+from meshfleet.service.live.hub import Hub
+from meshfleet.service.live.listener import Listener
 from meshfleet.wire.rest import Role
-from tests.service.http.running import PASSWORD
+from tests.service.http.running import PASSWORD, Clock
 from tests.service.ingest.messages import temperature
 from tests.service.live.stage import staged
 
@@ -148,3 +155,35 @@ def test_when_the_service_stops_everybody_is_told_even_while_somebody_does_not_r
     talking.__exit__(None, None, None)
     sqlite_database.close()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.anyio
+async def test_an_api_key_without_end_is_not_asked_for_in_every_second(sqlite_database: Database) -> None:
+    clock = Clock()
+    gatekeeper = _Counting(sqlite_database, Tokens(b"x" * 32), clock)
+    key = sqlite_database.write_now(
+        keys.issue, "k", role=Role.VIEWER, expires_at=None, by=COMMAND_LINE, now=clock()
+    ).key
+    hub = Hub(clock)
+    guard = Guard(hub, gatekeeper, clock)
+    listener = Listener(lambda event: event.body, COMMAND_LINE, key)
+    hub.join(listener)
+    await guard.check(listener)
+    for _ in range(8):
+        clock.move(seconds=1)
+        await guard.look(everybody=False)
+    assert gatekeeper.asked == 1
+    clock.move(seconds=3)
+    await guard.look(everybody=False)
+    assert gatekeeper.asked == 2
+    sqlite_database.close()
+
+
+class _Counting(Gatekeeper):
+    """A gatekeeper that counts how often it is asked."""
+
+    asked = 0
+
+    async def standing(self, bearer: str) -> Standing:
+        self.asked += 1
+        return await super().standing(bearer)

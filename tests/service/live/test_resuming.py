@@ -72,6 +72,17 @@ def test_who_resumes_with_wider_filters_is_told_to_resync_since_nobody_kept_the_
 
 
 @pytest.mark.rule("rest-156")
+def test_that_somebody_else_wants_the_rest_by_now_does_not_bring_back_what_nobody_kept(stage: Stage) -> None:
+    now = stage.clock()
+    with stage.stream(Types="report", Ids=f"bmac-{D}") as stream:
+        stage.take(temperature(now, 1))
+        last = stream.next()["id"]
+    stage.take(temperature(now + 1, 2, device=E))
+    with stage.stream(Types="report"), stage.stream(after=last, Types="report") as stream:
+        assert stream.next()["type"] == "resync"
+
+
+@pytest.mark.rule("rest-156")
 @pytest.mark.parametrize("after", ["", "nonsense", "0-1", "9" * 5000, "-"])
 def test_who_comes_with_an_id_that_nobody_knows_is_told_to_resync_first(stage: Stage, after: str) -> None:
     with stage.stream(after=after, Types="report") as stream:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from meshfleet.service.acks.series import Key
 
-_AT_ONCE: Final = 10_000
+_AT_ONCE: Final = 2_000
 """Series whose time may come in one go; others of that moment have to wait for the next."""
 
 

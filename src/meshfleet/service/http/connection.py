@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from websockets.exceptions import InvalidHandshake
 from websockets.server import ServerProtocol
 
 from meshfleet.service.http.headers import SAFE, TRANSPORT_SECURITY
@@ -217,7 +218,12 @@ def _is_handshake(head: bytes) -> bool:
     trial = ServerProtocol()
     trial.receive_data(head)
     requests = cast("list[Request]", trial.events_received())
-    return bool(requests) and trial.accept(requests[0]).status_code == HTTPStatus.SWITCHING_PROTOCOLS
+    try:
+        for request in requests:
+            trial.process_request(request)
+    except (InvalidHandshake, ValueError):  # the other one where there should be ASCII
+        return False
+    return bool(requests)
 
 
 async def _tell_to_upgrade(scope: Any, _receive: Any, send: Any) -> None:

@@ -69,9 +69,10 @@ class Guard:
             everybody = changes != self._changes or self._suspicious > 0 or looks % _ROUND == 0
             self._changes = changes
             self._suspicious = max(0, self._suspicious - 1)
-            await self._look(everybody=everybody)
+            await self.look(everybody=everybody)
 
-    async def _look(self, *, everybody: bool) -> None:
+    async def look(self, *, everybody: bool) -> None:
+        """Ask for all whose time is over, or for everybody."""
         now = self._now()
         holders: dict[str, list[Listener]] = {}
         for listener in self._hub.listeners:

@@ -165,6 +165,8 @@ class Hub:
 
     def _begin(self, listener: Listener, want: Want) -> None:
         self._index.add(listener, want)
+        if want not in self._coverage:
+            self._number += 1  # who heard the last event cannot know what nobody wanted since then
         self._coverage.begin(want, self._number)
         listener.since[want] = self._number
         self.since = self._now() if self.since is None else self.since

@@ -96,9 +96,11 @@ class Listener:
 
     def catch_up(self, want: Want, missed: Sequence[bytes] = ()) -> bool:
         """Of this want all is told again, or need not be; False: too much would be waiting."""
-        self.replays.pop(want, None)
-        if not all(self.give_ahead(chunk) for chunk in missed):
+        if self._size + sum(map(len, missed)) > BACKLOG:
             return False
+        self.replays.pop(want, None)
+        for chunk in missed:
+            self.give_ahead(chunk)
         if self._late and not self.replays:
             self._chunks.extend(self._late)
             self._late.clear()

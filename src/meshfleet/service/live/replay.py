@@ -68,10 +68,10 @@ class Replay:
                 if event.number > self.until:
                     return True
                 self._consider(event)
+                if self._size > BACKLOG:
+                    return None
             if not events:
                 return True
-            if self._size > BACKLOG:
-                return None
             self._place = events[-1].number
         return False
 

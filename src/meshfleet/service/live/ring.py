@@ -104,6 +104,9 @@ class Coverage:
     def __bool__(self) -> bool:
         return bool(self._since)
 
+    def __contains__(self, want: Want) -> bool:
+        return want in self._since
+
     def begin(self, want: Want, number: int) -> None:
         """Somebody wants this from now on."""
         since = self._since.get(want)

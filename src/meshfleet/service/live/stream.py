@@ -57,7 +57,8 @@ class EventStream(ASGIResponse):
             await self.start_response(send)
             if not state.get("only_head"):
                 await _tell_until_gone(listener, receive, send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if listener.ending is not GONE:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._live.hub.leave(listener)
 
@@ -66,9 +67,12 @@ async def _tell_until_gone(listener: Listener, receive: Receive, send: Send) -> 
     async with asyncio.TaskGroup() as tasks:
         leaving = tasks.create_task(_notice_leaving(listener, receive), name="live.leaving")
         chunk: bytes | None = _BEGINNING
-        while chunk is not None:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            chunk = await listener.take()
+        try:
+            while chunk is not None:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await listener.take()
+        except (OSError, RuntimeError):  # as ASGI and uvloop say that nobody is there any more
+            listener.end(GONE)
         leaving.cancel()
     if listener.ending is not None and listener.ending is not GONE:
         last = f": {listener.ending.reason}\n\n".encode()
