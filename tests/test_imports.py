@@ -62,7 +62,10 @@ OUTSIDE = {
     "db": {"alembic", "msgspec", "psycopg", "sqlalchemy"},
     "settings": {"msgspec"},
     "broker": {"msgspec", "sqlalchemy", "websockets"},
-    "service": {"argon2", "jwt", "litestar", "msgspec", "prometheus_client", "sqlalchemy", "uvicorn"},
+    "service": {
+        *("argon2", "jwt", "msgspec", "prometheus_client", "sqlalchemy"),
+        *("httptools", "litestar", "uvicorn", "websockets"),
+    },
     "gateway": {"httpx", "msgspec"},
     "cli": {"click", "httpx", "rich", "msgspec", "sqlalchemy"},
 }
