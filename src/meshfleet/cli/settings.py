@@ -51,7 +51,7 @@ _config_option = click.option(
 
 
 def _help(setting: Setting) -> str:
-    default = f"; default: {setting.default}" if setting.default else ""
+    default = f"; default: {setting.default_text}" if setting.default_text else ""
     return f"{setting.help}  [env var: {setting.variable}{default}]"
 
 

@@ -57,6 +57,13 @@ class Setting(NamedTuple):
         """What holds when nobody says anything."""
         return attrgetter(self.place)(_DEFAULTS)
 
+    @property
+    def default_text(self) -> str:
+        """The same as somebody would write it; empty: nothing holds."""
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        return str(self.default) if self.default else ""
+
 
 _DEFAULTS: Final = Settings()
 

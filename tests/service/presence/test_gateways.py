@@ -249,3 +249,10 @@ def test_of_very_many_gateways_that_go_and_come_at_once_some_do_in_each_look() -
         come += len(new)
         scene.call_roll()
     assert come == 30 * 801
+
+
+def test_a_device_that_turns_out_to_be_a_gateway_comes_once() -> None:
+    scene = Scene()
+    scene.take(heartbeat(NOON, device=B, gateway=A))
+    scene.connect(A, B)
+    assert sorted(brief(scene.look())) == [(A, True, "connection"), (B, True, "connection")]

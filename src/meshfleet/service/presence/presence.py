@@ -173,8 +173,8 @@ class Presence:
         for gateway in self._some(gone):
             del self._present[gateway]
             yield from self._go(gateway, now, Cause.CONNECTION)
+        self._gateways.update(arrived)
         for gateway in self._some([each for each in arrived if each not in self._present]):
-            self._gateways.add(gateway)
             self._present[gateway] = arrived[gateway]
             yield from self._come(gateway, now, Cause.CONNECTION)
         self._present.update((each, number) for each, number in arrived.items() if each in self._present)
