@@ -155,3 +155,27 @@ def _ack(message: Publish) -> Ack:
 def ack(end: str, time: int, type_: int = 0, *, gateway: str = A, device: str = D) -> Ack:
     """An ack; `end` is the operation and the identifier."""
     return Ack(f"mt/gateway/{gateway}/request/{device}/{end}", when(time), type_)
+
+
+def rows(ledger: dict[Key, Series]) -> dict[Key, tuple[object, ...]]:
+    """What tables have of a ledger."""
+    return {
+        key: (
+            each.time,
+            each.seq,
+            each.unfilled,
+            [(hole.since, hole.until, hole.found_at, hole.lost_at) for hole in each.holes or ()],
+        )
+        for key, each in ledger.items()
+    }
+
+
+async def flush(ground: Ground) -> None:
+    """Write down what has changed; then the tables agree with what is remembered."""
+    await ground.intake.ingest.flush()
+    assert rows(ground.tables()) == rows(ground.acks.series)
+    holes = [hole for series in ground.acks.series.values() for hole in series.holes or ()]
+    counted = ground.acks.holed
+    assert counted.lost == sum(hole.lost_at is not None for hole in holes)
+    assert counted.open == len(holes) - counted.lost
+    assert counted.unchecked == sum(not each.is_checked for each in ground.acks.series.values())
