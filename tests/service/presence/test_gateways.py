@@ -256,3 +256,11 @@ def test_a_device_that_turns_out_to_be_a_gateway_comes_once() -> None:
     scene.take(heartbeat(NOON, device=B, gateway=A))
     scene.connect(A, B)
     assert sorted(brief(scene.look())) == [(A, True, "connection"), (B, True, "connection")]
+
+
+def test_a_device_that_turns_out_to_be_a_gateway_does_not_go_with_the_one_that_heard_it() -> None:
+    scene = Scene(A)
+    scene.see(heartbeat(NOON, device=B, gateway=A))
+    scene.disconnect(A)
+    scene.connect(B)
+    assert sorted(brief(scene.look())) == [(A, False, "connection"), (B, True, "connection")]

@@ -166,6 +166,9 @@ class Presence:
         if self._arrived is None:
             return
         arrived, self._arrived = self._arrived, None
+        self._gateways.update(
+            arrived
+        )  # before anybody goes: these do not go with the gateway that hears them
         grace = now - self._awake_since < _GRACE
         gone = [
             each for each, number in self._present.items() if each not in arrived and (number or not grace)
@@ -173,7 +176,6 @@ class Presence:
         for gateway in self._some(gone):
             del self._present[gateway]
             yield from self._go(gateway, now, Cause.CONNECTION)
-        self._gateways.update(arrived)
         for gateway in self._some([each for each in arrived if each not in self._present]):
             self._present[gateway] = arrived[gateway]
             yield from self._come(gateway, now, Cause.CONNECTION)
