@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,7 +51,7 @@ def on_either_loop(
     request: pytest.FixtureRequest, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Stage]:
     """A service on the loop that Python has, and on the faster one, where connections end in another way."""
-    loops = pytest.importorskip(request.param)
+    loops = import_module(request.param)
     monkeypatch.setattr("asyncio.new_event_loop", loops.new_event_loop)
     with staged(sqlite_database) as stage:
         yield stage
