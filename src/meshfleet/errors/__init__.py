@@ -49,6 +49,7 @@
     │   ├── NotFound
     │   ├── Conflict              with what is there already
     │   │   ├── AlreadyExists
+    │   │   ├── KeyReused         an idempotency key, for another request
     │   │   ├── NoBroker          nowhere to send gateways to
     │   │   ├── LastAdmin
     │   │   └── StillClaimed
@@ -60,11 +61,18 @@
     │   │   └── TooManyListeners  to live events
     │   └── TooManySubscriptions  of one listener
     ├── Unavailable               what the service stands on is missing; another try may help
-    │   ├── DatabaseUnavailable
-    │   ├── GatewayOffline        not connected, so nothing was sent
-    │   └── TooManyRequests       wait for their answers
-    ├── GatewayTimeout            no answer in time
-    ├── MalformedResponse         an answer that nobody can read
+    │   └── DatabaseUnavailable
+    ├── Unanswered                a request to a gateway that brought no response
+    │   ├── NoGateway             hears the device            ┐
+    │   ├── GatewayOffline        not connected               │
+    │   ├── GatewayBusy           with those before us        │ nothing was sent
+    │   ├── TooManyRequests       wait for their answers      │
+    │   ├── BrokerUnavailable     nobody carries requests     ┘
+    │   ├── GatewayTimeout        no answer in time           ┐
+    │   ├── GatewayLost           it went away                │ it may have been carried out
+    │   ├── MalformedResponse     nobody can read it          │
+    │   └── Interrupted           by the end of the service   ┘
+    ├── Declined                  a response with a status that says no
     ├── SamplesDamaged            a file with samples is not as it was written
     ├── UnusableDatabase          too old, too new, or without what we need
     ├── UnusableAddress           nobody can listen there
@@ -95,6 +103,20 @@ from meshfleet.errors.link import (
     UntrustedBroker,
     UnusableCertificate,
 )
+from meshfleet.errors.requests import (
+    BrokerUnavailable,
+    Declined,
+    GatewayBusy,
+    GatewayLost,
+    GatewayOffline,
+    GatewayTimeout,
+    Interrupted,
+    KeyReused,
+    MalformedResponse,
+    NoGateway,
+    TooManyRequests,
+    Unanswered,
+)
 from meshfleet.errors.root import (
     FleetError,
     path,
@@ -107,12 +129,9 @@ from meshfleet.errors.service import (
     Conflict,
     DatabaseUnavailable,
     Fault,
-    GatewayOffline,
-    GatewayTimeout,
     InvalidRequest,
     InvalidToken,
     LastAdmin,
-    MalformedResponse,
     NoBroker,
     NotAllowed,
     NotFound,
@@ -122,7 +141,6 @@ from meshfleet.errors.service import (
     StillClaimed,
     TooManyAttempts,
     TooManyListeners,
-    TooManyRequests,
     TooManySubscriptions,
     TooSlow,
     Unavailable,
@@ -166,20 +184,26 @@ from meshfleet.errors.wire import (
 __all__ = [
     "AlreadyExists",
     "BodyTooLarge",
+    "BrokerUnavailable",
     "BrokerUnreachable",
     "Conflict",
     "ConnectionLost",
     "ConnectionRefused",
     "DatabaseUnavailable",
+    "Declined",
     "Fault",
     "FleetError",
+    "GatewayBusy",
+    "GatewayLost",
     "GatewayOffline",
     "GatewayTimeout",
     "GatewayTooOld",
     "ImageBroken",
     "ImageUnavailable",
+    "Interrupted",
     "InvalidRequest",
     "InvalidToken",
+    "KeyReused",
     "LastAdmin",
     "LinkClosed",
     "LinkError",
@@ -202,6 +226,7 @@ __all__ = [
     "MalformedVersion",
     "Mistake",
     "NoBroker",
+    "NoGateway",
     "NotAllowed",
     "NotFound",
     "NotLoggedIn",
@@ -217,6 +242,7 @@ __all__ = [
     "TooManyRequests",
     "TooManySubscriptions",
     "TooSlow",
+    "Unanswered",
     "Unavailable",
     "UnclaimedGateway",
     "UndecodableValue",

@@ -169,30 +169,6 @@ class DatabaseUnavailable(Unavailable):
     code = "database-unavailable"
 
 
-class GatewayOffline(Unavailable):
-    """The gateway is not connected, so nothing was sent."""
-
-    code = "gateway-offline"
-
-
-class TooManyRequests(Unavailable):
-    """More requests wait for their answers than we keep in mind; nothing was sent."""
-
-    code = "too-many-requests"
-
-
-class GatewayTimeout(FleetError):
-    """The gateway did not answer in time. It may still carry the request out."""
-
-    code, http = "gateway-timeout", 504
-
-
-class MalformedResponse(FleetError):
-    """The gateway answered, and nobody can read it. It may have carried the request out."""
-
-    code, http = "malformed-response", 502
-
-
 class UnusableDatabase(FleetError):
     """The database is there and cannot be used as it is: too old, too new, or without what we need."""
 

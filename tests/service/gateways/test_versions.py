@@ -21,7 +21,7 @@ from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.mqtt.outside import Outside
 from meshfleet.service.presence.clocks import Clocks
 from meshfleet.service.requests.asking import Asking
-from meshfleet.service.requests.exchange import Fate
+from meshfleet.wire.exchange import Fate
 from meshfleet.wire.ids import Mac, Version, mac_number
 from meshfleet.wire.times import write_millis
 from meshfleet.wire.topics import Topics

@@ -12,8 +12,8 @@ import pytest
 from meshfleet.errors import GatewayOffline, GatewayTimeout, MalformedResponse
 from meshfleet.link import Address
 from meshfleet.service.requests.asking import Asking
-from meshfleet.service.requests.exchange import Fate
 from meshfleet.wire.codes import Operation, Priority, Status
+from meshfleet.wire.exchange import Fate
 from meshfleet.wire.hextext import Secret
 from meshfleet.wire.ids import Identifier, Mac, Version
 from meshfleet.wire.mqtt.packets import Puback, Publish, Suback, Subscribe

@@ -22,6 +22,7 @@ from meshfleet.errors import (
     InvalidRequest,
     NotLoggedIn,
     TooManyAttempts,
+    Unanswered,
     WireError,
     WrongCredentials,
 )
@@ -61,7 +62,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
                 "something went wrong here; the log tells more",
             )
     path = request.scope["raw_path"].decode("ascii")
-    if status >= _INTERNAL:
+    if status >= _INTERNAL and not isinstance(error, Unanswered):  # those are counted, and in the history
         _complain(error, f"{request.method} {path}: {code}")
     problem = Problem(
         type="about:blank",
@@ -87,7 +88,8 @@ def _complain(error: Exception, about: str) -> None:
 
 def _sentence(error: FleetError) -> str:
     """What an error says, if that is for everybody."""
-    return "this is not possible now" if error.http >= _INTERNAL else str(error)
+    is_inside = error.http >= _INTERNAL and not isinstance(error, Unanswered)
+    return "this is not possible now" if is_inside else str(error)
 
 
 def _fields(error: Exception) -> tuple[FieldProblem, ...]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from meshfleet.errors import GatewayOffline, GatewayTimeout, MalformedResponse, WireError
-from meshfleet.service.requests.exchange import Exchange, Fate
 from meshfleet.wire import requests, responses
+from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.topics import RequestTopic, ResponseTopic
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshfleet.errors import TooManyRequests
-from meshfleet.service.requests.exchange import Exchange, Fate
 from meshfleet.wire.codes import Operation
+from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.ids import Identifier, Mac, RequestId
 from meshfleet.wire.topics import ResponseTopic
 

@@ -51,11 +51,15 @@ class Exchange:
         """How many requests wait for their answers."""
         return len(self._open)
 
-    def open(self, expected: ResponseTopic) -> RequestId:
-        """Expect an answer there; gives the id that it will have, which is never used again (request-26)."""
+    def new_id(self) -> RequestId:
+        """An id that nobody else has, and that is never given again (request-26)."""
+        return RequestId(f"{self._name}-{next(self._numbers)}")
+
+    def open(self, expected: ResponseTopic, request_id: RequestId | None = None) -> RequestId:
+        """Expect an answer there; gives the id that it will have: a new one, unless one is given."""
         if len(self._open) >= _OPEN:
             raise TooManyRequests(f"{_OPEN} requests wait for their answers")
-        request_id = RequestId(f"{self._name}-{next(self._numbers)}")
+        request_id = request_id or self.new_id()
         self._open[request_id] = expected
         return request_id
 
