@@ -207,9 +207,9 @@ async def test_a_burst_to_a_gateway_that_is_there_comes_whole_and_cuts_nobody_of
 async def test_what_is_sent_to_who_is_away_is_kept_nowhere(stage: Stage) -> None:
     gateway = await stage.subscriber(G, REQUESTS, clean=False)
     assert stage.broker.gateways().keys() == {G}
-    assert stage.broker.has(G)
+    assert stage.broker.turn(G)
     await gateway.close()
-    await stage.until(lambda: not stage.broker.has(G))
+    await stage.until(lambda: not stage.broker.turn(G))
     stage.broker.send([Publish(request(), b"{}", 1)])
     assert (stage.broker.stock.size, stage.broker.gateways()) == (0, {})
     gateway = await stage.client(G, clean=False)

@@ -136,9 +136,10 @@ class Broker:
             if each.account is not None and each.account.kind is Kind.GATEWAY and _is_its_own(each)
         }
 
-    def has(self, gateway: str) -> bool:
-        """Whether a gateway is connected: as `gateways`, without a look at all the others."""
-        return any(map(_is_its_own, self.crowd.of(str(Account(kind=Kind.GATEWAY, name=gateway)))))
+    def turn(self, gateway: str) -> int:
+        """The number of a gateway's connection, 0 without one: `gateways` without a look at the others."""
+        own = filter(_is_its_own, self.crowd.of(str(Account(kind=Kind.GATEWAY, name=gateway))))
+        return max((each.turn for each in own), default=0)
 
     def accounts(self) -> list[Account]:
         """Whose connections and sessions there are. Of who is absent nothing is known but the name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from meshfleet.errors.root import FleetError
 from meshfleet.errors.service import Conflict
 
@@ -10,6 +12,8 @@ class Unanswered(FleetError):
     """A request to a gateway that brought no response, and why. The text is for everybody."""
 
     code, http = "unanswered", 503
+    sent: ClassVar[bool] = False
+    """Whether the gateway may have got it, and may have carried it out."""
 
 
 class NoGateway(Unanswered):
@@ -46,24 +50,28 @@ class GatewayTimeout(Unanswered):
     """The gateway did not answer in time. It may still carry the request out."""
 
     code, http = "gateway-timeout", 504
+    sent = True
 
 
 class GatewayLost(Unanswered):
     """The gateway went away before it answered. It may still carry the request out."""
 
     code, http = "gateway-lost", 504
+    sent = True
 
 
 class MalformedResponse(Unanswered):
     """The gateway answered, and nobody can read it. It may have carried the request out."""
 
     code, http = "malformed-response", 502
+    sent = True
 
 
 class Interrupted(Unanswered):
     """The service ended before an answer came. The gateway may have carried the request out."""
 
     code, http = "interrupted", 504
+    sent = True
 
 
 class Declined(FleetError):

@@ -40,6 +40,8 @@ from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.operations.figures import Figures
 from meshfleet.service.operations.readiness import Readiness
 from meshfleet.service.presence import routes as presence_routes
+from meshfleet.service.requests import routes as request_routes
+from meshfleet.service.requests.window import Window
 from meshfleet.service.secrets import obtain
 from meshfleet.service.telemetry import hole_routes
 from meshfleet.service.telemetry import routes as telemetry_routes
@@ -61,6 +63,8 @@ _ROUTERS: Final = (
     telemetry_routes.device_router,
     telemetry_routes.router,
     hole_routes.router,
+    request_routes.device_router,
+    request_routes.router,
     live_routes.stream_events,
     operations_routes.router,
     asyncapi_routes.router,
@@ -82,6 +86,7 @@ _INJECTED: Final = (
     "reception",
     "samples",
     "traffic",
+    "window",
 )
 """Arguments of routes that do not come from the request."""
 
@@ -110,6 +115,7 @@ class Api:
             figures=figures,
             now=now,
         )
+        self.window = Window(database.write_now(obtain, "requests"))
         self.live = Live(database, gatekeeper, self.traffic, now)
         figures.show(LiveFigures(self.live.hub))
         shared = {
@@ -127,6 +133,7 @@ class Api:
             "reception": reception,
             "samples": samples,
             "traffic": self.traffic,
+            "window": self.window,
         }
         self.app = Door(_litestar(shared, gatekeeper), figures)
 

@@ -20,6 +20,11 @@ from meshfleet.service.presence.figures import PresenceFigures
 from meshfleet.service.presence.presence import Presence
 from meshfleet.service.presence.roll_call import call_roll
 from meshfleet.service.requests.asking import Asking
+from meshfleet.service.requests.book import Book
+from meshfleet.service.requests.dispatch import Dispatch
+from meshfleet.service.requests.figures import RequestFigures
+from meshfleet.service.requests.ways import Ways
+from meshfleet.wire.ids import mac_number
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
@@ -58,16 +63,21 @@ class Following:
         self._carrier = carrier
         self._traffic = api.traffic
         now, clocks = clock.now(), Clocks()
-        kept = settings.retention.connectivity
         self._presence = Presence(
             clocks,
             by_hearing=settings.outside is not None,
-            retention=None if kept is None else kept * 1000,
+            retention=_millis(settings.retention.connectivity),
             now=now,
         )
         self._presence.audience = api.live.devices
         self._acks = Acks(carrier, prefix=settings.topic_prefix, now=now)
-        asking = Asking(carrier, Topics(settings.topic_prefix), clock.now)
+        asking = Asking(
+            carrier,
+            Topics(settings.topic_prefix),
+            clock.now,
+            version=lambda gateway: self._versions.version(mac_number(gateway)),
+            at_once=settings.requests_at_once,
+        )
         self._versions = Versions(
             database,
             asking,
@@ -79,12 +89,22 @@ class Following:
         )
         ingest.acking = self._versions.acking
         self._inquiry = Inquiry(database, asking, now=clock.now)
+        self._book = Book(database, clock.now, retention=_millis(settings.retention.request))
+        self._dispatch = Dispatch(
+            database,
+            asking=asking,
+            ways=Ways(database, samples, carrier, clock.now),
+            book=self._book,
+            now=clock.now,
+        )
+        self._window = api.window
         for follower in (self._acks, self._presence, api.traffic, api.live.reports):
             ingest.lead(follower)
         for figures in (
             AckFigures(self._acks),
             PresenceFigures(self._presence),
             GatewayFigures(self._versions),
+            RequestFigures(asking, self._dispatch),
         ):
             api.figures.show(figures)
 
@@ -98,6 +118,8 @@ class Following:
             tasks.create_task(checking, name="acks.checking")
             tasks.create_task(self._versions.run(), name="gateways.versions")
             tasks.create_task(self._inquiry.run(), name="inquiry")
+            tasks.create_task(self._dispatch.run(), name="requests")
+            self._window.open(self._dispatch)
 
     async def restore(self) -> None:
         """Go on where a program before this one ended."""
@@ -106,6 +128,7 @@ class Following:
         await asyncio.to_thread(self._acks.restore, await self._database.read(ledger.ledger))
         self._traffic.modes.restore(await self._database.read(gateways.modes), clock.now())
         await self._versions.restore()
+        await self._book.restore()
 
     async def _notice_deafness(self) -> None:
         """Nobody is silent while no reports can come in (rest-192)."""
@@ -116,3 +139,7 @@ class Following:
 
     def _come_back(self, gateway: int) -> None:
         self._acks.come_back(gateway, clock.now())
+
+
+def _millis(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1000

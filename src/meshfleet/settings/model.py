@@ -54,6 +54,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     requests_max_age: float = 60
     """Seconds (rest-166)."""
+    requests_at_once: int = 16
+    """How many requests a gateway gets at a time (request-36)."""
     gateways_autoclaim: bool | None = None
     """As somebody set it; what holds is in `autoclaim`."""
     acks: bool = True

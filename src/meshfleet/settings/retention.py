@@ -23,3 +23,5 @@ class Retention(Struct, frozen=True, kw_only=True):
     """The same for heartbeats."""
     connectivity: int | None = _QUARTER
     """When devices were connected."""
+    request: int | None = _QUARTER
+    """What was asked of devices, and what became of it."""

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 _FILE: Final = Path("meshfleet.toml")
 
-_OTHER_VARIABLES: Final = {"MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_PASSWORD"}
+_OTHER_VARIABLES: Final = {
+    "MESHFLEET_ADMIN_PASSWORD",
+    "MESHFLEET_KEY",
+    "MESHFLEET_PASSWORD",
+    "MESHFLEET_PUBLIC_KEY",
+    "MESHFLEET_TOKEN",
+    "MESHFLEET_URL",
+}
 """Which are read elsewhere."""
 
 

@@ -142,6 +142,12 @@ SETTINGS: Final = (
         "How long requests wait for an absent gateway.",
     ),
     Setting(
+        "requests.at-once",
+        partial(texts.read_whole, least=1, most=1000),
+        "NUMBER",
+        "Requests that a gateway gets at a time; others wait for their turn.",
+    ),
+    Setting(
         "gateways.autoclaim",
         texts.read_switch,
         "SWITCH",
@@ -162,6 +168,7 @@ SETTINGS: Final = (
     _kept("link", "The same for how parents heard devices, minute by minute"),
     _kept("heartbeat", "The same for heartbeats, minute by minute"),
     _kept("connectivity", "The same for when devices were connected"),
+    _kept("request", "The same for what was asked of devices"),
     _limit("connections", "NUMBER", "MQTT connections at once."),
     _limit("connections-per-address", "NUMBER", "The same, from one network address."),
     _limit("connections-per-account", "NUMBER", "The same, with one account."),

@@ -97,6 +97,11 @@ def decode(operation: Operation, data: bytes, *, version: Version = gating.NEWES
     return payload.read(_STRUCTS[operation], data or b"{}", without=unknown)
 
 
+def make(operation: Operation, given: dict[str, Json]) -> Request:
+    """Make a request of its parameters, spelled as in a payload and checked as there."""
+    return payload.convert(_STRUCTS[operation], given)
+
+
 def read_id(data: bytes) -> RequestId | None:
     """Read the id of a request that may be malformed otherwise: its answer should carry it (response-22)."""
     try:

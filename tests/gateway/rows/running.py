@@ -157,7 +157,8 @@ def running(
                 assert said, errors.read_text()
                 assert json.loads(said)["event"] == "connected"
                 yield Emulated(mac, variant, recorder, prefix)
-                assert errors.read_text() == ""
+                complaints = errors.read_text()
+                assert not complaints, complaints
             finally:
                 process.terminate()
                 process.wait(PATIENCE)

@@ -51,7 +51,7 @@ class Post:
     def gateways(self) -> None:
         """Nobody knows who is there."""
 
-    def has(self, gateway: str) -> None:
+    def turn(self, gateway: str) -> None:
         """See `gateways`."""
 
 

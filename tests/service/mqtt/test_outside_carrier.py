@@ -15,7 +15,7 @@ from meshfleet.wire.ids import Mac, Version
 from meshfleet.wire.mqtt.packets import REFUSED, Puback, Suback, Subscribe
 from meshfleet.wire.requests import ApiVersion
 from meshfleet.wire.responses import ApiVersionResponse
-from meshfleet.wire.topics import Topics
+from meshfleet.wire.topics import RequestTopic, Topics
 from tests.broker.stage import Clock
 from tests.link.proxy import fresh
 from tests.link.scripted import Broker, settled, soon, until
@@ -264,6 +264,8 @@ async def test_a_gateway_of_another_make_is_asked_through_mosquitto(
         await listening.until_fine()
         await until(lambda: not waits_for_subscriptions())
         async with gateway(mosquitto.address.port, lambda asked: [asked.answer(version="2.3.1")]):
-            answer = await soon(asking.ask(Mac(G), Mac(G), Operation.APIVERSION, ApiVersion(), timeout=30.0))
+            answer = await soon(
+                asking.ask(RequestTopic(Mac(G), Mac(G), Operation.APIVERSION), ApiVersion(), timeout=30.0)
+            )
     assert isinstance(answer.response, ApiVersionResponse)
     assert answer.response.version == Version(2, 3, 1)

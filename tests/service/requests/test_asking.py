@@ -19,7 +19,7 @@ from meshfleet.wire.ids import Identifier, Mac, Version
 from meshfleet.wire.mqtt.packets import Puback, Publish, Suback, Subscribe
 from meshfleet.wire.requests import ApiVersion, Read
 from meshfleet.wire.responses import ApiVersionResponse, ReadResponse
-from meshfleet.wire.topics import Topics
+from meshfleet.wire.topics import RequestTopic, Topics
 from tests.broker.stage import PASSWORD, D, G, Stage
 from tests.gateway.online.running import Crew, fresh_mac
 from tests.service.requests.third_party import Said, gateway, nothing
@@ -42,7 +42,7 @@ def asking_on(stage: Stage) -> Asking:
 
 
 async def read(asking: Asking, device: Mac = DEVICE, *, timeout: float = LONG) -> Answer:  # noqa: ASYNC109
-    return await asking.ask(GATEWAY, device, Operation.READ, Read(), MODEL, timeout=timeout)
+    return await asking.ask(RequestTopic(GATEWAY, device, Operation.READ, MODEL), Read(), timeout=timeout)
 
 
 @pytest.mark.rule("request-26", "request-27", "request-35")
@@ -181,7 +181,7 @@ async def test_a_gateway_that_is_not_connected_is_told_of_at_once_and_nothing_is
     async with gateway(stage.port) as third:
         other = Mac(f"{int(G, 16) + 1:012x}")
         with pytest.raises(GatewayOffline, match=f"gateway {other} is not connected") as raised:
-            await asking.ask(other, other, Operation.APIVERSION, ApiVersion(), timeout=LONG)
+            await asking.ask(RequestTopic(other, other, Operation.APIVERSION), ApiVersion(), timeout=LONG)
         assert (raised.value.code, raised.value.http) == ("gateway-offline", 503)
         third.say(Said(f"mt/gateway/{G}/response/{G}/apiversion", b"{}"))
         await stage.until(lambda: asking.heard.total() == 1)
@@ -217,10 +217,10 @@ async def test_keys_are_sent_and_never_logged(stage: Stage, caplog: pytest.LogCa
     async with gateway(stage.port, refuse) as third:
         request = Read(key=Secret(bytes.fromhex(secret)), priority=Priority.HIGH)
         with pytest.raises(MalformedResponse) as malformed:
-            await asking.ask(GATEWAY, DEVICE, Operation.READ, request, MODEL, timeout=LONG)
+            await asking.ask(RequestTopic(GATEWAY, DEVICE, Operation.READ, MODEL), request, timeout=LONG)
         third.manner = nothing
         with pytest.raises(GatewayTimeout) as late:
-            await asking.ask(GATEWAY, DEVICE, Operation.READ, request, MODEL, timeout=0.1)
+            await asking.ask(RequestTopic(GATEWAY, DEVICE, Operation.READ, MODEL), request, timeout=0.1)
         await stage.until(lambda: len(third.asked) == 2)
     assert [asked.body["key"] for asked in third.asked] == [secret, secret]
     assert secret not in f"{caplog.text} {malformed.value!r} {late.value!r}"
@@ -238,11 +238,17 @@ async def test_an_emulated_gateway_answers_for_itself_and_its_devices(stage: Sta
         crew.add(place, mac)
         async with crew.run():
             await stage.until(lambda: mac in stage.broker.gateways())
-            told = (await asking.ask(mac, mac, Operation.APIVERSION, ApiVersion(), timeout=LONG)).response
+            told = (
+                await asking.ask(RequestTopic(mac, mac, Operation.APIVERSION), ApiVersion(), timeout=LONG)
+            ).response
             assert isinstance(told, ApiVersionResponse)
             assert told.version == Version(2, 4, 0)
-            model = (await asking.ask(mac, mac, Operation.READ, Read(), MODEL, timeout=LONG)).response
+            model = (
+                await asking.ask(RequestTopic(mac, mac, Operation.READ, MODEL), Read(), timeout=LONG)
+            ).response
             assert isinstance(model, ReadResponse)
             assert model.status == Status.OK
-            stranger = await asking.ask(mac, DEVICE, Operation.READ, Read(), MODEL, timeout=LONG)
+            stranger = await asking.ask(
+                RequestTopic(mac, DEVICE, Operation.READ, MODEL), Read(), timeout=LONG
+            )
             assert stranger.response.status == Status.UNREACHABLE

@@ -23,6 +23,7 @@ from meshfleet.wire.ids import Mac, Version, mac_number, number_mac
 from meshfleet.wire.requests import ApiVersion
 from meshfleet.wire.responses import ApiVersionResponse
 from meshfleet.wire.times import to_millis
+from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,9 +124,8 @@ class Versions:
     async def _ask(self, gateway: int) -> None:
         mac = number_mac(gateway)
         try:
-            answer = await self._asking.ask(
-                mac, mac, Operation.APIVERSION, ApiVersion(), timeout=self._patience
-            )
+            topic = RequestTopic(mac, mac, Operation.APIVERSION)
+            answer = await self._asking.ask(topic, ApiVersion(), timeout=self._patience)
             self._learn(gateway, answer)
         except FleetError as exc:
             _log.debug("the version of a gateway stays unknown: %s", exc)

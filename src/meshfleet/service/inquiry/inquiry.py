@@ -15,10 +15,9 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import (
     DatabaseUnavailable,
-    GatewayOffline,
     GatewayTimeout,
     MalformedResponse,
-    TooManyRequests,
+    Unanswered,
     UndecodableValue,
     WireError,
 )
@@ -34,6 +33,7 @@ from meshfleet.wire.identifiers.numbers import number_identifier
 from meshfleet.wire.ids import number_mac
 from meshfleet.wire.requests import Read
 from meshfleet.wire.responses import ReadResponse
+from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -137,26 +137,24 @@ class Inquiry:
         device, gateway, _ = candidate
         question = Question(device, identifier)
         try:
+            topic = RequestTopic(
+                number_mac(gateway), number_mac(device), Operation.READ, number_identifier(identifier)
+            )
             response, _, received = await self._asking.ask(
-                number_mac(gateway),
-                number_mac(device),
-                Operation.READ,
-                Read(priority=Priority.LOWEST),
-                number_identifier(identifier),
-                timeout=self._patience,
+                topic, Read(priority=Priority.LOWEST), timeout=self._patience
             )
         except GatewayTimeout:
             self._backoff.fail(question, self._now())
             self._backoff.fail(Question(gateway), self._now())
             self._backlog.drop(gateway)
             return False
-        except (GatewayOffline, TooManyRequests):
-            self._backlog.drop(gateway)
-            return False
         except MalformedResponse as exc:
             _log.debug("a device cannot be asked what it is: %s", exc)
             self._backoff.fail(question, self._now())
             return True
+        except Unanswered:
+            self._backlog.drop(gateway)
+            return False
         self._backoff.forget(Question(gateway))
         return await self._take_over(question, response, received)
 

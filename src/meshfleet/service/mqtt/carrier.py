@@ -25,5 +25,5 @@ class Carrier(Protocol):
         None: only their broker knows.
         """
 
-    def has(self, gateway: str) -> bool | None:
-        """Whether one of them is connected, for those who ask about one among thousands; None: as above."""
+    def turn(self, gateway: str) -> int | None:
+        """The number of one of them, among thousands; 0: it is not connected. None: as above."""

@@ -147,7 +147,7 @@ class Outside:
         """Nobody tells us who is connected there; see `Carrier`."""
         return
 
-    def has(self, gateway: str) -> None:  # noqa: ARG002 # whoever it is
+    def turn(self, gateway: str) -> None:  # noqa: ARG002 # whoever it is
         """Nobody tells us; see `Carrier`."""
         return
 

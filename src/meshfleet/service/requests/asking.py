@@ -1,28 +1,49 @@
-"""Asks gateways, and devices through them, and waits for what they answer."""
+"""Asks gateways, and devices through them, and waits for what they answer.
+
+All requests of the service go this way: those of people over REST, of jobs, and of the registry. Whoever asks
+says how long it can wait. That time runs from the beginning: while others are before it at its gateway, and
+while the gateway has it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from meshfleet.errors import GatewayOffline, GatewayTimeout, MalformedResponse, WireError
-from meshfleet.wire import requests, responses
+from meshfleet.errors import (
+    GatewayBusy,
+    GatewayLost,
+    GatewayOffline,
+    GatewayTimeout,
+    MalformedResponse,
+    Unanswered,
+    WireError,
+)
+from meshfleet.service.requests.lanes import Lanes
+from meshfleet.wire import gating, requests, responses
 from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.topics import RequestTopic, ResponseTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.service.clock import Now
     from meshfleet.service.mqtt.carrier import Carrier
-    from meshfleet.wire.codes import Operation
-    from meshfleet.wire.ids import Mac, RequestId
+    from meshfleet.wire.ids import Mac, RequestId, Version
     from meshfleet.wire.requests import Request
     from meshfleet.wire.responses import Response
-    from meshfleet.wire.topics import AnyIdentifier, Topics
+    from meshfleet.wire.topics import Topics
+
+AT_ONCE: Final = 16
+"""Requests that a gateway gets at a time, unless set."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at whether gateways are still there that were asked something."""
 
 
 class Answer(NamedTuple):
@@ -35,15 +56,36 @@ class Answer(NamedTuple):
     """When the response came."""
 
 
+class _Asked(NamedTuple):
+    """A request whose answer is waited for."""
+
+    gateway: Mac
+    turn: int | None
+    """The connection of the gateway when it was sent."""
+    answer: asyncio.Future[Answer | Unanswered]
+    """Errors come as results: nobody may be left to hear of one."""
+
+
 class Asking:
     """Sends requests of the service. What they hold is never logged (request-32)."""
 
-    def __init__(self, carrier: Carrier, topics: Topics, now: Now) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        topics: Topics,
+        now: Now,
+        *,
+        version: Callable[[Mac], Version] = lambda _: gating.NEWEST,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """`version` tells what a gateway speaks."""
         self._carrier = carrier
         self._topics = topics
         self._now = now
+        self._version = version
         self._exchange = Exchange(secrets.token_hex(8))
-        self._waiting: dict[RequestId, asyncio.Future[Answer | MalformedResponse]] = {}
+        self._lanes: Lanes[asyncio.Future[None]] = Lanes(at_once)
+        self._waiting: dict[RequestId, _Asked] = {}
         self.heard: Counter[Fate] = Counter()
         """The responses of all gateways, by what they were to us."""
         carrier.listen(topics.responses(), self._hear)
@@ -53,41 +95,109 @@ class Asking:
         """How many requests wait for their answers."""
         return len(self._exchange)
 
-    async def ask(  # noqa: PLR0913 # the parts of a topic, and what is sent there
+    @property
+    def queued(self) -> int:
+        """How many of them wait for their turn."""
+        return self._lanes.waiting
+
+    def new_id(self) -> RequestId:
+        """An id for a request, which nobody else has."""
+        return self._exchange.new_id()
+
+    def check(self, topic: RequestTopic, request: Request) -> None:
+        """Raise `GatewayOffline` or `GatewayTooOld` if it is of no use to send this now (version-12)."""
+        if self._carrier.turn(topic.gateway) == 0:
+            raise GatewayOffline(f"gateway {topic.gateway} is not connected")
+        requests.check_supported(topic.operation, request, self._version(topic.gateway))
+
+    def send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
+        """Send what is never answered; see `check`."""
+        self.check(topic, request)
+        self._send(topic, request, request_id)
+
+    async def ask(
         self,
-        gateway: Mac,
-        device: Mac,
-        operation: Operation,
+        topic: RequestTopic,
         request: Request,
-        identifier: AnyIdentifier | None = None,
         *,
         timeout: float,  # noqa: ASYNC109 # who asks does not have to know how it is told
+        request_id: RequestId | None = None,
     ) -> Answer:
         """Ask, and wait at most so many seconds for the answer. Its status is for the caller to judge.
 
-        Raises `GatewayOffline` when it is known that nobody would hear it, `GatewayTimeout` when no answer
-        came, and `MalformedResponse` when one came that cannot be read. Who cancels it does not call it back.
+        Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
+        cancels it does not call it back.
         """
-        if self._carrier.has(gateway) is False:
-            raise GatewayOffline(f"gateway {gateway} is not connected")
-        topic = RequestTopic(gateway, device, operation, identifier)
-        request_id = self._exchange.open(topic.response())
-        answer: asyncio.Future[Answer | MalformedResponse] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = answer
+        self.check(topic, request)
+        request_id = self._exchange.open(topic.response(), request_id)
+        late: Unanswered = GatewayBusy(f"gateway {topic.gateway} had no time for it within {timeout:g} s")
         try:
-            body = requests.encode(replace(request, id=request_id))
-            sent = self._now()
-            self._carrier.send([Publish(self._topics.spell(topic), body, qos=1)])
             async with asyncio.timeout(timeout):
-                told = await answer
+                await self._wait_for_turn(topic, request)
+                late = GatewayTimeout(f"gateway {topic.gateway} did not answer within {timeout:g} s")
+                return await self._exchanged(topic, request, request_id)
         except TimeoutError:
-            raise GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s") from None
+            raise late from None
+        finally:
+            self._exchange.give_up(request_id)
+
+    async def watch(self, *, pause: float = _LOOK) -> None:
+        """Tell those who wait for gateways that have gone, until cancelled."""
+        while True:
+            await asyncio.sleep(pause)
+            self.look()
+
+    def look(self) -> None:
+        """Give up what was asked of gateways over connections that have ended."""
+        turns: dict[Mac, int | None] = {}
+        for gateway, before, answer in self._waiting.values():
+            if gateway not in turns:
+                turns[gateway] = self._carrier.turn(gateway)
+            if turns[gateway] != before and not answer.done():
+                answer.set_result(GatewayLost(f"gateway {gateway} went away before it answered"))
+
+    # Inside
+
+    async def _wait_for_turn(self, topic: RequestTopic, request: Request) -> None:
+        """Wait until the gateway may have another request; whoever gets that far must `_leave` it."""
+        gateway, turn = topic.gateway, asyncio.get_running_loop().create_future()
+        if self._lanes.enter(gateway, request.priority, turn):
+            return
+        try:
+            await turn
+            self.check(topic, request)
+        except BaseException:
+            if turn.cancelled():
+                self._lanes.give_up(gateway, request.priority, turn)
+            else:  # it was our turn, and is not needed any more
+                self._leave(gateway)
+            raise
+
+    def _leave(self, gateway: Mac) -> None:
+        """Let the next one have its turn, who may have been cancelled a moment ago."""
+        while (turn := self._lanes.leave(gateway)) is not None:
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def _exchanged(self, topic: RequestTopic, request: Request, request_id: RequestId) -> Answer:
+        """Send, and wait for the answer; with that our turn ends."""
+        answer: asyncio.Future[Answer | Unanswered] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = _Asked(topic.gateway, self._carrier.turn(topic.gateway), answer)
+        try:
+            sent = self._now()
+            self._send(topic, request, request_id)
+            told = await answer
         finally:
             del self._waiting[request_id]
-            self._exchange.give_up(request_id)
-        if isinstance(told, MalformedResponse):
+            self._leave(topic.gateway)
+        if isinstance(told, Unanswered):
             raise told
         return told._replace(sent=sent)
+
+    def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
+        body = requests.encode(replace(request, id=request_id))
+        self._carrier.send([Publish(self._topics.spell(topic), body, qos=1)])
 
     def _hear(self, message: Publish) -> None:
         """A response came, to us or to somebody else."""
@@ -102,9 +212,9 @@ class Asking:
         self.heard[fate] += 1
         if fate is not Fate.ANSWER or request_id is None:
             return
-        answer = self._waiting[request_id]
-        if not answer.done():  # as it is when it was cancelled a moment ago
-            answer.set_result(self._read(topic, message.payload))
+        asked = self._waiting.get(request_id)
+        if asked is not None and not asked.answer.done():  # else cancelled a moment ago, or not sent yet
+            asked.answer.set_result(self._read(topic, message.payload))
 
     def _read(self, topic: ResponseTopic, payload: bytes) -> Answer | MalformedResponse:
         try:

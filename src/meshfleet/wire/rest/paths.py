@@ -5,13 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from meshfleet.errors import MalformedText
+from meshfleet.wire.rest.requests import REQUESTS
+
 if TYPE_CHECKING:
     from meshfleet.wire.ids import DeviceId, Mac
 
 LOGIN: Final = "/api/v1/auth/login"
+REFRESH: Final = "/api/v1/auth/refresh"
+LOGOUT: Final = "/api/v1/auth/logout"
+ME: Final = "/api/v1/auth/me"
+OWN_PASSWORD: Final = "/api/v1/auth/password"  # noqa: S105 # where, not what
+USERS: Final = "/api/v1/users"
+API_KEYS: Final = "/api/v1/api-keys"
+AUDIT: Final = "/api/v1/audit"
 DEVICES: Final = "/api/v1/devices"
+SUMMARY: Final = "/api/v1/devices/summary"
 LABELS: Final = "/api/v1/labels"
 GATEWAYS: Final = "/api/v1/gateways"
+REJECTS: Final = "/api/v1/rejects"
+HEALTH: Final = "/healthz"
+READINESS: Final = "/readyz"
+METRICS: Final = "/metrics"
+OPENAPI: Final = "/api/v1/openapi.json"
+ASYNCAPI: Final = "/api/v1/asyncapi.json"
+
+
+def device_path(device: DeviceId) -> str:
+    """Where a device is shown, and forgotten (rest-39)."""
+    return f"{DEVICES}/{device}"
 
 
 def friendly_name_path(device: DeviceId) -> str:
@@ -20,10 +42,67 @@ def friendly_name_path(device: DeviceId) -> str:
 
 
 def device_label_path(device: DeviceId, label: str) -> str:
-    """Where a label is taken off a device; any label fits into a path."""
-    return f"{DEVICES}/{device}/labels/{quote(label, safe='')}"
+    """Where a label is put on a device and taken off; any label fits into a path."""
+    return f"{DEVICES}/{device}/labels/{_segment(label)}"
+
+
+def connectivity_path(device: DeviceId) -> str:
+    """Where one sees when a device was connected (rest-189)."""
+    return f"{DEVICES}/{device}/connectivity"
+
+
+def holes_path(device: DeviceId) -> str:
+    """Where one sees which samples of a device are missing (rest-190)."""
+    return f"{DEVICES}/{device}/holes"
+
+
+def samples_path(device: DeviceId) -> str:
+    """Where the samples of a device are (rest-80)."""
+    return f"{DEVICES}/{device}/samples"
+
+
+def series_path(device: DeviceId) -> str:
+    """Where the numbers of a device over time are (rest-85)."""
+    return f"{DEVICES}/{device}/series"
+
+
+def device_requests_path(device: DeviceId) -> str:
+    """Where requests to a device are sent and listed (rest-97)."""
+    return f"{DEVICES}/{device}/requests"
+
+
+def label_path(label: str) -> str:
+    """Where a label is removed; any label fits into a path."""
+    return f"{LABELS}/{_segment(label)}"
+
+
+def gateway_path(gateway: Mac) -> str:
+    """Where a gateway is shown, and released (rest-74)."""
+    return f"{GATEWAYS}/{gateway}"
 
 
 def credentials_path(gateway: Mac) -> str:
     """Where a gateway gets a new password (rest-73)."""
     return f"{GATEWAYS}/{gateway}/credentials"
+
+
+def user_path(username: str) -> str:
+    """Where a person is shown, changed and removed (auth-23)."""
+    return f"{USERS}/{_segment(username)}"
+
+
+def api_key_path(key: str) -> str:
+    """Where an API key is revoked, by its id."""
+    return f"{API_KEYS}/{_segment(key)}"
+
+
+def request_path(request: str) -> str:
+    """Where one sees what became of a request (rest-104)."""
+    return f"{REQUESTS}/{_segment(request)}"
+
+
+def _segment(text: str) -> str:
+    """Any text as a part of a path, but those that would lead to another place."""
+    if text in {"", ".", ".."}:
+        raise MalformedText("path", f"{text!r} means something else in a path")
+    return quote(text, safe="")

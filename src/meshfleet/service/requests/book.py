@@ -1,0 +1,128 @@
+"""The history as it is written: in rounds, many entries at once.
+
+What changes something, has an idempotency key, or has nobody who waits for it, is written before it is sent:
+nothing is done without a trace. The rest is written when it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.service.requests import store
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+    from meshfleet.service.clock import Now
+    from meshfleet.service.requests.entry import Entry
+
+_log = logging.getLogger(__name__)
+
+_REST: Final = 0.1
+"""Seconds between two rounds when nobody waits for one."""
+
+_BETWEEN: Final = 60_000
+"""Milliseconds between two looks for what is too old."""
+
+
+class Book:
+    """Writes down requests and what became of them."""
+
+    def __init__(self, database: Database, now: Now, *, retention: int | None) -> None:
+        """`retention`: for how many milliseconds the history is kept."""
+        self._database = database
+        self._now = now
+        self._retention = retention
+        self._unwritten: dict[str, Entry] = {}
+        self._round: asyncio.Future[None] | None = None
+        """What is there by now will be written with this one."""
+        self._is_due = asyncio.Event()
+        self._has_news = asyncio.Event()
+        self._forgot_at: int | None = None
+        self._is_failing = False
+
+    def note(self, entry: Entry) -> None:
+        """Write this soon."""
+        self._unwritten[entry.record.id] = entry
+        self._has_news.set()
+
+    async def write(self, entry: Entry) -> None:
+        """Write this now, together with all that is to be written; raises `DatabaseUnavailable`."""
+        self.note(entry)
+        try:
+            await self.settle()
+        except BaseException:
+            if entry.is_new:
+                self._unwritten.pop(entry.record.id, None)  # it will not be sent
+            raise
+
+    async def settle(self) -> None:
+        """Wait until all is written that is to be written by now."""
+        if not self._unwritten:
+            return
+        if self._round is None:
+            self._round = asyncio.get_running_loop().create_future()
+        self._is_due.set()
+        await asyncio.shield(self._round)
+
+    async def restore(self) -> None:
+        """End what a service before this one did not come to an end with."""
+        await self._database.write(store.close_old, self._now())
+
+    async def run(self) -> None:
+        """Write rounds until cancelled, and then a last one."""
+        try:
+            while True:
+                await self._has_news.wait()
+                await self._rest()
+                await self._write()
+        finally:
+            await self._write()
+
+    # Inside
+
+    async def _rest(self) -> None:
+        """Let more come together, unless somebody waits."""
+        try:
+            async with asyncio.timeout(_REST):
+                await self._is_due.wait()
+        except TimeoutError:
+            pass
+
+    async def _write(self) -> None:
+        entries, self._unwritten = self._unwritten, {}
+        waiting, self._round = self._round, None
+        self._is_due.clear()
+        self._has_news.clear()
+        try:
+            await self._database.write(store.write, list(entries.values()))
+            await self._forget()
+        except (DatabaseUnavailable, DBAPIError) as exc:
+            self._complain(exc)
+            self._unwritten = entries | self._unwritten
+            self._has_news.set()
+            if waiting is not None:
+                waiting.set_exception(DatabaseUnavailable(str(exc)))
+                waiting.exception()  # those who waited may have gone
+        else:
+            self._is_failing = False
+            for each in entries.values():
+                each.is_new = False
+            if waiting is not None:
+                waiting.set_result(None)
+
+    async def _forget(self) -> None:
+        now = self._now()
+        if self._retention is None or (self._forgot_at is not None and 0 <= now - self._forgot_at < _BETWEEN):
+            return
+        self._forgot_at = now
+        await self._database.write(store.forget, now - self._retention)
+
+    def _complain(self, exc: Exception) -> None:
+        if not self._is_failing:
+            _log.warning("the history of requests cannot be written now: %s", type(exc).__name__)
+        self._is_failing = True

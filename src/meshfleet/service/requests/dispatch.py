@@ -1,0 +1,164 @@
+"""Requests of people, from the door to the answer.
+
+A request gets a gateway, is written down if it must not be forgotten, and is then carried by a task of its
+own: whoever asked may wait for it, or come back later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import BrokerUnavailable, FleetError, GatewayLost, Interrupted, Unanswered
+from meshfleet.service.requests import store
+from meshfleet.service.requests.answers import answer_of
+from meshfleet.service.requests.entry import Entry
+from meshfleet.service.requests.once import Once, Past, Taken
+from meshfleet.wire.ids import RequestId
+from meshfleet.wire.topics import RequestTopic
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+    from meshfleet.service.accounts.model import Actor
+    from meshfleet.service.clock import Now
+    from meshfleet.service.requests.asking import Asking
+    from meshfleet.service.requests.book import Book
+    from meshfleet.service.requests.once import Key
+    from meshfleet.service.requests.order import Order
+    from meshfleet.service.requests.ways import Way, Ways
+    from meshfleet.wire.ids import Mac
+    from meshfleet.wire.rest import RequestAnswer, RequestRecord
+
+_log = logging.getLogger(__name__)
+
+_TRIES: Final = 3
+"""How often a read is sent whose gateway goes away meanwhile."""
+
+
+class Dispatch:
+    """Carries requests."""
+
+    def __init__(self, database: Database, *, asking: Asking, ways: Ways, book: Book, now: Now) -> None:
+        self._database = database
+        self._asking = asking
+        self._ways = ways
+        self._book = book
+        self._now = now
+        self._once = Once(self._find)
+        self._tasks: asyncio.TaskGroup | None = None
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """What became of requests: by operation, and `done` or the code of the problem."""
+
+    async def run(self) -> None:
+        """Carry requests until cancelled; those that run then are given up, and written down so."""
+        writing = asyncio.create_task(self._book.run(), name="requests.book")
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._asking.watch(), name="requests.watch")
+                await asyncio.shield(writing)
+        finally:
+            self._tasks = None
+            writing.cancel()
+            await asyncio.wait({writing})
+
+    async def take(
+        self, device: Mac, order: Order, *, by: Actor, key: Key | None = None, waited_for: bool = True
+    ) -> Taken:
+        """Send a request, unless the same came before with the same key.
+
+        Raises `NotFound`, `GatewayTooOld`, or one of `Unanswered` when it could not be sent. What becomes of
+        it then is told by what comes back.
+        """
+        must_last = key is not None or not waited_for or not order.is_read
+
+        async def begin() -> Taken:
+            return await self._begin(device, order, by, key, must_last=must_last)
+
+        return await begin() if key is None else await self._once.take(key, begin)
+
+    async def settle(self) -> None:
+        """Wait until the history has all that happened."""
+        await self._book.settle()
+
+    # Inside
+
+    async def _find(self, key: str) -> Past | None:
+        await self._book.settle()
+        return await self._database.read(store.by_key, key)
+
+    async def _begin(
+        self, device: Mac, order: Order, by: Actor, key: Key | None, *, must_last: bool
+    ) -> Taken:
+        way = await self._ways.find(device, order.gateway)
+        self._asking.check(_topic(way, device, order), order.request)
+        entry = Entry.begin(self._asking.new_id(), device, order, by, self._now())
+        entry.go_through(way.gateway)
+        if key is not None:
+            entry.key, entry.digest = key
+        if must_last:
+            await self._book.write(entry)
+        if self._tasks is None:
+            raise BrokerUnavailable("the service is about to end")
+        over: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
+        self._tasks.create_task(self._carry(entry, order, way, over), name=f"request {entry.record.id}")
+        return Taken(entry.record.id, over)
+
+    async def _carry(self, entry: Entry, order: Order, way: Way, over: asyncio.Future[RequestRecord]) -> None:
+        """Send it, wait, and write down what became of it."""
+        outcome = "done"
+        try:
+            entry.finish(await self._answered(entry, order, way), self._now())
+        except FleetError as exc:
+            entry.fail(exc, self._now())
+            outcome = exc.code
+        except asyncio.CancelledError:
+            entry.fail(Interrupted("the service ended before an answer came"), self._now())
+            outcome = Interrupted.code
+            raise
+        except Exception:  # noqa: BLE001 # one request must not end all others
+            _log.exception("a request could not be carried")
+            entry.fail(Unanswered("something went wrong here; the log tells more"), self._now())
+            outcome = Unanswered.code
+        finally:
+            self.outcomes[str(order.operation), outcome] += 1
+            self._book.note(entry)
+            over.set_result(entry.record)
+
+    async def _answered(self, entry: Entry, order: Order, way: Way) -> RequestAnswer | None:
+        """What comes back; None: nothing is expected to. A read is sent again if its gateway goes away."""
+        loop = asyncio.get_running_loop()
+        until, request_id = loop.time() + order.timeout, RequestId(entry.record.id)
+        if not order.operation.is_answered:
+            self._asking.send(_topic(way, entry.device, order), order.request, request_id)
+            return None
+        for attempt in range(1, _TRIES + 1):
+            try:
+                answer = await self._asking.ask(
+                    _topic(way, entry.device, order),
+                    order.request,
+                    timeout=max(0.0, until - loop.time()),
+                    request_id=request_id,
+                )
+                return answer_of(answer.response, entry.record.id, way)
+            except GatewayLost as lost:
+                if not order.is_read or attempt == _TRIES:
+                    raise
+                way = await self._another(entry, order, lost)
+                request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
+        raise AssertionError("the last try returns or raises")
+
+    async def _another(self, entry: Entry, order: Order, lost: GatewayLost) -> Way:
+        """Another way to the device, or the same gateway that is back; else the loss stands."""
+        try:
+            way = await self._ways.find(entry.device, order.gateway)
+            self._asking.check(_topic(way, entry.device, order), order.request)
+        except FleetError:
+            raise lost from None
+        entry.go_through(way.gateway)
+        return way
+
+
+def _topic(way: Way, device: Mac, order: Order) -> RequestTopic:
+    return RequestTopic(way.gateway, device, order.operation, order.identifier)

@@ -1,0 +1,51 @@
+"""Figures of requests for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from meshfleet.service.requests.asking import Asking
+    from meshfleet.service.requests.dispatch import Dispatch
+
+
+class RequestFigures(Collector):
+    """What becomes of requests, read when somebody asks."""
+
+    def __init__(self, asking: Asking, dispatch: Dispatch) -> None:
+        self._asking = asking
+        self._dispatch = dispatch
+
+    def collect(self) -> Iterator[Metric]:
+        """Read them, when somebody asks."""
+        requests = CounterMetricFamily(
+            "meshfleet_requests",
+            "Requests over REST, by operation and what became of them.",
+            labels=["operation", "outcome"],
+        )
+        for (operation, outcome), count in sorted(self._dispatch.outcomes.items()):
+            requests.add_metric([operation, outcome], count)
+        yield requests
+        heard = CounterMetricFamily(
+            "meshfleet_responses", "Responses of gateways, by what they were to the service.", labels=["fate"]
+        )
+        for fate, count in sorted(self._asking.heard.items()):
+            heard.add_metric([str(fate)], count)
+        yield heard
+        yield GaugeMetricFamily(
+            "meshfleet_requests_pending",
+            "Requests that wait for their responses, of everybody in the service.",
+            value=self._asking.pending,
+        )
+        yield GaugeMetricFamily(
+            "meshfleet_requests_queued",
+            "Those of them that wait for their turn at a gateway.",
+            value=self._asking.queued,
+        )
