@@ -37,6 +37,8 @@ NOT_BENCHMARKS = {
     "ingest_reports",
     "link_ends",
     "live_listeners",
+    "requests_ends",
+    "requests_load",
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _PASSWORD = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
 _PATIENCE = 30.0
@@ -21,7 +21,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Client:
-    """One connection, which is kept. Whatever is not 200 is an error."""
+    """One connection, which is kept. Any other status than the one that is wanted is an error."""
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
@@ -46,20 +46,23 @@ class Client:
         self._socket.sendall(f"GET {path}{self._head}\r\n".encode("ascii"))
         return self._read(path)
 
-    def post(self, path: str, body: object) -> Any:
+    def post(
+        self, path: str, body: object, *, headers: Mapping[str, str] | None = None, status: int = 200
+    ) -> Any:
         """Send JSON, and read it."""
         data = json.dumps(body).encode()
-        fields = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        fields = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        fields += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
         self._socket.sendall(f"POST {path}{self._head}{fields}\r\n".encode("ascii") + data)
-        return json.loads(self._read(path))
+        return json.loads(self._read(path, status))
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str, wanted: int = 200) -> bytes:
         status, length = self._answers.readline(), 0
         while (line := self._answers.readline()) not in {b"\r\n", b""}:
             if line[:15].lower() == b"content-length:":
                 length = int(line[15:])
         body = self._answers.read(length)
-        if b" 200 " not in status:
+        if f" {wanted} ".encode() not in status:
             raise RuntimeError(f"{path} is answered {status!r} {body!r}")
         return body
 

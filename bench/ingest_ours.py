@@ -30,7 +30,7 @@ from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac, mac_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -64,12 +64,12 @@ class Service(NamedTuple):
 
 
 @contextmanager
-def service(gateways: int, server: str | None = None) -> Iterator[Service]:
-    """Run ours on SQLite, or on a fresh database of a PostgreSQL server."""
+def service(gateways: int, server: str | None = None, *, more: Sequence[str] = ()) -> Iterator[Service]:
+    """Run ours on SQLite, or on a fresh database of a PostgreSQL server; `more` are further flags."""
     database = "sqlite" if server is None else fresh_database(server)
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         _claim_all(database, Path(folder), gateways)
-        with _running(database, Path(folder)) as (process, told):
+        with _running(database, Path(folder), more) as (process, told):
             port = int(told["mqtt"][0].rpartition(":")[2])
             yield Service(process, port, told["url"], Family.of_server(server) if server else None)
 
@@ -172,10 +172,11 @@ def _claim(connection: Connection, macs: list[Mac]) -> None:
 
 
 @contextmanager
-def _running(database: str, folder: Path) -> Iterator[tuple[Process, dict[str, str]]]:
+def _running(database: str, folder: Path, more: Sequence[str]) -> Iterator[tuple[Process, dict[str, str]]]:
     command = [sys.executable, "-m", "meshfleet", "serve", "--json", "--data", str(folder)]
     command += ["--database", database, "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
     command += [part for name, value in _LIMITS.items() for part in (f"--limits-{name}", str(value))]
+    command += more
     environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": PASSWORD}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as program:  # noqa: S603 # our own
         try:

@@ -1,0 +1,163 @@
+"""Requests through the service: what it adds to each, and what ten thousand at once take.
+
+500 reads a second over 50 emulated gateways, of the gateways themselves, where no mesh is between, and of
+devices behind them, less what the gateway tells that the mesh took. The service is the program that users
+run, gateways are one process, and who asks is another. The anchor is the same reads straight over MQTT,
+through the same broker to the same gateways: what REST takes longer is what the service adds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.api_client import Client
+from bench.broker_clients import gateway
+from bench.ingest_check import PASSWORD, figure
+from bench.ingest_meter import wait_for
+from bench.ingest_ours import service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.ingest_ours import Service
+
+BARS: Final = {"added by the service, p99 ms": 5.0, "10,000 in flight, MiB": 100.0}
+
+GATEWAYS, DEVICES = 50, 4
+RATE: Final = 500
+SECONDS, QUICK_SECONDS = 30, 8
+IN_FLIGHT: Final = 10_000
+_ROUNDS: Final = 3
+_AT_ONCE: Final = IN_FLIGHT // GATEWAYS + 10
+_PATIENCE: Final = 120.0
+
+Target = tuple[str, str]
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """Measure both."""
+    with service(GATEWAYS) as ours, _ends("emulated", ours.port):
+        wait_for(lambda: len(_behind(ours)) == GATEWAYS * DEVICES, within=_PATIENCE)
+        itself = [(gateway(n), gateway(n)) for n in range(GATEWAYS)]
+        seconds = QUICK_SECONDS if quick else SECONDS
+        added = {
+            "a gateway itself": _compared(ours, itself, seconds),
+            "a device behind it": _compared(ours, _answering(ours), seconds),
+        }
+    return {
+        f"{RATE} requests a second over {GATEWAYS} gateways": {
+            f"{who}, {way}": row for who, rows in added.items() for way, row in rows.items()
+        },
+        "at once": {f"{IN_FLIGHT:,} in flight": _crowd()},
+        "bars": BARS,
+    }
+
+
+def _compared(ours: Service, targets: Sequence[Target], seconds: int) -> dict[str, dict[str, float]]:
+    """REST and MQTT in turns: both see the same moods of the machine. The middle one of each counts."""
+    rounds = max(2, seconds // _ROUNDS)
+    rest, mqtt = [], []
+    for _ in range(_ROUNDS):
+        rest.append(_load("rest", ours, targets, rounds))
+        mqtt.append(_load("mqtt", ours, targets, rounds))
+    rest_row, mqtt_row = (sorted(each, key=lambda row: row["ms_p99"])[_ROUNDS // 2] for each in (rest, mqtt))
+    return {
+        "over REST": {**rest_row, "added_ms_p99": round(rest_row["ms_p99"] - mqtt_row["ms_p99"], 2)},
+        "over MQTT": mqtt_row,
+    }
+
+
+def _load(way: str, ours: Service, targets: Sequence[Target], seconds: int) -> dict[str, float]:
+    port = ours.port if way == "mqtt" else int(ours.url.rpartition(":")[2])
+    secret = PASSWORD if way == "mqtt" else _token(ours)
+    command = [sys.executable, "-m", "bench.requests_load", way, str(port), secret, str(RATE), str(seconds)]
+    lines = "".join(f"{gateway} {device}\n" for gateway, device in targets)
+    before = ours.process.cpu
+    told = subprocess.run(command, input=lines, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 # our own
+    figures: dict[str, float] = json.loads(told)
+    figures["cpu_us"] = (ours.process.cpu - before) / (figures["count"] + len(targets)) * 1e6
+    return {name: round(each, 2) for name, each in figures.items()}
+
+
+def _crowd() -> dict[str, float]:
+    """Ten thousand that nobody answers."""
+    with service(GATEWAYS, more=("--requests-at-once", str(_AT_ONCE))) as ours, _ends("mute", ours.port):
+        wait_for(lambda: _connected(ours) == GATEWAYS, within=_PATIENCE)
+        paths = [f"/api/v1/devices/bmac-{gateway(n)}/requests" for n in range(GATEWAYS)]
+        body = {"operation": "read", "identifier": "8000", "timeoutMs": 120_000}
+        with Client(ours.url) as client:
+            client.come_with(_token(ours))
+            client.post(paths[0], {**body, "timeoutMs": 100}, status=504)  # what is loaded once is not theirs
+            time.sleep(1.0)
+            before, began = ours.process.memory, time.monotonic()
+            for number in range(IN_FLIGHT):
+                client.post(paths[number % GATEWAYS], body, headers={"Prefer": "respond-async"}, status=202)
+            seconds = time.monotonic() - began
+            taken = ours.process.memory
+        pending = figure(ours.url, "meshfleet_requests_pending")
+        queued = figure(ours.url, "meshfleet_requests_queued")
+    if pending < IN_FLIGHT or queued:
+        raise RuntimeError(f"{pending} requests are in flight, and {queued} of them wait")
+    return {
+        "MiB": round(taken - before, 1),
+        "MiB of the whole service": round(taken, 1),
+        "kiB_each": round((taken - before) * 1024 / IN_FLIGHT, 2),
+        "per_s": round(IN_FLIGHT / seconds),
+    }
+
+
+def _behind(ours: Service) -> list[Target]:
+    """Devices that a gateway has brought, each with that gateway."""
+    with Client(ours.url) as client:
+        client.come_with(_token(ours))
+        items = json.loads(client.get("/api/v1/devices?MaxResults=1000&Include=live"))["items"]
+    gateways = {f"bmac-{gateway(n)}" for n in range(GATEWAYS)}
+    return [
+        (each["live"]["gateway"], each["id"].removeprefix("bmac-"))
+        for each in items
+        if each["id"] not in gateways and each["live"]["gateway"] is not None
+    ]
+
+
+def _answering(ours: Service) -> list[Target]:
+    """Those of them that hold a link of their own: others are reached by short sessions, one at a time."""
+    body = {"operation": "read", "identifier": "8000"}
+    with Client(ours.url) as client:
+        client.come_with(_token(ours))
+        return [
+            target
+            for target in _behind(ours)
+            if client.post(f"/api/v1/devices/bmac-{target[1]}/requests", body).get("origin") == 0
+        ]
+
+
+def _connected(ours: Service) -> int:
+    with Client(ours.url) as client:
+        client.come_with(_token(ours))
+        items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
+    return sum(each["connected"] for each in items)
+
+
+def _token(ours: Service) -> str:
+    with Client(ours.url) as client:
+        token: str = client.post("/api/v1/auth/login", {"username": "admin", "password": PASSWORD})[
+            "authToken"
+        ]
+    return token
+
+
+@contextmanager
+def _ends(role: str, port: int) -> Iterator[None]:
+    command = [sys.executable, "-m", "bench.requests_ends", role, str(port), str(GATEWAYS), str(DEVICES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
+        if program.stdout is None or program.stdout.readline() != "ready\n":
+            raise RuntimeError("the gateways did not come in")
+        try:
+            yield
+        finally:
+            program.kill()
