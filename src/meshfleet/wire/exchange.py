@@ -17,7 +17,7 @@ from meshfleet.wire.ids import RequestId
 if TYPE_CHECKING:
     from meshfleet.wire.topics import ResponseTopic
 
-_OPEN: Final = 10_000
+_OPEN: Final = 20_000
 """Requests that may wait for their answers."""
 
 _REMEMBERED: Final = 10_000

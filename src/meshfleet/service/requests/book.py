@@ -25,8 +25,11 @@ _log = logging.getLogger(__name__)
 _REST: Final = 0.1
 """Seconds between two rounds when nobody waits for one."""
 
-_BETWEEN: Final = 60_000
-"""Milliseconds between two looks for what is too old."""
+_BETWEEN: Final = 1_000
+"""Milliseconds between two looks for what is too old: each of them forgets a thousand."""
+
+_IDLE: Final = 60.0
+"""Seconds between two such looks when nothing happens."""
 
 
 class Book:
@@ -40,10 +43,14 @@ class Book:
         self._unwritten: dict[str, Entry] = {}
         self._round: asyncio.Future[None] | None = None
         """What is there by now will be written with this one."""
+        self._writing: asyncio.Future[None] | None = None
+        """The end of the round that is being written, if any."""
         self._is_due = asyncio.Event()
         self._has_news = asyncio.Event()
         self._forgot_at: int | None = None
         self._is_failing = False
+        self._is_ending = False
+        self._is_over = False
 
     def note(self, entry: Entry) -> None:
         """Write this soon."""
@@ -62,8 +69,12 @@ class Book:
 
     async def settle(self) -> None:
         """Wait until all is written that is to be written by now."""
+        if not self._unwritten and self._writing is not None:
+            await asyncio.shield(self._writing)  # if that fails it is to be written again
         if not self._unwritten:
             return
+        if self._is_over:
+            raise DatabaseUnavailable("nothing is written any more: the service is about to end")
         if self._round is None:
             self._round = asyncio.get_running_loop().create_future()
         self._is_due.set()
@@ -74,16 +85,30 @@ class Book:
         await self._database.write(store.close_old, self._now())
 
     async def run(self) -> None:
-        """Write rounds until cancelled, and then a last one."""
-        try:
-            while True:
-                await self._has_news.wait()
-                await self._rest()
-                await self._write()
-        finally:
+        """Write rounds until `end`, and then a last one."""
+        while not self._is_ending:
+            await self._wait_for_news()
             await self._write()
+            await self._forget()
+        await self._write()
+        self._is_over = True
+
+    def end(self) -> None:
+        """Write what is there, and then no more. To cancel a round would leave open what became of it."""
+        self._is_ending = True
+        self._has_news.set()
+        self._is_due.set()
 
     # Inside
+
+    async def _wait_for_news(self) -> None:
+        """Wait until there is something to do."""
+        try:
+            async with asyncio.timeout(_IDLE):
+                await self._has_news.wait()
+        except TimeoutError:
+            return
+        await self._rest()
 
     async def _rest(self) -> None:
         """Let more come together, unless somebody waits."""
@@ -94,13 +119,20 @@ class Book:
             pass
 
     async def _write(self) -> None:
+        self._writing = asyncio.get_running_loop().create_future()
+        try:
+            await self._write_round()
+        finally:
+            self._writing.set_result(None)
+            self._writing = None
+
+    async def _write_round(self) -> None:
         entries, self._unwritten = self._unwritten, {}
         waiting, self._round = self._round, None
         self._is_due.clear()
         self._has_news.clear()
         try:
             await self._database.write(store.write, list(entries.values()))
-            await self._forget()
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
             self._unwritten = entries | self._unwritten
@@ -120,7 +152,10 @@ class Book:
         if self._retention is None or (self._forgot_at is not None and 0 <= now - self._forgot_at < _BETWEEN):
             return
         self._forgot_at = now
-        await self._database.write(store.forget, now - self._retention)
+        try:
+            await self._database.write(store.forget, now - self._retention)
+        except (DatabaseUnavailable, DBAPIError) as exc:
+            self._complain(exc)
 
     def _complain(self, exc: Exception) -> None:
         if not self._is_failing:

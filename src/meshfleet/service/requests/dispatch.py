@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from meshfleet.errors import BrokerUnavailable, FleetError, GatewayLost, Interrupted, Unanswered
 from meshfleet.service.requests import store
@@ -55,12 +55,15 @@ class Dispatch:
         """Carry requests until cancelled; those that run then are given up, and written down so."""
         writing = asyncio.create_task(self._book.run(), name="requests.book")
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                self._tasks.create_task(self._asking.watch(), name="requests.watch")
-                await asyncio.shield(writing)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._asking.watch(), name="requests.watch")
+                self._tasks = tasks
+                try:
+                    await asyncio.shield(writing)
+                finally:
+                    self._tasks = None  # else one more could begin while all others are given up
         finally:
-            self._tasks = None
-            writing.cancel()
+            self._book.end()
             await asyncio.wait({writing})
 
     async def take(
@@ -100,10 +103,16 @@ class Dispatch:
         if must_last:
             await self._book.write(entry)
         if self._tasks is None:
-            raise BrokerUnavailable("the service is about to end")
+            self._refuse(entry, BrokerUnavailable("the service is about to end"))
         over: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
         self._tasks.create_task(self._carry(entry, order, way, over), name=f"request {entry.record.id}")
         return Taken(entry.record.id, over)
+
+    def _refuse(self, entry: Entry, error: Unanswered) -> NoReturn:
+        """Write down that it was not sent."""
+        entry.fail(error, self._now())
+        self._book.note(entry)
+        raise error
 
     async def _carry(self, entry: Entry, order: Order, way: Way, over: asyncio.Future[RequestRecord]) -> None:
         """Send it, wait, and write down what became of it."""

@@ -10,6 +10,7 @@ from meshfleet.errors import (
     Fault,
     InvalidRequest,
     MalformedIdentifier,
+    MalformedPayload,
     PayloadTooLarge,
     UnencodableValue,
     shown,
@@ -19,7 +20,7 @@ from meshfleet.wire import requests
 from meshfleet.wire.codes import Operation
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import is_identifier, parse_identifier, parse_identifier_name
-from meshfleet.wire.payload import MAX_PAYLOAD
+from meshfleet.wire.payload import MAX_PAYLOAD, read_object
 from meshfleet.wire.rest import SentRequest
 from meshfleet.wire.times import write_time
 
@@ -137,10 +138,14 @@ def _check_encodable(name: str, request: requests.WriteDecoded) -> None:
 
 
 def _check_writable(request: Request) -> None:
-    """Refuse what no payload can hold."""
-    length = len(requests.encode(request))
-    if length > _LONGEST:
-        raise PayloadTooLarge("value", f"makes a request of {length} bytes; {_LONGEST} are possible")
+    """Refuse what no payload can hold, and no gateway would read."""
+    written = requests.encode(request)
+    if len(written) > _LONGEST:
+        raise PayloadTooLarge("value", f"makes a request of {len(written)} bytes; {_LONGEST} are possible")
+    try:
+        read_object(written)
+    except MalformedPayload as exc:
+        raise MalformedPayload("value", exc.reason) from exc
 
 
 def _shown(asked: NewRequest, identifier: AnyIdentifier | None, request: Request) -> SentRequest:

@@ -10,9 +10,9 @@ from litestar.params import FromPath, HeaderParameter, JSONBody
 from msgspec import Struct
 
 from meshfleet.db import Database
-from meshfleet.service.accounts.model import Actor
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.paths import device_in_path
+from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
@@ -52,7 +52,7 @@ class RequestListing(Struct, frozen=True, kw_only=True):
 async def send_request(
     device_id: FromPath[str],
     data: JSONBody[NewRequest],
-    actor: Given[Actor],
+    request: Asked,
     window: Given[Window],
     prefer: Annotated[
         str | None,
@@ -70,7 +70,7 @@ async def send_request(
     Without `gateway` the one is taken that hears the device best; `choice` tells why. An ack is not answered:
     202 tells that it was sent.
     """
-    device, order = device_in_path(device_id), read_order(data)
+    device, order, actor = device_in_path(device_id), read_order(data), request.user
     is_waited_for = not _responds_async(prefer)
     taken = await window.dispatch.take(
         device,

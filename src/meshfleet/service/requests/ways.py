@@ -6,6 +6,7 @@ both ways. What was heard of late is in the minutes of its links.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
@@ -37,10 +38,15 @@ _LATE: Final = 15 * 60_000
 _AHEAD: Final = 10 * 60_000
 """Milliseconds that the clock of a gateway may be ahead."""
 
+_MOMENT: Final = 5_000
+"""Milliseconds for which the ways to a device are remembered; who is connected is looked at every time."""
+
+_REMEMBERED: Final = 10_000
+
 _LINKS: Final = frozenset({int(SampleKind.LINK)})
 
 _KNOWN: Final = (
-    "SELECT device.id, device.gateway, device_state.gateway_at, gateway.device IS NOT NULL FROM device"
+    "SELECT device.gateway, device_state.gateway_at, gateway.device IS NOT NULL FROM device"
     " LEFT JOIN device_state ON device_state.device = device.id"
     " LEFT JOIN gateway ON gateway.device = device.id WHERE device.id IN numbers"
 )
@@ -56,10 +62,10 @@ class Candidate(NamedTuple):
     at: int | None = None
     """When the device was last heard through it, in milliseconds."""
 
-    @property
-    def rank(self) -> tuple[bool, float, int]:
-        """Of two, the one that ranks higher is taken."""
-        return self.connected, -1000.0 if self.rssi is None else self.rssi, self.at or 0
+
+def _rank(each: Candidate) -> tuple[bool, float, int]:
+    """Of two, the one that ranks higher is taken."""
+    return each.connected, -inf if each.rssi is None else each.rssi, each.at or 0
 
 
 class Way(NamedTuple):
@@ -70,11 +76,12 @@ class Way(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What the registry knows of a device."""
+    """What is known of the ways to a device."""
 
-    gateway: int | None
-    at: int | None
+    at: int
+    """When that was so."""
     is_gateway: bool
+    candidates: list[Candidate]
 
 
 class Ways:
@@ -85,33 +92,53 @@ class Ways:
         self._samples = samples
         self._carrier = carrier
         self._now = now
+        self._remembered: dict[Mac, _Known] = {}
 
     async def find(self, device: Mac, asked: Mac | None) -> Way:
         """The way to a device, or `NotFound`, `NoGateway`, `GatewayOffline`."""
-        numbers = [mac_number(device)] if asked is None else [mac_number(device), mac_number(asked)]
-        rows = await self._database.read(_known, numbers)
-        known = rows.get(numbers[0])
-        if known is None:
-            raise unknown(device)
+        known = await self._look_up(device)
         if asked is not None:
-            if mac_number(asked) not in rows or not rows[mac_number(asked)].is_gateway:
+            if not await self._is_gateway(asked):
                 raise NotFound(f"there is no gateway {asked}")
             return _way(await self._with_presence([Candidate(mac_number(asked), connected=False)]), "asked")
-        if known.is_gateway:
-            return _way(await self._with_presence([Candidate(numbers[0], connected=False)]), "itself")
-        return await self._best(device, known)
-
-    async def _best(self, device: Mac, known: _Known) -> Way:
-        candidates = await self._heard_of_late(device)
-        if known.gateway is not None and all(each.gateway != known.gateway for each in candidates):
-            candidates.append(Candidate(known.gateway, connected=False, at=known.at))
-        if not candidates:
+        if not known.candidates:
             raise NoGateway(f"no gateway has heard device {device} yet")
-        present = sorted(await self._with_presence(candidates), key=lambda each: each.rank, reverse=True)
+        present = sorted(await self._with_presence(known.candidates), key=_rank, reverse=True)
+        if known.is_gateway:
+            return _way(present, "itself")
         return _way(present, "last-heard" if present[0].rssi is None else "strongest")
 
-    async def _heard_of_late(self, device: Mac) -> list[Candidate]:
+    async def _is_gateway(self, mac: Mac) -> bool:
+        try:
+            return (await self._look_up(mac)).is_gateway
+        except NotFound:
+            return False
+
+    async def _look_up(self, device: Mac) -> _Known:
+        """What is known of a device. It is remembered for a moment: who asks once asks again."""
         now = self._now()
+        known = self._remembered.get(device)
+        if known is None or not 0 <= now - known.at < _MOMENT:
+            known = await self._read(device, now)
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[device] = known
+        return known
+
+    async def _read(self, device: Mac, now: int) -> _Known:
+        number = mac_number(device)
+        row = await self._database.read(_row, number)
+        if row is None:
+            raise unknown(device)
+        last, last_at, is_gateway = row
+        if is_gateway:
+            return _Known(now, is_gateway=True, candidates=[Candidate(number, connected=False)])
+        candidates = await self._heard_of_late(device, now)
+        if last is not None and all(each.gateway != last for each in candidates):
+            candidates.append(Candidate(last, connected=False, at=last_at))
+        return _Known(now, is_gateway=False, candidates=candidates)
+
+    async def _heard_of_late(self, device: Mac, now: int) -> list[Candidate]:
         wanted = Wanted(
             device=mac_number(device),
             kinds=_LINKS,
@@ -162,9 +189,10 @@ def _is_unreachable(link: Sample) -> bool:
     return link.more is not None and link.more.ext is not None and _read_minute(link.more.ext).unreachable
 
 
-def _known(connection: Connection, numbers: Sequence[int]) -> dict[int, _Known]:
-    rows = bulk.pick(connection, _KNOWN, numbers)
-    return {row[0]: _Known(row[1], row[2], bool(row[3])) for row in rows}
+def _row(connection: Connection, number: int) -> tuple[int | None, int | None, bool] | None:
+    """The gateway of a device, when that was, and whether it is one itself."""
+    rows = bulk.pick(connection, _KNOWN, [number])
+    return (rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
 
 def _connected(connection: Connection, numbers: Sequence[int]) -> set[int]:
