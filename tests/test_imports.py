@@ -23,7 +23,9 @@ ROOMS = {
     "broker": {"errors", "wire", "link", "db", "settings"},
     "service": {"errors", "wire", "link", "db", "settings", "broker"},
     "gateway": {"errors", "wire", "link"},
-    "cli": {"errors", "wire", "link", "gateway", "db", "service", "settings", "broker"},
+    "client": {"errors", "wire", "link"},
+    "testing": {"errors", "wire", "link", "gateway", "client", "db", "service", "settings", "broker"},
+    "cli": {"errors", "wire", "link", "client", "gateway", "db", "service", "settings", "broker"},
     "__main__": {"cli"},
 }
 """The rooms of the package, and the rooms that each may use."""
@@ -67,6 +69,8 @@ OUTSIDE = {
         *("httptools", "litestar", "uvicorn", "websockets"),
     },
     "gateway": {"httpx", "msgspec"},
+    "client": {"httpx", "msgspec"},
+    "testing": {"httpx", "msgspec", "sqlalchemy"},
     "cli": {"click", "httpx", "rich", "msgspec", "sqlalchemy"},
 }
 """The libraries that each of the other rooms may use."""

@@ -6,19 +6,35 @@ from importlib import import_module
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
+from meshfleet.cli.terminal import printable
 from meshfleet.errors import FleetError
 
 _COMMANDS: Final = {
+    "ack": "Tell a device that a sample arrived.",
+    "apiversion": "Ask a gateway which version of the interface it speaks.",
     "asyncapi": "Print the AsyncAPI document of the messaging interface.",
     "broker-config": "Configure another broker for the service.",
+    "completion": "Print a script for the tab key in a shell.",
+    "devices": "List devices, and name and label them.",
     "explain": "Explain messages of gateways and clients.",
     "gateway": "Run an emulated gateway.",
+    "gateways": "List gateways, and take them into the fleet.",
     "identifiers": "List the identifiers, or tell all about some.",
+    "keys": "Let programs in, by API keys.",
+    "labels": "List labels, add and remove them.",
+    "login": "Log in at a service, for all commands that follow.",
+    "logout": "End the login.",
     "openapi": "Print the OpenAPI document of the REST interface.",
+    "read": "Read a property of a device.",
+    "requests": "Tell which requests were sent to a device.",
+    "samples": "List the samples of a device.",
     "serve": "Run the service.",
     "simulate": "Run thousands of emulated gateways.",
-    "users": "Help people who cannot sign in.",
+    "users": "Let people in, and help those who cannot sign in.",
+    "watch": "Show reports as they come.",
+    "write": "Write a property of a device.",
 }
 """Each is a module here, and a command of that name in it; for Python the hyphen is an underscore."""
 
@@ -38,6 +54,13 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"meshfleet.cli.{module}"), module)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Offer them without loading any."""
+        offered = [
+            CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)
+        ]
+        return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List them without loading any."""
         with formatter.section("Commands"):
@@ -48,7 +71,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FleetError as exc:
-            raise click.ClickException(str(exc)) from exc
+            raise click.ClickException("\n".join(map(printable, str(exc).splitlines()))) from exc
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _Text(click.ParamType[Any]):
+class Text(click.ParamType[Any]):
     """A text with a meaning, read by one of our parsers."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
@@ -45,7 +45,7 @@ class Number(click.FloatRange):
         return number
 
 
-def _mac(text: str) -> Mac:
+def read_mac(text: str) -> Mac:
     """Labels print MACs in other ways than topics do."""
     mac = parse_mac(text.replace(":", "").replace("-", "").lower())
     if mac == EVERY_GATEWAY:
@@ -58,10 +58,10 @@ def _prefix(text: str) -> str:
     return text
 
 
-MAC = _Text("mac", _mac)
-VERSION = _Text("version", Version.parse)
-ADDRESS = _Text("url", Address.parse)
-PREFIX = _Text("prefix", _prefix)
+MAC = Text("mac", read_mac)
+VERSION = Text("version", Version.parse)
+ADDRESS = Text("url", Address.parse)
+PREFIX = Text("prefix", _prefix)
 
 
 broker_option = click.option(

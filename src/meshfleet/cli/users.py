@@ -1,62 +1,93 @@
-"""`meshfleet users`: help for people, straight from the database."""
+"""`meshfleet users`: people, and what they may do."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import Final
 
 import click
-import msgspec
 
-from meshfleet.cli.opening import check, opened
-from meshfleet.cli.settings import settings_of, settings_options
-from meshfleet.service.accounts import people
-from meshfleet.service.accounts.model import COMMAND_LINE
-from meshfleet.service.accounts.passwords import hash_password
-from meshfleet.service.clock import now
-from meshfleet.wire.rest import parse_password, parse_username
+from meshfleet.cli.arguments import ROLE, USERNAME
+from meshfleet.cli.printing import Column, answer, json_option, print_all
+from meshfleet.cli.reaching import talk
+from meshfleet.wire.rest import Role, parse_password
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from meshfleet.settings import Settings
+_RESET: Final = "reset-password"
+"""It works on the database, and is loaded when it is used: the others need no service on this machine."""
 
 _BYTES: Final = 15
 """Of chance in a new password."""
 
+_COLUMNS: Final = (
+    Column("name", lambda each: each.username, is_whole=True),
+    Column("role", lambda each: each.role),
+    Column("since", lambda each: each.created_at),
+    Column("last login", lambda each: each.last_login_at),
+)
 
-@click.group()
+name_argument = click.argument("name", type=USERNAME)
+
+
+class _Users(click.Group):
+    """The commands here, and the one that is loaded when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All there are."""
+        return sorted([*super().list_commands(ctx), _RESET])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Find one of them."""
+        if name != _RESET:
+            return super().get_command(ctx, name)
+        command: click.Command = import_module("meshfleet.cli.reset_password").reset_password
+        return command
+
+
+@click.group(cls=_Users)
 def users() -> None:
-    """Help people who cannot sign in."""
+    """Let people in, and help those who cannot sign in."""
 
 
-@users.command("reset-password")
-@click.argument("name")
-@settings_options("data", "database")
-@click.option("--ask", is_flag=True, help="Ask for the new password, instead of making one up.")
-@click.option("--json", "as_json", is_flag=True, help="Say it as JSON.")
-def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, **flags: str | None) -> None:
-    """Give the user NAME a new password, and end all their sessions.
+@users.command("list")
+@json_option
+def list_users(*, as_json: bool) -> None:
+    """List all people."""
+    talk(lambda fleet: print_all(fleet.users.list(), _COLUMNS, as_json=as_json))
 
-    The service may run meanwhile, or not.
-    """
-    settings, username = settings_of(config, flags), parse_username(name)
-    check(settings)
+
+@users.command()
+@name_argument
+@click.option("--role", type=ROLE, required=True, help="What they may do.")
+@click.option("--ask", is_flag=True, help="Ask for the password, instead of making one up.")
+@json_option
+def add(name: str, role: str, *, ask: bool, as_json: bool) -> None:
+    """Let the person NAME in, with a password that is shown this once."""
     password = _asked() if ask else secrets.token_urlsafe(_BYTES)
-    _reset(settings, username, password)
-    if as_json:
-        click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
-    elif ask:
-        click.echo(f"{username} signs in with the new password from now on.")
-    else:
-        click.echo(f"{username} signs in with the password {password} from now on (shown this once)")
+    added = talk(lambda fleet: fleet.users.add(name, password, Role(role)))
+    shown = "the password that you gave" if ask else f"the password {password} (shown this once)"
+    told = {"username": added.username, "role": added.role, "password": None if ask else password}
+    answer(told, f"{added.username} signs in with {shown}", as_json=as_json)
+
+
+@users.command()
+@name_argument
+@click.argument("role", type=ROLE)
+@json_option
+def role(name: str, role: str, *, as_json: bool) -> None:
+    """Let the person NAME do what ROLE says from now on."""
+    changed = talk(lambda fleet: fleet.users.change(name, role=Role(role)))
+    answer(changed, f"{changed.username} is {changed.role} from now on.", as_json=as_json)
+
+
+@users.command()
+@name_argument
+@json_option
+def remove(name: str, *, as_json: bool) -> None:
+    """Let the person NAME in no more."""
+    talk(lambda fleet: fleet.users.remove(name))
+    answer({"username": name, "removed": True}, f"{name} does not get in any more.", as_json=as_json)
 
 
 def _asked() -> str:
-    return parse_password(click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
-
-
-def _reset(settings: Settings, username: str, password: str) -> None:
-    hashed = hash_password(password)
-    with opened(settings) as database:
-        database.write_now(people.change_password, username, hashed, by=COMMAND_LINE, now=now())
+    return parse_password(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))

@@ -34,6 +34,7 @@
     │   └── Undelivered           closed before the broker acknowledged everything
     ├── ImageUnavailable          nobody gives us the firmware image; another try may help
     ├── ImageBroken               we got it, and it is not what was promised, or no image at all
+    ├── ServiceUnreachable        nobody answers there over REST; another try may help
     ├── ServiceRefused            the service does not do what we ask over REST, or is none
     ├── UnusableCertificate       a file with certificates or a key that cannot be read
     ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
@@ -80,16 +81,16 @@
     └── WrongSettings             names each setting that is wrong
 
 `code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
-REST answer when the error reaches it.
+REST answer when the error reaches it; at the other end `told.error_of` makes the same error of that answer.
 """
 
 from __future__ import annotations
 
+from meshfleet.errors.client import ServiceRefused, ServiceUnreachable
 from meshfleet.errors.gateway import (
     ImageBroken,
     ImageUnavailable,
     MalformedSite,
-    ServiceRefused,
     UnreadableMemory,
 )
 from meshfleet.errors.link import (
@@ -118,7 +119,9 @@ from meshfleet.errors.requests import (
     Unanswered,
 )
 from meshfleet.errors.root import (
+    Fault,
     FleetError,
+    Told,
     path,
     plain,
     shown,
@@ -128,7 +131,6 @@ from meshfleet.errors.service import (
     BodyTooLarge,
     Conflict,
     DatabaseUnavailable,
-    Fault,
     InvalidRequest,
     InvalidToken,
     LastAdmin,
@@ -235,8 +237,10 @@ __all__ = [
     "Refused",
     "SamplesDamaged",
     "ServiceRefused",
+    "ServiceUnreachable",
     "StillClaimed",
     "SubscriptionRefused",
+    "Told",
     "TooManyAttempts",
     "TooManyListeners",
     "TooManyRequests",

@@ -22,12 +22,6 @@ class ImageBroken(FleetError):
     code = "image-broken"
 
 
-class ServiceRefused(FleetError):
-    """The service does not do what we ask of it over REST, is not there, or is something else."""
-
-    code = "service-refused"
-
-
 class MalformedSite(FleetError):
     """A site file with mistakes, all of them: where they are, and what they are."""
 

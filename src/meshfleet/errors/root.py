@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Self
 
 _SHOWN = 60
 """Characters of foreign input that an error repeats: enough to recognise it, too few to flood a log."""
@@ -39,8 +39,28 @@ def path(field: str, name: str) -> str:
     return f"{field}.{plain(name)}"
 
 
+class Fault(NamedTuple):
+    """What is wrong with one part of a request."""
+
+    field: str
+    message: str
+
+
+class Told(NamedTuple):
+    """As much of an error as its problem tells over REST."""
+
+    words: str
+    faults: tuple[Fault, ...] = ()
+    retry_after: int | None = None
+
+
 class FleetError(Exception):
     """Anything Meshfleet can say went wrong."""
 
     code: ClassVar[str] = "error"
     http: ClassVar[int] = 500
+
+    @classmethod
+    def told(cls, told: Told) -> Self:
+        """The same error at the other end of REST; who is made of more than words makes it of that."""
+        return cls(told.words)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Self
 
-from meshfleet.errors.root import FleetError
+from meshfleet.errors.root import Fault, FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from meshfleet.errors.root import Told
 
 
 _SOON = 10
@@ -21,13 +23,6 @@ class Refused(FleetError):
     code, http = "refused", 400
 
 
-class Fault(NamedTuple):
-    """What is wrong with one part of a request."""
-
-    field: str
-    message: str
-
-
 class InvalidRequest(Refused):
     """A request with mistakes, all of them."""
 
@@ -36,6 +31,11 @@ class InvalidRequest(Refused):
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__(faults)
         self.faults = tuple(faults)
+
+    @classmethod
+    def told(cls, told: Told) -> Self:
+        """Field by field; without any, what was said of the whole."""
+        return cls(told.faults or (Fault("request", told.words),))
 
     def __str__(self) -> str:
         return "; ".join(f"{field}: {message}" for field, message in self.faults)
@@ -134,6 +134,11 @@ class TooManyAttempts(Refused):
         super().__init__(retry_after)
         self.retry_after = retry_after
 
+    @classmethod
+    def told(cls, told: Told) -> Self:
+        """With the time to wait, which is not among the words."""
+        return cls(_SOON if told.retry_after is None else told.retry_after)
+
     def __str__(self) -> str:
         return f"too many attempts; try again in {self.retry_after} s"
 
@@ -143,9 +148,15 @@ class TooManyListeners(TooManyAttempts):
 
     code = "too-many-listeners"
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(_SOON)
+    def __init__(self, reason: str, retry_after: int = _SOON) -> None:
+        super().__init__(retry_after)
+        self.args = reason, retry_after
         self._reason = reason
+
+    @classmethod
+    def told(cls, told: Told) -> Self:
+        """With the reason, too."""
+        return cls(told.words, _SOON if told.retry_after is None else told.retry_after)
 
     def __str__(self) -> str:
         return self._reason
@@ -205,6 +216,20 @@ class SamplesDamaged(FleetError):
 
     code = "samples-damaged"
 
-    def __init__(self, place: Path, reason: Exception) -> None:
-        super().__init__(f"samples in {place.name} cannot be read: {reason}")
+    def __init__(self, place: Path | None, reason: object) -> None:
+        super().__init__(place, reason)
         self.place = place
+        """None: it is on another machine."""
+        self.reason = reason
+
+    @classmethod
+    def told(cls, told: Told) -> Self:
+        """Without its place."""
+        return cls(None, told.words)
+
+    def __str__(self) -> str:
+        return (
+            str(self.reason)
+            if self.place is None
+            else f"samples in {self.place.name} cannot be read: {self.reason}"
+        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from meshfleet.errors.root import FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from meshfleet.errors.root import Told
 
 
 class WireError(FleetError):
@@ -19,6 +21,11 @@ class WireError(FleetError):
         super().__init__(field, reason)
         self.field = field
         self.reason = reason
+
+    @classmethod
+    def told(cls, told: Told) -> Self:
+        """With the field and the reason apart."""
+        return cls(*(told.faults[0] if told.faults else ("request", told.words)))
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
@@ -161,13 +168,16 @@ class GatewayTooOld(FleetError):
 
     code, http = "gateway-too-old", 409
 
-    def __init__(self, feature: str, since: object, version: object) -> None:
+    def __init__(self, feature: str, since: object = None, version: object = None) -> None:
         super().__init__(feature, since, version)
         self.feature = feature
+        """Told by a service it is the whole sentence, and versions are None."""
         self.since = since
         self.version = version
 
     def __str__(self) -> str:
+        if self.since is None:
+            return self.feature
         return f"{self.feature} needs API version {self.since}; the gateway has {self.version}"
 
 

@@ -1,4 +1,4 @@
-"""A broker that runs, for tests of those who ask."""
+"""A broker that runs, for tests of those who ask; and whole services, for those of people who do."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.broker.stage import Stage
+from tests.service.http.conftest import postgresql_of_module, sqlite_of_module
+from tests.service.requests.office import Office
+from tests.service.requests.office import office as running_office
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from meshfleet.db import Database
+    from meshfleet.wire.ids import Mac
+    from tests.service.requests.third_party import Gateway
+
+__all__ = ["postgresql_of_module", "sqlite_of_module"]
 
 
 @pytest.fixture
@@ -25,3 +32,26 @@ async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
     async with Stage(sqlite_database) as running:
         yield running
     sqlite_database.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def office(request: pytest.FixtureRequest) -> Iterator[Office]:
+    """A service that carries requests, shared by the tests of a module."""
+    database: Database = request.getfixturevalue(f"{request.param}_of_module")
+    with running_office(database) as running:
+        yield running
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def third(office: Office) -> Iterator[Gateway]:
+    """A gateway of the newest version, shared too; a test gives it a manner of its own."""
+    with office.gateway() as made:
+        office.wait_for_version(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def device(office: Office, third: Gateway) -> Mac:
+    """A device that was heard behind it."""
+    return office.device_behind(third)

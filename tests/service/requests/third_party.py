@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Manner = Callable[["Asked"], "list[Said]"]
     """What a gateway says to a request."""
+    ByItself = Callable[["Asked"], "list[Said] | None"]
+    """What it says to a request that the service sends by itself; None: it is another one."""
 
 
 class Asked(NamedTuple):
@@ -58,15 +60,24 @@ def nothing(_: Asked) -> list[Said]:
 class Gateway:
     """Connected as a gateway, with a manner of its own."""
 
-    def __init__(self, port: int, mac: str, manner: Manner) -> None:
+    def __init__(
+        self,
+        port: int,
+        mac: str,
+        manner: Manner,
+        *,
+        password: str = PASSWORD.decode(),
+        by_itself: ByItself = lambda _: None,
+    ) -> None:
         self._port = port
         self.manner = manner
+        self._by_itself = by_itself
         self.mac = mac
         self.asked: list[Asked] = []
-        """All requests that came."""
+        """All requests that came, but for those that the service sends by itself."""
         self._answers: Queue[int] = Queue()
-        self._client = Client(CallbackAPIVersion.VERSION2, mac)
-        self._client.username_pw_set(mac, PASSWORD.decode())
+        self._client = Client(CallbackAPIVersion.VERSION2, mac, reconnect_on_failure=False)
+        self._client.username_pw_set(mac, password)
         self._client.on_message = self._take
         self._client.on_connect = lambda _, __, ___, code, ____: self._answers.put(code.value)
         self._client.on_subscribe = lambda _, __, ___, codes, ____: self._answers.put(codes[0].value)
@@ -89,10 +100,19 @@ class Gateway:
         for each in said:
             self._client.publish(each.topic, each.payload, qos=1)
 
+    def report(self, topic: str, **fields: Any) -> None:
+        """Publish, and wait until the broker has it for good."""
+        sent = self._client.publish(topic, json.dumps(fields).encode(), qos=1)
+        sent.wait_for_publish(PATIENCE)
+        assert sent.is_published()
+
     def _take(self, _: object, __: object, message: MQTTMessage) -> None:
         asked = Asked(message.topic, json.loads(message.payload), message.qos, message.retain)
-        self.asked.append(asked)
-        self.say(*self.manner(asked))
+        said = self._by_itself(asked)
+        if said is None:
+            self.asked.append(asked)
+            said = self.manner(asked)
+        self.say(*said)
 
 
 @asynccontextmanager

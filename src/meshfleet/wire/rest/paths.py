@@ -43,7 +43,7 @@ def friendly_name_path(device: DeviceId) -> str:
 
 def device_label_path(device: DeviceId, label: str) -> str:
     """Where a label is put on a device and taken off; any label fits into a path."""
-    return f"{DEVICES}/{device}/labels/{_segment(label)}"
+    return f"{DEVICES}/{device}/labels/{quote(label, safe='')}"
 
 
 def connectivity_path(device: DeviceId) -> str:
@@ -73,7 +73,7 @@ def device_requests_path(device: DeviceId) -> str:
 
 def label_path(label: str) -> str:
     """Where a label is removed; any label fits into a path."""
-    return f"{LABELS}/{_segment(label)}"
+    return f"{LABELS}/{quote(label, safe='')}"
 
 
 def gateway_path(gateway: Mac) -> str:
@@ -102,7 +102,7 @@ def request_path(request: str) -> str:
 
 
 def _segment(text: str) -> str:
-    """Any text as a part of a path, but those that would lead to another place."""
+    """Any text as a part of a path, but those that would lead to another place; no label is one of these."""
     if text in {"", ".", ".."}:
         raise MalformedText("path", f"{text!r} means something else in a path")
     return quote(text, safe="")

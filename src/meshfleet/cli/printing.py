@@ -1,0 +1,140 @@
+"""What commands answer: tables and sentences for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Column as RichColumn
+from rich.table import Table
+from rich.text import Text
+
+from meshfleet.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+_GAP: Final = "  "
+
+
+class Column(NamedTuple):
+    """A column of a table, and what it tells of a thing."""
+
+    title: str
+    cell: Callable[[Any], object]
+    is_whole: bool = False
+    """Never broken into lines: somebody may want to copy it."""
+
+
+def json_option(command: Any) -> Any:
+    """Give a command the option `--json`; it gets it as `as_json`."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Answer in JSON; lists with one object per line."
+    )(command)
+
+
+def print_json(thing: object) -> None:
+    """Print something on one line, for programs."""
+    click.echo(msgspec.json.encode(thing))
+
+
+def answer(thing: object, sentence: str, *, as_json: bool) -> None:
+    """Tell programs of the thing, and people what became of it."""
+    if as_json:
+        print_json(thing)
+    else:
+        click.echo(printable(sentence))
+
+
+async def print_all(
+    things: AsyncIterator[Any], columns: Sequence[Column], *, as_json: bool, limit: int | None = None
+) -> None:
+    """Print a list: as a table, or each as soon as it comes for programs."""
+    rows = []
+    async for thing in first(things, limit):
+        if as_json:
+            print_json(thing)
+        else:
+            rows.append(thing)
+    if not as_json:
+        print_table(columns, rows)
+
+
+async def first(things: AsyncIterator[Any], limit: int | None) -> AsyncIterator[Any]:
+    """No more than so many."""
+    left = limit
+    async for thing in things:
+        yield thing
+        if left is not None:
+            left -= 1
+            if not left:
+                return
+
+
+def print_table(columns: Sequence[Column], things: Iterable[object]) -> None:
+    """Print a row for each thing."""
+    head = [each.title for each in columns]
+    rows = [[cell_text(each.cell(thing)) for each in columns] for thing in things]
+    if _printed_whole([head, *rows]):
+        return
+    folded = [
+        RichColumn(each.title, no_wrap=each.is_whole, overflow="ignore" if each.is_whole else "fold")
+        for each in columns
+    ]
+    table = Table(*folded, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print what is known of one thing, a line for each fact."""
+    rows = [[printable(name), cell_text(value)] for name, value in facts]
+    if _printed_whole(rows):
+        return
+    table = Table.grid(RichColumn(no_wrap=True), RichColumn(overflow="fold"), padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _printed_whole(rows: Sequence[Sequence[str]]) -> bool:
+    """Print rows without breaking any, for a program that reads along, or a terminal that is wide enough."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + len(_GAP) * (len(widths) - 1) > Console().width:
+        return False
+    for row in rows:
+        cells = (text + " " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True))
+        click.echo(_GAP.join(cells).rstrip())
+    return True
+
+
+def facts_of(thing: object) -> Iterable[tuple[str, object]]:
+    """All that a body tells, under the names that it has in JSON; what is inside follows a dot."""
+    return _facts(msgspec.to_builtins(thing), "")
+
+
+def cell_text(value: object) -> str:
+    """A value as people read it; foreign text cannot do anything to the terminal."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple() if all(isinstance(each, str) for each in value):
+            return printable(", ".join(value))
+        case str() | int() | float():
+            return printable(str(value))
+    return printable(msgspec.json.encode(value).decode())
+
+
+def _facts(inside: dict[str, object], prefix: str) -> Iterable[tuple[str, object]]:
+    for name, value in inside.items():
+        if isinstance(value, dict):
+            yield from _facts(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

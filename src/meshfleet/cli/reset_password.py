@@ -1,0 +1,57 @@
+"""`meshfleet users reset-password`: help for who cannot sign in, straight from the database."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.opening import check, opened
+from meshfleet.cli.settings import settings_of, settings_options
+from meshfleet.service.accounts import people
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.accounts.passwords import hash_password
+from meshfleet.service.clock import now
+from meshfleet.wire.rest import parse_password, parse_username
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.settings import Settings
+
+_BYTES: Final = 15
+"""Of chance in a new password."""
+
+
+@click.command("reset-password")
+@click.argument("name")
+@settings_options("data", "database")
+@click.option("--ask", is_flag=True, help="Ask for the new password, instead of making one up.")
+@click.option("--json", "as_json", is_flag=True, help="Say it as JSON.")
+def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, **flags: str | None) -> None:
+    """Give the user NAME a new password, and end all their sessions.
+
+    The service may run meanwhile, or not.
+    """
+    settings, username = settings_of(config, flags), parse_username(name)
+    check(settings)
+    password = _asked() if ask else secrets.token_urlsafe(_BYTES)
+    _reset(settings, username, password)
+    if as_json:
+        click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
+    elif ask:
+        click.echo(f"{username} signs in with the new password from now on.")
+    else:
+        click.echo(f"{username} signs in with the password {password} from now on (shown this once)")
+
+
+def _asked() -> str:
+    return parse_password(click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _reset(settings: Settings, username: str, password: str) -> None:
+    hashed = hash_password(password)
+    with opened(settings) as database:
+        database.write_now(people.change_password, username, hashed, by=COMMAND_LINE, now=now())

@@ -1,0 +1,160 @@
+"""`Fleet` for programs without an event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from meshfleet.client import devices, fleet, gateways, labels, operations, people, requests, samples
+from meshfleet.client.blocking.faces import Deed, Face, Walk
+from meshfleet.client.blocking.running import Runner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.client.session import Session
+
+
+class Devices(Face[devices.Devices]):
+    """The devices of a fleet, gateways included. Each is named by MAC or device id, in either case."""
+
+    list = Walk(devices.Devices.list)
+    summary = Deed(devices.Devices.summary)
+    show = Deed(devices.Devices.show)
+    rename = Deed(devices.Devices.rename)
+    forget = Deed(devices.Devices.forget)
+    label = Deed(devices.Devices.label)
+    unlabel = Deed(devices.Devices.unlabel)
+    connectivity = Walk(devices.Devices.connectivity)
+    holes = Walk(devices.Devices.holes)
+
+
+class Labels(Face[labels.Labels]):
+    """All labels of a fleet. What is on a device is changed at `fleet.devices`."""
+
+    list = Walk(labels.Labels.list)
+    add = Deed(labels.Labels.add)
+    remove = Deed(labels.Labels.remove)
+
+
+class Gateways(Face[gateways.Gateways]):
+    """The claimed gateways of a fleet. Each is named by MAC or device id, in either case."""
+
+    list = Walk(gateways.Gateways.list)
+    show = Deed(gateways.Gateways.show)
+    claim = Deed(gateways.Gateways.claim)
+    rotate = Deed(gateways.Gateways.rotate)
+    release = Deed(gateways.Gateways.release)
+
+
+class Samples(Face[samples.Samples]):
+    """What the devices of a fleet reported. Each is named by MAC or device id, in either case."""
+
+    list = Walk(samples.Samples.list)
+    csv = Walk(samples.Samples.csv)
+    series = Deed(samples.Samples.series)
+    rejects = Walk(samples.Samples.rejects)
+
+
+class Requests(Face[requests.Requests]):
+    """Requests to devices. An identifier in hex takes the raw operation, a name the decoded one (request-34).
+
+    An answer is returned whatever its status: see `meshfleet.client.check`. No answer is an `Unanswered`.
+    """
+
+    read = Deed(requests.Requests.read)
+    write = Deed(requests.Requests.write)
+    apiversion = Deed(requests.Requests.apiversion)
+    ack = Deed(requests.Requests.ack)
+    send = Deed(requests.Requests.send)
+    post = Deed(requests.Requests.post)
+    show = Deed(requests.Requests.show)
+    list = Walk(requests.Requests.list)
+
+
+class Users(Face[people.Users]):
+    """The people who may log in."""
+
+    list = Walk(people.Users.list)
+    add = Deed(people.Users.add)
+    show = Deed(people.Users.show)
+    change = Deed(people.Users.change)
+    remove = Deed(people.Users.remove)
+
+
+class ApiKeys(Face[people.ApiKeys]):
+    """Keys for programs."""
+
+    list = Walk(people.ApiKeys.list)
+    issue = Deed(people.ApiKeys.issue)
+    revoke = Deed(people.ApiKeys.revoke)
+
+
+class Audit(Face[people.Audit]):
+    """The audit log: one row for every change that somebody made."""
+
+    list = Walk(people.Audit.list)
+
+
+class Operations(Face[operations.Operations]):
+    """What those need who run a service. All but the figures is for everybody, and needs no login."""
+
+    health = Deed(operations.Operations.health)
+    ready = Deed(operations.Operations.ready)
+    metrics = Deed(operations.Operations.metrics)
+    openapi = Deed(operations.Operations.openapi)
+    asyncapi = Deed(operations.Operations.asyncapi)
+
+
+class Fleet(Face[fleet.Fleet]):
+    """A service, as `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
+
+    It is the same as `meshfleet.client.Fleet`, but that every method waits. Any number of threads may use it.
+    """
+
+    def __init__(  # noqa: PLR0913 # by name, each may be left out
+        self,
+        url: str | None = None,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        session: Session | None = None,
+        tls_ca: Path | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`tls_ca` names who vouches for the service; `timeout` is in seconds, for one answer."""
+        behind = fleet.Fleet(
+            url, user=user, password=password, token=token, session=session, tls_ca=tls_ca, timeout=timeout
+        )
+        runner = Runner("Fleet")
+        super().__init__(behind, runner)
+        self.devices = Devices(behind.devices, runner)
+        self.labels = Labels(behind.labels, runner)
+        self.gateways = Gateways(behind.gateways, runner)
+        self.samples = Samples(behind.samples, runner)
+        self.requests = Requests(behind.requests, runner)
+        self.users = Users(behind.users, runner)
+        self.api_keys = ApiKeys(behind.api_keys, runner)
+        self.audit = Audit(behind.audit, runner)
+        self.operations = Operations(behind.operations, runner)
+
+    def __enter__(self) -> Self:
+        self._runner.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._runner.run(self._behind.__aexit__())
+        finally:
+            self._runner.stop()
+
+    @property
+    def session(self) -> Session | None:
+        """The login as it is now, to be kept for later; None: we are not logged in."""
+        return self._behind.session
+
+    log_in = Deed(fleet.Fleet.log_in)
+    log_out = Deed(fleet.Fleet.log_out)
+    me = Deed(fleet.Fleet.me)
+    change_password = Deed(fleet.Fleet.change_password)
+    live = Walk(fleet.Fleet.live)

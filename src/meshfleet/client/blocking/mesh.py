@@ -1,0 +1,56 @@
+"""`Mesh` for programs without an event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from meshfleet.client import mesh
+from meshfleet.client.blocking.faces import Deed, Face, Walk
+from meshfleet.client.blocking.running import Runner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Mesh(Face[mesh.Mesh]):
+    """Gateways on a broker, as `with Mesh("mqtt://user:password@host:1883") as mesh`.
+
+    It is the same as `meshfleet.client.Mesh`, but that every method waits. Any number of threads may use it.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
+        """`prefix` stands in front of all topics; `tls_ca` names who vouches for the broker."""
+        super().__init__(mesh.Mesh(url, prefix=prefix, tls_ca=tls_ca), Runner("Mesh"))
+
+    def __enter__(self) -> Self:
+        self._runner.start()
+        try:
+            self._runner.run(self._behind.__aenter__())
+        except BaseException:
+            self._runner.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._runner.run(self._behind.__aexit__())
+        finally:
+            self._runner.stop()
+
+    @property
+    def rejected(self) -> int:
+        """How many reports could not be read."""
+        return self._behind.rejected
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for their answers."""
+        return self._behind.pending
+
+    reports = Walk(mesh.Mesh.reports)
+    end_session = Deed(mesh.Mesh.end_session)
+    apiversion = Deed(mesh.Mesh.apiversion)
+    read = Deed(mesh.Mesh.read)
+    write = Deed(mesh.Mesh.write)
+    ack = Deed(mesh.Mesh.ack)
+    acknowledge = Deed(mesh.Mesh.acknowledge)

@@ -1,0 +1,74 @@
+"""What is asked of a service, and what it answers: values, before and after the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+JSON: Final = "application/json"
+
+Value = str | int | bool | None
+Query = tuple[tuple[str, str], ...]
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One question. It shows nothing of what it carries."""
+
+    method: str
+    path: str
+    query: Query = ()
+    body: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    accept: str = JSON
+    is_repeatable: bool = False
+    """Asked twice it does no more than asked once: it reads, or has a key by which the service knows it."""
+    patience: float = 0.0
+    """Seconds that the service may take longer than usual."""
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    def __repr__(self) -> str:
+        return f"Call({self.method} {self.path})"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("method", self.method), ("path", self.path)]
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What came back, whatever it means. It shows nothing of it: there may be a password inside."""
+
+    status: int
+    body: bytes
+    content_type: str = ""
+    retry_after: int | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is what was asked for."""
+        return 200 <= self.status < 300  # noqa: PLR2004 # as HTTP has it
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status})"
+
+    def __rich_repr__(self) -> list[tuple[str, int]]:
+        return [("status", self.status)]
+
+
+def query(single: Mapping[str, Value], repeated: Mapping[str, Iterable[str]] = {}) -> Query:
+    """Parameters by their names, without those that are None."""
+    return (
+        *((name, _spelt(value)) for name, value in single.items() if value is not None),
+        *((name, value) for name, values in repeated.items() for value in values),
+    )
+
+
+def _spelt(value: str | int) -> str:  # a bool is an int
+    return str(value).lower() if isinstance(value, bool) else str(value)

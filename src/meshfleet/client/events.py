@@ -1,0 +1,108 @@
+"""Live events, from the lines of a stream to what they say (rest-146 to rest-148)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from meshfleet.wire import rest
+from meshfleet.wire.rest import (
+    Device,
+    ForgottenDevice,
+    LiveGateway,
+    LiveHeartbeat,
+    LiveLink,
+    LiveSample,
+    ReleasedGateway,
+    Resync,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EventType = Literal["device", "report", "job", "execution", "gateway", "resync"]
+
+EventData = (
+    Device
+    | ForgottenDevice
+    | LiveSample
+    | LiveHeartbeat
+    | LiveLink
+    | LiveGateway
+    | ReleasedGateway
+    | Resync
+    | dict[str, Any]
+)
+"""What an event tells. A dictionary only where the service is newer than this program."""
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Something that happened a moment ago.
+
+    `resync`: something was missed and cannot be told again, so read the state anew.
+    """
+
+    id: str
+    type: str
+    time: str
+    data: EventData
+
+
+_REPORTS: Final[Mapping[str, type[rest.Body]]] = {
+    "heartbeat": LiveHeartbeat,
+    "rssi": LiveLink,
+    "dfu": LiveLink,
+    "property": LiveSample,
+    "measurement": LiveSample,
+    "measurement-error": LiveSample,
+    "event": LiveSample,
+}
+
+
+class Frames:
+    """Puts the lines of server-sent events together. Comments are left out."""
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+
+    def add(self, line: bytes) -> bytes | None:
+        """The whole event as JSON, if it ends here."""
+        if not line:
+            data, self._data = self._data, []
+            return b"\n".join(data) if data else None
+        name, _, value = line.removesuffix(b"\r").partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        return None
+
+
+class _Told(rest.Body, frozen=True, kw_only=True):
+    """An event whose inside nobody has looked at."""
+
+    id: str
+    type: str
+    time: str
+    data: dict[str, Any]
+
+
+def read_event(text: bytes) -> Event:
+    """Read an event, or raise a `WireError`."""
+    told = rest.decode(_Told, text)
+    kind = _kind(told.type, told.data)
+    data: Any = told.data if kind is None else rest.decode(kind, msgspec.json.encode(told.data))
+    return Event(id=told.id, type=told.type, time=told.time, data=data)
+
+
+def _kind(about: str, data: dict[str, Any]) -> type[rest.Body] | None:
+    match about:
+        case "device":
+            return ForgottenDevice if "forgotten" in data else Device
+        case "gateway":
+            return ReleasedGateway if "released" in data else LiveGateway
+        case "report":
+            return _REPORTS.get(str(data.get("kind")))
+        case "resync":
+            return Resync
+    return None

@@ -1,0 +1,130 @@
+"""What gateways report of devices, one after the other, as typed values."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from meshfleet.client.names import mac_of, several
+from meshfleet.client.reports_line import ReportLine
+from meshfleet.errors import PayloadTooLarge, WireError, shown
+from meshfleet.link import Oversized
+from meshfleet.wire import reports
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.ids import Mac
+from meshfleet.wire.topics import AnyIdentifier, ReportTopic
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from meshfleet.link import Address, Options, Publish
+    from meshfleet.wire.topics import Topics
+
+_log = logging.getLogger(__name__)
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What a gateway said of a device, and when it came."""
+
+    gateway: Mac
+    device: Mac
+    kind: Kind
+    identifier: AnyIdentifier | None
+    """In hex, or by its name in a decoded report; None where the kind has none."""
+    body: reports.Report
+    received: datetime
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """Which reports somebody wants to hear; None and nothing are all."""
+
+    gateway: Mac | None
+    device: Mac | None
+    kinds: frozenset[Kind]
+
+    @classmethod
+    def parse(cls, gateway: str | None, device: str | None, kinds: Kind | str | Iterable[Kind | str]) -> Wish:
+        """Read what a caller says."""
+        return cls(
+            gateway=None if gateway is None else mac_of(gateway),
+            device=None if device is None else mac_of(device, "device"),
+            kinds=frozenset(map(_kind, several(kinds))),
+        )
+
+    def filters(self, topics: Topics) -> list[str]:
+        """The topic filters that bring it, and perhaps a little more."""
+        front = f"{topics.reports(self.gateway).removesuffix('#')}{self.device or '+'}/"
+        words = set(self.kinds)
+        if Kind.MEASUREMENT_ERROR_DECODED in words:
+            words.add(Kind.MEASUREMENT_ERROR)  # where a name may stand too (topic-16)
+        return [f"{front}{word}/#" for word in sorted(words)] or [f"{front}#"]
+
+    def wants(self, topic: ReportTopic) -> bool:
+        """Whether a report is wanted: a session may bring what was wanted in an earlier life."""
+        return (
+            self.gateway in {None, topic.gateway}
+            and self.device in {None, topic.device}
+            and (not self.kinds or topic.kind in self.kinds)
+        )
+
+
+class Reports:
+    """The reports of one iterator, on a connection of its own."""
+
+    def __init__(
+        self, address: Address, client_id: str, topics: Topics, *, clean: bool, options: Options
+    ) -> None:
+        self._topics = topics
+        self._line = ReportLine(address, client_id, clean=clean, options=options)
+        self.rejected = 0
+        """How many could not be read."""
+
+    async def hear(self, wish: Wish) -> AsyncGenerator[Report, None]:
+        """Report after report, until the connection is closed by us.
+
+        One is acknowledged when the next is asked for: what the program was busy with when it ended comes
+        again, if the session is kept.
+        """
+        async with self._line as line:
+            await line.subscribe(*wish.filters(self._topics))
+            async for batch in line:
+                for message in batch.messages:
+                    if (report := self._read(message, wish)) is not None:
+                        yield report
+                batch.acknowledge()
+
+    async def close(self) -> None:
+        """End it; who iterates comes to the end."""
+        await self._line.close()
+
+    def _read(self, message: Publish, wish: Wish) -> Report | None:
+        try:
+            topic = self._topics.parse(message.topic)
+            if not isinstance(topic, ReportTopic) or not wish.wants(topic):
+                return None
+            if isinstance(message, Oversized):
+                raise PayloadTooLarge("payload", f"has {message.size} bytes")
+            body = reports.decode(topic.kind, message.payload)
+        except WireError as exc:
+            self.rejected += 1
+            # Not the whole error, which may repeat a part of the payload.
+            _log.warning("a report on %s cannot be read: %s, %s", shown(message.topic), exc.field, exc.code)
+            return None
+        return Report(
+            gateway=topic.gateway,
+            device=topic.device,
+            kind=topic.kind,
+            identifier=topic.identifier,
+            body=body,
+            received=datetime.now(UTC),
+        )
+
+
+def _kind(text: str) -> Kind:
+    try:
+        return Kind(text)
+    except ValueError:
+        raise WireError("kind", f"{shown(text)} is not a kind of report") from None

@@ -1,0 +1,72 @@
+"""From a problem that a service told over REST back to the error that it raised (rest-10)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors.requests import Unanswered
+from meshfleet.errors.service import (
+    BodyTooLarge,
+    Conflict,
+    NotAllowed,
+    NotFound,
+    NotLoggedIn,
+    Refused,
+    SamplesDamaged,
+    TooManyAttempts,
+    TooSlow,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from meshfleet.errors.wire import GatewayTooOld, WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from meshfleet.errors.root import FleetError, Told
+
+_FAMILIES: Final[tuple[type[FleetError], ...]] = (
+    Refused,
+    Unavailable,
+    Unanswered,
+    WireError,
+    GatewayTooOld,
+    SamplesDamaged,
+)
+"""What a service tells of itself. All other errors are of somebody's own place."""
+
+_BY_STATUS: Final[Mapping[int, type[FleetError]]] = {
+    each.http: each
+    for each in (
+        NotLoggedIn,
+        NotAllowed,
+        NotFound,
+        TooSlow,
+        Conflict,
+        BodyTooLarge,
+        UnsupportedMediaType,
+        TooManyAttempts,
+    )
+}
+_INTERNAL: Final = 500
+
+
+def error_of(code: str, status: int, told: Told) -> FleetError:
+    """The error with this code; of a code that we do not know, as much as its HTTP status says."""
+    return (_by_code().get(code) or _by_status(status)).told(told)
+
+
+def _by_status(status: int) -> type[FleetError]:
+    return _BY_STATUS.get(status, Unavailable if status >= _INTERNAL else Refused)
+
+
+@cache
+def _by_code() -> Mapping[str, type[FleetError]]:
+    return {error.code: error for family in _FAMILIES for error in _tree(family)}
+
+
+def _tree(error: type[FleetError]) -> Iterator[type[FleetError]]:
+    yield error
+    for below in error.__subclasses__():
+        yield from _tree(below)

@@ -1,0 +1,31 @@
+"""Real parts for tests of your own: an emulated gateway, or a whole service, in one line.
+
+place           runs something in a thread of its own, for `with` and for `async with`
+gateway         an emulated gateway on a broker
+broker          the embedded broker alone, without a database
+fleet           a service with emulated gateways; `serving` runs it
+
+    with emulated_gateway(devices=3, speed=60) as gateway:
+        subprocess.run(["my-program", "--broker", gateway.broker], check=True)
+
+    async with emulated_gateway() as gateway, Mesh(gateway.broker) as mesh:
+        assert (await mesh.read(gateway.mac, gateway.devices[0], "8000")).status == 0
+
+    with running_fleet(gateways=2) as place:
+        with Fleet(place.url, user=place.user, password=place.password) as fleet:
+            assert len(list(fleet.gateways.list())) == 2
+
+With pytest a fixture is two lines; one for a whole session saves starting it for every test:
+
+    @pytest.fixture(scope="session")
+    def gateway() -> Iterator[EmulatedGateway]:
+        with emulated_gateway() as running:
+            yield running
+
+Everything listens on free ports of the loopback interface, and is gone when the block ends.
+"""
+
+from meshfleet.testing.fleet import RunningFleet, RunningGateway, running_fleet
+from meshfleet.testing.gateway import EmulatedGateway, emulated_gateway
+
+__all__ = ["EmulatedGateway", "RunningFleet", "RunningGateway", "emulated_gateway", "running_fleet"]

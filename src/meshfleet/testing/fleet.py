@@ -1,0 +1,77 @@
+"""A whole service with emulated gateways, in a folder that is gone at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from meshfleet.gateway import Clock, Mode, Settings, generate
+from meshfleet.testing.gateway import MAC
+from meshfleet.testing.place import Place
+from meshfleet.wire.ids import Mac, Version, mac_number, number_mac
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+
+class RunningGateway(Struct, frozen=True, kw_only=True):
+    """A gateway that is claimed and connected."""
+
+    mac: Mac
+    devices: tuple[Mac, ...]
+
+
+class RunningFleet(Struct, frozen=True, kw_only=True):
+    """A service that runs."""
+
+    url: str
+    user: str
+    """An admin."""
+    password: str
+    broker: str
+    """The URL of its broker, with user and password."""
+    prefix: str
+    gateways: tuple[RunningGateway, ...]
+
+    def __repr__(self) -> str:
+        return f"RunningFleet({self.url!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("url", self.url), ("gateways", self.gateways)]
+
+
+def running_fleet(  # noqa: PLR0913 # by name, each may be left out
+    *,
+    gateways: int = 1,
+    devices: int = 3,
+    mode: str = "raw",
+    api_version: str = "2.4.0",
+    speed: float = 1.0,
+    seed: int = 1,
+    prefix: str = "",
+) -> Place[RunningFleet]:
+    """A service and so many gateways with so many devices each, while a `with` or `async with` lasts.
+
+    It is the real service on a SQLite of its own. Devices report once in a minute of their own; `speed` makes
+    it shorter.
+    """
+    settings = Settings(
+        mac=MAC,
+        mode=Mode(mode),
+        api_version=Version.parse(api_version),
+        topic_prefix=prefix,
+        clean_session=True,
+    )
+    macs = [number_mac(mac_number(MAC) + number) for number in range(gateways)]
+    emulated = [(replace(settings, mac=mac), generate(mac, devices=devices, seed=seed)) for mac in macs]
+    world = Clock(0, speed)
+
+    def make() -> AbstractAsyncContextManager[RunningFleet]:
+        # It is heavy, and who wants a gateway alone does not need it.
+        from meshfleet.testing.serving import running_service  # noqa: PLC0415
+
+        return running_service(prefix, world, emulated)
+
+    return Place("running fleet", make)

@@ -1,0 +1,36 @@
+"""A fleet for commands that talk to a service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.testing import running_fleet
+from tests.cli.shell import Shell, logged_in, wait_until_known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from meshfleet.testing import RunningFleet
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
+    """A service whose devices are all known; a minute of theirs takes a second."""
+    with running_fleet(devices=10, speed=60) as running:
+        wait_until_known(logged_in(tmp_path_factory.mktemp("home"), running), running)
+        yield running
+
+
+@pytest.fixture
+def admin(tmp_path: Path, place: RunningFleet) -> Shell:
+    """Somebody who is logged in and may do everything."""
+    return logged_in(tmp_path / "home", place)
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> Shell:
+    """Somebody who is not logged in."""
+    return Shell(tmp_path / "home")

@@ -1,0 +1,146 @@
+"""Somebody at a command line, and a fleet to work with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.cli.outside import PATIENCE, Program, run
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from meshfleet.testing import RunningFleet
+
+NOTHING = {
+    "MESHFLEET_URL": "",
+    "MESHFLEET_TOKEN": "",
+    "MESHFLEET_KEY": "",
+    "MESHFLEET_PUBLIC_KEY": "",
+    "MESHFLEET_PASSWORD": "",
+}
+"""What the machine of who runs these tests may have set."""
+
+
+class Shell:
+    """A command line with a home of its own, where nobody is logged in yet."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.variables = {**NOTHING, "XDG_CONFIG_HOME": str(home)}
+
+    @property
+    def login(self) -> Path:
+        """Where the login is kept."""
+        return self.home / "meshfleet" / "login.json"
+
+    def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Result:
+        return run(*arguments, stdin=stdin, **{**self.variables, **variables})
+
+    def start(self, *arguments: str, before: str = "", **variables: str) -> Program:
+        """Start a command as a program of its own."""
+        return Program(*arguments, before=before, **{**self.variables, **variables})
+
+    def text(self, *arguments: str, **given: str) -> str:
+        """What a command says to people."""
+        result = self(*arguments, **given)
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
+        return result.stdout
+
+    def objects(self, *arguments: str, **given: str) -> list[Any]:
+        """What a command says to programs, line by line."""
+        return [json.loads(line) for line in self.text(*arguments, "--json", **given).splitlines()]
+
+    def object(self, *arguments: str, **given: str) -> Any:
+        """What a command says to programs on one line."""
+        (found,) = self.objects(*arguments, **given)
+        return found
+
+    def failure(self, *arguments: str, code: int = 1, **given: str) -> str:
+        """What a command says when it fails: one clear line, and nothing where programs read."""
+        result = self(*arguments, **given)
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        assert "Traceback" not in result.stderr
+        if code == 1:
+            assert len(result.stderr.splitlines()) == 1, result.stderr
+        return result.stderr
+
+
+def logged_in(home: Path, place: RunningFleet) -> Shell:
+    """Somebody who is logged in as admin."""
+    shell = Shell(home)
+    shell.text("login", "--url", place.url, "--user", place.user, MESHFLEET_PASSWORD=place.password)
+    return shell
+
+
+def wait_until_known(shell: Shell, place: RunningFleet) -> None:
+    """Until all devices are heard, and all gateways have told their version."""
+    wait_until_connected(shell, *(mac for each in place.gateways for mac in (each.mac, *each.devices)))
+    until = time.monotonic() + PATIENCE
+    while not all(each["apiVersion"] for each in shell.objects("gateways", "list")):
+        assert time.monotonic() < until, "a gateway does not tell its version"
+        time.sleep(0.1)
+
+
+def wait_until_connected(shell: Shell, *devices: str) -> None:
+    """Until all of these are heard."""
+    wanted = {f"bmac-{mac}" for mac in devices}
+    until = time.monotonic() + PATIENCE
+    while not wanted <= {each["id"] for each in shell.objects("devices", "list", "--connected")}:
+        assert time.monotonic() < until, "some devices are not heard"
+        time.sleep(0.1)
+
+
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def at_terminal(
+    shell: Shell, *arguments: str, typed: str = "", columns: int = 80, behind: str = ""
+) -> tuple[str, int]:
+    """Run a command at a terminal of its own; what the terminal shows, and the exit code.
+
+    What is typed is typed once the command has asked for something. What stands `behind` is for the shell.
+    """
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(ours, (24, columns))
+    command = [sys.executable, "-c", _TAKE_TERMINAL, "/bin/sh", "-c", f'exec "$0" "$@" {behind}']
+    command.append(str(Path(sys.executable).with_name("meshfleet")))
+    process = subprocess.Popen(
+        [*command, *arguments],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        env={**os.environ, **shell.variables, "TERM": "xterm"},
+    )
+    os.close(its)
+    shown = b""
+    while piece := _read(ours):
+        shown += piece
+        if typed and shown.rstrip().endswith(b":"):
+            os.write(ours, typed.encode())
+            typed = ""
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n"), process.wait(PATIENCE)
+
+
+def _read(terminal: int) -> bytes:
+    """What comes next; nothing at the end, or when it is broken."""
+    if not select.select([terminal], [], [], PATIENCE)[0]:
+        return b""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # that is how Linux says that nobody has it open any more
+        return b""

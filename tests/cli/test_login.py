@@ -1,0 +1,230 @@
+"""Logging in, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.cli.reaching import reach
+from meshfleet.cli.stored_login import StoredLogin, keep_login, read_login, renew_login
+from tests.cli.shell import at_terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.testing import RunningFleet
+    from tests.cli.shell import Shell
+
+pytestmark = pytest.mark.xdist_group("cli-login")
+
+
+def log_in(shell: Shell, place: RunningFleet, *more: str, **given: str) -> str:
+    return shell.text("login", "--url", place.url, "--user", "ADMIN", *more, **given)
+
+
+# --- What is kept ---
+
+
+def test_a_login_is_kept_without_the_password_for_its_owner_alone(nobody: Shell, place: RunningFleet) -> None:
+    with nobody.start(
+        *("login", "--url", f"{place.url}/", "--user", place.user),
+        before="umask 0",
+        MESHFLEET_PASSWORD=place.password,
+    ) as program:
+        code, said, errors = program.end()
+    assert (code, errors) == (0, "")
+    assert said == f"Logged in at {place.url} as admin (admin).\n"
+    kept = json.loads(nobody.login.read_text())
+    assert {*kept} == {"url", "user", "token"}
+    assert (kept["url"], kept["user"]) == (place.url, "admin")
+    assert place.password not in nobody.login.read_text() + said
+    assert nobody.login.stat().st_mode & 0o777 == 0o600
+    assert nobody.login.parent.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(nobody.login.parent) == ["login.json"]  # noqa: PTH208 # hidden ones too
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "pipe"])
+def test_a_password_may_come_in_several_ways(nobody: Shell, place: RunningFleet, way: str) -> None:
+    match way:
+        case "flag":
+            log_in(nobody, place, "--password", place.password)
+        case "variable":
+            log_in(nobody, place, MESHFLEET_PASSWORD=place.password)
+        case "pipe":
+            log_in(nobody, place, stdin=f"{place.password}\n")
+    assert nobody.objects("labels", "list") == []
+
+
+def test_a_password_is_asked_for_at_a_terminal_and_not_shown(nobody: Shell, place: RunningFleet) -> None:
+    asked = ["login", "--url", place.url, "--user", "admin"]
+    shown, code = at_terminal(nobody, *asked, typed=f"{place.password}\n")
+    assert code == 0
+    assert "Password: " in shown
+    assert place.password not in shown
+    assert nobody.login.exists()
+
+
+@pytest.mark.parametrize("given", [["--url", "URL"], ["--user", "ada"], ["--url", "URL", "--user", "ada"]])
+def test_without_all_that_is_needed_it_is_wrong_usage(nobody: Shell, given: list[str]) -> None:
+    nobody.failure("login", *given, code=2)
+    assert not nobody.login.exists()
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://ada:secret-secret@127.0.0.1:1", "nonsense"])
+def test_an_address_that_is_none_is_told_without_repeating_it(nobody: Shell, url: str) -> None:
+    said = nobody.failure("login", "--url", url, "--user", "ada", "--password", "correct-horse")
+    assert "url: " in said
+    assert "secret-secret" not in said
+
+
+def test_a_wrong_password_is_refused_and_keeps_nothing(nobody: Shell, place: RunningFleet) -> None:
+    said = nobody.failure("login", "--url", place.url, "--user", "nemo", "--password", "wrong-horse-battery")
+    assert "wrong-horse-battery" not in said
+    assert not nobody.login.exists()
+
+
+def test_a_service_that_is_not_there_is_told(nobody: Shell) -> None:
+    said = nobody.failure("login", "--url", "http://127.0.0.1:1", "--user", "ada", "--password", "x" * 10)
+    assert "127.0.0.1:1 cannot be reached" in said
+
+
+def test_programs_are_told_who_is_logged_in(nobody: Shell, place: RunningFleet) -> None:
+    told = nobody.object("login", "--url", place.url, "--user", "admin", MESHFLEET_PASSWORD=place.password)
+    assert told == {"url": place.url, "username": "admin", "role": "admin", "file": str(nobody.login)}
+
+
+def test_a_folder_that_cannot_be_written_is_told(nobody: Shell, place: RunningFleet, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder")
+    given = ["login", "--url", place.url, "--user", "admin", "--password", place.password]
+    assert "the login cannot be kept in" in nobody.failure(*given)
+
+
+# --- Who is not logged in ---
+
+
+def test_without_a_login_one_is_told_what_to_do(nobody: Shell) -> None:
+    assert "not logged in: run meshfleet login --url URL --user NAME" in nobody.failure("devices", "list")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"url": 1}', "\udcff"])
+def test_a_file_that_is_no_login_is_told(nobody: Shell, content: str) -> None:
+    nobody.login.parent.mkdir(parents=True)
+    nobody.login.write_text(content, errors="surrogateescape")
+    assert "is not a login: run meshfleet login" in nobody.failure("devices", "list")
+
+
+def test_a_login_that_does_not_hold_is_told_with_what_to_do(admin: Shell, place: RunningFleet) -> None:
+    kept = json.loads(admin.login.read_text())
+    admin.login.write_text(json.dumps({**kept, "token": kept["token"][:-4] + "AAAA"}))
+    said = admin.failure("devices", "list")
+    assert (
+        f"not logged in at {place.url} any more: run meshfleet login --url {place.url} --user admin" in said
+    )
+    assert kept["token"][:20] not in said
+
+
+# --- The end of it ---
+
+
+def test_a_logout_ends_the_login_at_the_service_and_here(admin: Shell, place: RunningFleet) -> None:
+    token = json.loads(admin.login.read_text())["token"]
+    assert admin.text("logout") == f"Logged out at {place.url}.\n"
+    assert not admin.login.exists()
+    said = admin.failure("devices", "list", MESHFLEET_URL=place.url, MESHFLEET_TOKEN=token)
+    assert f"{place.url} does not take MESHFLEET_TOKEN" in said
+    assert token not in said
+
+
+def test_a_second_logout_has_nothing_to_do(admin: Shell) -> None:
+    assert admin.object("logout")["loggedOut"]
+    assert admin.object("logout") == {"loggedOut": False}
+
+
+def test_a_logout_where_the_service_is_away_still_forgets_the_token(nobody: Shell) -> None:
+    nobody.login.parent.mkdir(parents=True)
+    nobody.login.write_text('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
+    assert "the service was not told" in nobody.failure("logout")
+    assert not nobody.login.exists()
+
+
+# --- Scripts ---
+
+
+def test_a_key_of_the_environment_goes_before_the_login(admin: Shell, place: RunningFleet) -> None:
+    key = admin.object("keys", "add", "viewer for a script", "--role", "viewer")["key"]
+    script = {"MESHFLEET_URL": place.url, "MESHFLEET_TOKEN": key}
+    assert admin.objects("devices", "list", **script)
+    assert "viewer" in admin.failure("users", "list", **script)
+
+
+def test_a_token_without_a_service_is_wrong_usage(admin: Shell) -> None:
+    admin.failure("devices", "list", code=2, MESHFLEET_TOKEN="x")  # noqa: S106 # it is made here
+
+
+def test_a_login_is_not_used_for_another_service(admin: Shell) -> None:
+    said = admin.failure("devices", "list", MESHFLEET_URL="http://127.0.0.1:1")
+    assert "not logged in at http://127.0.0.1:1" in said
+
+
+# --- New tokens ---
+
+ADA = StoredLogin(url="http://127.0.0.1:1", user="ada", token="first")  # noqa: S106 # it is made here
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_new_token_is_kept(home: Path) -> None:
+    keep_login(ADA)
+    renewed = renew_login(ADA, "second")
+    assert read_login() == renewed
+    assert "second" in (home / "meshfleet" / "login.json").read_text()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_new_token_does_not_bring_back_who_logged_out_or_in_again() -> None:
+    renew_login(ADA, "second")
+    assert read_login() is None
+    other = StoredLogin(url="http://127.0.0.1:1", user="bob", token="his")  # noqa: S106 # it is made here
+    keep_login(other)
+    renew_login(ADA, "second")
+    assert read_login() == other
+
+
+def test_a_token_that_the_service_gives_meanwhile_is_kept(
+    admin: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def renew() -> None:
+        async with reach() as fleet:
+            await fleet._credentials.renew()  # noqa: SLF001 # as it does by itself after 25 minutes
+
+    first = json.loads(admin.login.read_text())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(admin.home))
+    asyncio.run(renew())
+    second = json.loads(admin.login.read_text())
+    assert second["token"] != first["token"]
+    assert {**second, "token": first["token"]} == first
+    assert admin.login.stat().st_mode & 0o777 == 0o600
+    assert admin.objects("devices", "list")
+
+
+def test_a_login_shows_its_token_to_nobody() -> None:
+    assert "first" not in repr(ADA)
+
+
+@pytest.mark.usefixtures("home")
+def test_who_reads_while_it_is_written_finds_a_whole_login() -> None:
+    keep_login(ADA)
+    with ThreadPoolExecutor() as pool:
+        writing = [pool.submit(keep_login, ADA) for _ in range(50)]
+        while not all(each.done() for each in writing):
+            assert read_login() == ADA
+        assert [each.result() for each in writing] == [None] * 50

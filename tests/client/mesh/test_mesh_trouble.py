@@ -1,0 +1,286 @@
+"""Gateways that misbehave, other clients beside us, and brokers that do not let us."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.client.asking import Asking
+from meshfleet.client.mesh import Mesh
+from meshfleet.errors import (
+    BrokerUnreachable,
+    ConnectionLost,
+    ConnectionRefused,
+    GatewayTimeout,
+    LinkClosed,
+    MalformedResponse,
+    SubscriptionRefused,
+    TooManyRequests,
+)
+from meshfleet.link import Address, Options
+from meshfleet.wire.codes import Operation, Status
+from meshfleet.wire.exchange import Fate
+from meshfleet.wire.ids import Identifier, Mac
+from meshfleet.wire.requests import Read
+from meshfleet.wire.topics import RequestTopic, Topics
+from tests.broker.stage import Stage
+from tests.client.mesh.ground import DEVICE, GATEWAY, LONG, on
+from tests.client.mesh.passer_by import passer_by
+from tests.link.scripted import until
+from tests.servers import Mosquitto, free_port
+from tests.service.requests.third_party import Said, gateway, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from meshfleet.db import Database
+    from tests.service.requests.third_party import Asked
+
+pytestmark = pytest.mark.anyio
+
+
+def port_of(broker: str) -> int:
+    return Address.parse(broker).port
+
+
+@pytest.fixture
+async def asking(broker: str) -> AsyncIterator[Asking]:
+    """What is below a mesh, where it can be seen what came."""
+    made = Asking(Address.parse(broker), "asking", Topics(), Options())
+    await made.begin()
+    yield made
+    await made.end()
+
+
+async def read(asking: Asking, *, device: Mac = DEVICE, timeout: float = LONG) -> object:  # noqa: ASYNC109
+    topic = RequestTopic(GATEWAY, device, Operation.READ, Identifier("8000"))
+    return await asking.ask(topic, Read(), is_safe=True, timeout=timeout)
+
+
+# --- Gateways ---
+
+
+@pytest.mark.rule("request-4")
+async def test_every_request_has_an_id_of_its_own_and_is_sent_at_qos_1(broker: str) -> None:
+    async with (
+        gateway(port_of(broker), lambda asked: [asked.answer(value="2011")]) as third,
+        Mesh(broker) as mesh,
+        Mesh(broker) as other,
+    ):
+        for each in (mesh, other, mesh):
+            await each.read(GATEWAY, DEVICE, "8000", timeout=LONG)
+    assert len({asked.body["id"] for asked in third.asked}) == 3
+    assert {(asked.end, asked.qos, asked.retain) for asked in third.asked} == {
+        (f"{DEVICE}/read/8000", 1, False)
+    }
+
+
+async def test_nobody_answers_and_that_is_told_in_time(broker: str) -> None:
+    async with gateway(port_of(broker), nothing), Mesh(broker) as mesh:
+        with pytest.raises(GatewayTimeout, match=f"gateway {GATEWAY} did not answer within 0.2 s") as raised:
+            await mesh.read(GATEWAY, DEVICE, "8000", timeout=0.2)
+        assert raised.value.code == "gateway-timeout"
+        assert mesh.pending == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"value": "abc"}, {"value": "00", "status": "fine"}, {"time": "now"}])
+async def test_an_answer_that_nobody_can_read_is_an_error(broker: str, fields: dict[str, str]) -> None:
+    async with gateway(port_of(broker), lambda asked: [asked.answer(**fields)]), Mesh(broker) as mesh:
+        with pytest.raises(MalformedResponse, match=f"gateway {GATEWAY} answered"):
+            await mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)
+        assert mesh.pending == 0
+
+
+async def test_answers_as_other_gateways_write_them_are_understood(broker: str) -> None:
+    quirks = {"status": 0.0, "time": "2020-11-04T11:07:20.5851234+01:00", "value": "2011", "more": [1]}
+    async with gateway(port_of(broker), lambda asked: [asked.answer(**quirks)]), Mesh(broker) as mesh:
+        answer = await mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)
+    assert (answer.status, answer.value, answer.time.hour, answer.time.microsecond) == (0, "2011", 10, 585000)
+
+
+async def test_a_status_that_nobody_knows_passes_through(broker: str) -> None:
+    async with gateway(port_of(broker), lambda asked: [asked.answer(status=77)]), Mesh(broker) as mesh:
+        assert (await mesh.write(GATEWAY, DEVICE, "9802", "00", timeout=LONG)).status == 77
+
+
+async def test_late_and_repeated_answers_are_recognised(broker: str, asking: Asking) -> None:
+    async with gateway(port_of(broker), nothing) as third:
+        with pytest.raises(GatewayTimeout):
+            await read(asking, timeout=0.2)
+        await until(lambda: third.asked)
+        third.say(third.asked[0].answer(value="2011"))
+        await until(lambda: asking.heard[Fate.LATE] == 1)
+        third.manner = lambda asked: [asked.answer(value="2011")] * 2
+        await read(asking)
+        await until(lambda: asking.heard[Fate.REPEATED] == 1)
+    assert asking.heard == {Fate.LATE: 1, Fate.ANSWER: 1, Fate.REPEATED: 1}
+    assert asking.pending == 0
+
+
+async def test_a_cancelled_request_leaves_nothing_behind(broker: str, asking: Asking) -> None:
+    async with gateway(port_of(broker), nothing) as third:
+        reading = asyncio.create_task(read(asking))
+        await until(lambda: third.asked)
+        assert asking.pending == 1
+        reading.cancel()
+        await asyncio.wait((reading,))
+        assert reading.cancelled()
+        assert asking.pending == 0
+        third.say(third.asked[0].answer(value="2011"))
+        await until(lambda: asking.heard[Fate.LATE] == 1)
+
+
+@pytest.mark.rule("request-29")
+async def test_answers_to_others_and_rubbish_disturb_nobody(broker: str, asking: Asking) -> None:
+    def others_first(asked: Asked) -> list[Said]:
+        right = asked.answer(value="2011")
+        return [
+            right._replace(topic=right.topic.replace("/8000", "/8001")),
+            right._replace(topic=right.topic.replace("/read/8000", "/reboot")),
+            asked.answer(id="somebody-else", value="ffff"),
+            Said(right.topic, b"{not json"),
+            Said(right.topic, b"\xff"),
+            Said(right.topic, b""),
+            right,
+        ]
+
+    async with gateway(port_of(broker), others_first):
+        answer = await read(asking)
+    assert getattr(answer, "value", None) == "2011"
+    assert asking.heard == {Fate.FOREIGN: 5, Fate.ANSWER: 1}
+
+
+@pytest.mark.rule("request-29")
+async def test_another_client_on_the_same_topics_is_not_disturbed(broker: str) -> None:
+    async with on(broker) as real, Mesh(broker) as mesh, passer_by(port_of(broker), real.mac) as other:
+        device, count = real.devices[0], 30
+        asked = [other.ask(f"{device}/read/8000", f"other-{number}") for number in range(count)]
+        answers = await asyncio.gather(
+            *(mesh.read(real.mac, device, "8000", timeout=LONG) for _ in range(count))
+        )
+        await until(lambda: set(asked) <= set(other.answered()))
+        assert {answer.status for answer in answers} == {Status.OK}
+        await until(lambda: {str(answer.id) for answer in answers} <= set(other.answered()))
+
+
+async def test_requests_in_flight_are_bounded(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshfleet.wire.exchange._OPEN", 3)
+    async with gateway(port_of(broker), nothing) as third, Mesh(broker) as mesh:
+        waiting = [asyncio.create_task(mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)) for _ in range(3)]
+        await until(lambda: len(third.asked) == 3)
+        with pytest.raises(TooManyRequests):
+            await mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert mesh.pending == 0
+
+
+@pytest.mark.rule("request-32")
+async def test_keys_are_sent_and_never_logged(broker: str, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "5ec2e7" * 5
+    caplog.set_level("DEBUG")
+    async with (
+        gateway(port_of(broker), lambda asked: [asked.answer(status="?")]) as third,
+        Mesh(broker) as mesh,
+    ):
+        with pytest.raises(MalformedResponse) as malformed:
+            await mesh.read(GATEWAY, DEVICE, "8000", key=secret, public_key=secret, timeout=LONG)
+        third.manner = nothing
+        with pytest.raises(GatewayTimeout) as late:
+            await mesh.write(GATEWAY, DEVICE, "9802", "00", key=secret, timeout=0.1)
+        await until(lambda: len(third.asked) == 2)
+    assert [asked.body["key"] for asked in third.asked] == [secret, secret]
+    assert secret not in f"{caplog.text} {malformed.value!r} {late.value!r} {mesh!r}"
+
+
+# --- Brokers ---
+
+
+@pytest.fixture
+async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
+    """The embedded broker with people of all roles."""
+    async with Stage(sqlite_database) as running:
+        yield running
+    sqlite_database.close()
+
+
+def url(stage: Stage, user: str, password: str = "correct") -> str:  # noqa: S107 # that of everybody
+    return f"mqtt://{user}:{password}@127.0.0.1:{stage.port}"
+
+
+async def test_wrong_credentials_are_told_at_the_door(stage: Stage) -> None:
+    with pytest.raises(ConnectionRefused, match="wrong user name or password"):
+        async with Mesh(url(stage, "operator", "wrong")):
+            pass
+
+
+async def test_an_operator_may_ask(stage: Stage) -> None:
+    async with (
+        gateway(stage.port, lambda asked: [asked.answer(value="2011")]),
+        Mesh(url(stage, "operator")) as mesh,
+    ):
+        assert (await mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)).value == "2011"
+
+
+async def test_a_viewer_may_not_ask_and_is_told_so_long_before_the_time_is_up(stage: Stage) -> None:
+    async with gateway(stage.port) as third, Mesh(url(stage, "viewer")) as mesh:
+        for deed in (
+            mesh.write(GATEWAY, DEVICE, "9802", "00", timeout=600),
+            mesh.read(GATEWAY, DEVICE, "8000", timeout=600),
+        ):
+            with pytest.raises(ConnectionLost, match="who may not send requests"):
+                await asyncio.wait_for(deed, LONG)
+        assert third.asked == []
+        assert mesh.pending == 0
+
+
+async def test_a_subscription_that_is_refused_is_told_and_nothing_is_sent(stage: Stage) -> None:
+    """Gateways read their own topics alone."""
+    user = f"{int(GATEWAY, 16) + 1:012x}"
+    async with gateway(stage.port) as third:
+        asking = Asking(Address.parse(url(stage, user)), user, Topics(), Options())
+        await asking.begin()
+        with pytest.raises(SubscriptionRefused, match=f"mt/gateway/{GATEWAY}/response/#"):
+            await read(asking)
+        await asking.end()
+        assert third.asked == []
+
+
+async def test_no_broker_is_told_at_the_door() -> None:
+    with pytest.raises(BrokerUnreachable):
+        async with Mesh(f"mqtt://127.0.0.1:{free_port()}"):
+            pass
+
+
+async def test_a_broker_that_has_gone_is_told_and_that_nothing_was_sent(tmp_path: Path) -> None:
+    with Mosquitto(tmp_path) as mosquitto:
+        async with Mesh(f"mqtt://127.0.0.1:{mosquitto.address.port}") as mesh:
+            await asyncio.to_thread(mosquitto.stop)
+            for deed in (
+                mesh.read(GATEWAY, DEVICE, "8000", timeout=1.0),
+                mesh.write(GATEWAY, DEVICE, "9802", "00", timeout=1.0),
+            ):
+                with pytest.raises(BrokerUnreachable, match=f"nothing was sent to gateway {GATEWAY}"):
+                    await deed
+            assert mesh.pending == 0
+
+
+async def test_a_mesh_that_is_closed_or_was_never_opened_says_so(broker: str) -> None:
+    mesh = Mesh(broker)
+    with pytest.raises(LinkClosed):
+        await mesh.read(GATEWAY, DEVICE, "8000")
+    with pytest.raises(LinkClosed):
+        await anext(mesh.reports())
+    async with gateway(port_of(broker)) as third:
+        async with mesh:
+            waiting = asyncio.create_task(mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG))
+            await until(lambda: third.asked)
+        with pytest.raises(LinkClosed, match="may have been carried out"):
+            await waiting
+    with pytest.raises(LinkClosed):
+        await mesh.read(GATEWAY, DEVICE, "8000")
+    assert mesh.pending == 0

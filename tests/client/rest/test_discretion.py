@@ -1,0 +1,91 @@
+"""What nobody gets to see."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.client import Fleet, blocking
+from meshfleet.client.calls import Answer, Call
+from meshfleet.errors import FleetError
+from tests.client.rest.scripted import DROP, answer, problem, scripted
+
+if TYPE_CHECKING:
+    from tests.service.live.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "hunter22hunter22"  # noqa: S105 # of nobody
+DEVICE = "c0ffee000001"
+
+
+def all_of(error: BaseException) -> str:
+    """All that can be seen of an error, and of all errors behind it, with what they hold."""
+    seen, waiting = "", [error]
+    while waiting:
+        each = waiting.pop()
+        seen += "".join(traceback.format_exception(each)) + repr(each) + repr(vars(each))
+        request = getattr(each, "_request", None)
+        seen += str(
+            dict(getattr(request, "headers", {}))
+        )  # which hide the token by themselves, in their repr
+        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+    return seen
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        DROP,
+        answer(404, b"<html>"),
+        answer(200, {"authToken": 3}),
+        problem(401, "wrong-credentials", f"{SECRET} is wrong"),
+        problem(400, "invalid-request", f"{SECRET} is wrong"),
+        b"nonsense\r\n\r\n",
+    ],
+    ids=["lost", "page", "body", "wrong", "invalid", "nonsense"],
+)
+async def test_no_error_tells_a_password_or_a_token(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with scripted(reply) as server:
+        async with Fleet(server.url, user="me", password=SECRET) as fleet:
+            with pytest.raises(FleetError) as of_login:
+                await fleet.me()
+            assert SECRET not in all_of(of_login.value) + repr(fleet)
+        async with Fleet(server.url, token=SECRET) as fleet:
+            with pytest.raises(FleetError) as of_token:
+                await fleet.me()
+            with pytest.raises(FleetError) as of_stream:
+                await anext(fleet.live())
+            assert SECRET not in all_of(of_token.value) + all_of(of_stream.value) + repr(fleet)
+    assert SECRET not in caplog.text
+
+
+async def test_no_error_tells_the_key_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with scripted(DROP) as server, Fleet(server.url, token="mfk_x") as fleet:  # noqa: S106 # of nobody
+        with pytest.raises(FleetError) as failed:
+            await fleet.requests.write(DEVICE, "8000", "00", key=SECRET, public_key=SECRET)
+        assert SECRET in server.asked[0].body.decode()
+    assert SECRET not in all_of(failed.value) + caplog.text
+
+
+async def test_nothing_is_logged_that_is_secret(service: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    username = service.new_user()
+    async with Fleet(service.url, user=username, password="correct-horse-battery") as fleet:  # noqa: S106
+        await fleet.me()
+        session = fleet.session
+    assert session is not None
+    assert session.token not in caplog.text
+    assert "correct-horse-battery" not in caplog.text
+
+
+def test_nothing_shows_what_it_carries() -> None:
+    waiting = blocking.Fleet("http://127.0.0.1", user="me", password=SECRET)
+    call = Call(method="POST", path="/", body=SECRET.encode(), headers=(("X", SECRET),))
+    shown = [repr(waiting), repr(waiting.users), repr(call), repr(Answer(status=200, body=SECRET.encode()))]
+    assert SECRET not in "".join(shown) + repr(call.__rich_repr__())

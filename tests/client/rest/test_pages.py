@@ -1,0 +1,66 @@
+"""Long lists, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.client import Fleet
+from meshfleet.errors import ServiceRefused
+from meshfleet.service.devices.model import Sighting
+from meshfleet.wire.ids import Mac, device_id
+from tests.client.rest.scripted import answer, scripted
+
+if TYPE_CHECKING:
+    from tests.service.live.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+KEY = "mfk_of-nobody"
+
+
+def page(labels: list[str], token: str | None) -> bytes:
+    return answer(200, {"items": [{"label": each, "deviceCount": 0} for each in labels], "nextToken": token})
+
+
+@pytest.mark.rule("rest-20")
+async def test_a_list_of_many_pages_has_each_once_while_others_come(service: Stage, fleet: Fleet) -> None:
+    macs = [Mac(f"{0xD00000000000 + 2 * number:012x}") for number in range(2500)]
+    service.observe(*(Sighting(device=each, at=service.clock()) for each in macs))
+    late, found = 0, []
+    async for each in fleet.devices.list():
+        found.append(each.id)
+        if len(found) % 700 == 0:  # in the middle of pages, before and behind the place where we are
+            late += 1
+            new = [Mac(f"{0xD00000000000 + 2 * place + 1:012x}") for place in (late, 2499 - late)]
+            at = service.clock()
+            await asyncio.to_thread(service.observe, *(Sighting(device=mac, at=at) for mac in new))
+    assert len(found) == len(set(found))
+    assert {device_id(each) for each in macs} <= set(found)
+    assert found == sorted(found)
+
+
+async def test_a_page_is_fetched_when_it_is_wanted() -> None:
+    async with scripted(page(["a", "b"], "t"), page(["c"], None)) as server:
+        async with Fleet(server.url, token=KEY) as fleet:
+            labels = fleet.labels.list()
+            assert server.asked == []
+            assert [(await anext(labels)).label for _ in range(2)] == ["a", "b"]
+            assert [each.target for each in server.asked] == ["/api/v1/labels?MaxResults=1000"]
+            assert [each.label async for each in labels] == ["c"]
+        assert server.asked[1].target == "/api/v1/labels?MaxResults=1000&NextToken=t"
+
+
+async def test_an_empty_page_is_not_the_end() -> None:
+    pages = [page([], "1"), page([], "2"), page(["a"], None)]
+    async with scripted(*pages) as server, Fleet(server.url, token=KEY) as fleet:
+        assert [each.label async for each in fleet.labels.list()] == ["a"]
+
+
+async def test_a_list_that_never_moves_on_is_refused() -> None:
+    async with scripted(page(["a"], "t")) as server, Fleet(server.url, token=KEY) as fleet:
+        with pytest.raises(ServiceRefused, match="no end"):
+            assert [each async for each in fleet.labels.list()]
+        assert len(server.asked) == 2

@@ -1,0 +1,126 @@
+"""Requests to devices through a service, with gateways that are emulated and connected."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.client import AckType, Fleet, NewRequest, Operation, RequestState, check
+from meshfleet.errors import (
+    Declined,
+    GatewayOffline,
+    GatewayTooOld,
+    MalformedMac,
+    NotFound,
+    Refused,
+    WireError,
+)
+from meshfleet.testing import RunningFleet, running_fleet
+from meshfleet.wire.codes import Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+PATIENCE = 30.0
+"""Seconds until something must have happened; reached only when it never does."""
+
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("client/test_requests.py")]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[RunningFleet]:
+    """A whole service with a gateway."""
+    with running_fleet(gateways=1, devices=3, speed=60.0) as place:
+        yield place
+
+
+@pytest.fixture
+async def fleet(place: RunningFleet) -> AsyncIterator[Fleet]:
+    async with Fleet(place.url, user=place.user, password=place.password) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def gateway(place: RunningFleet) -> str:
+    return place.gateways[0].mac
+
+
+@pytest.mark.rule("request-34")
+async def test_hex_reads_raw_and_a_name_reads_decoded(fleet: Fleet, gateway: str) -> None:
+    raw = check(await fleet.requests.read(gateway, "8000"))
+    decoded = check(await fleet.requests.read(gateway.upper(), "model-number", gateway=f"bmac-{gateway}"))
+    assert raw.gateway == decoded.gateway == gateway
+    assert int(raw.value, 16) == decoded.value
+    assert [each.request.operation async for each in fleet.requests.list(gateway)][:2] == [
+        Operation.READ_DECODED,
+        Operation.READ,
+    ]
+
+
+async def test_a_gateway_tells_its_version(fleet: Fleet, gateway: str) -> None:
+    assert (await fleet.requests.apiversion(gateway, priority=4)).version == "2.4.0"
+
+
+async def test_an_answer_that_says_no_is_an_error_for_who_wants_that(fleet: Fleet, gateway: str) -> None:
+    answer = await fleet.requests.read(gateway, "8fff7f")
+    assert answer.status == Status.UNKNOWN_IDENTIFIER
+    with pytest.raises(Declined, match=r"unknown-identifier \(status 4\)"):
+        check(answer)
+
+
+async def test_a_request_is_posted_and_looked_up(fleet: Fleet, gateway: str) -> None:
+    accepted = await fleet.requests.post(gateway, NewRequest(operation=Operation.READ, identifier="8000"))
+    assert accepted.state == "PENDING"
+    record = await fleet.requests.show(accepted.id)
+    async with asyncio.timeout(PATIENCE):
+        while record.state is RequestState.PENDING:
+            record = await fleet.requests.show(accepted.id)
+    assert record.state is RequestState.DONE
+    assert record.response is not None
+    with pytest.raises(NotFound):
+        await fleet.requests.show("nothing-like-it")
+
+
+async def test_an_ack_is_sent_and_not_answered(fleet: Fleet, gateway: str) -> None:
+    time = "2026-01-01T00:00:00.000Z"
+    async with asyncio.timeout(PATIENCE):
+        while (await fleet.gateways.show(gateway)).api_version is None:
+            pass  # the service has just asked
+    sent = await fleet.requests.ack(gateway, "8100", time=time, type=AckType.BACKFILL, gateway=gateway)
+    assert sent.state == "SENT"
+    ack = NewRequest(operation=Operation.ACK, identifier="8100", time=time)
+    with pytest.raises(ValueError, match="not answered"):
+        await fleet.requests.send(gateway, ack)
+
+
+async def test_what_cannot_be_asked_is_refused_with_its_reason(fleet: Fleet, gateway: str) -> None:
+    with pytest.raises((Refused, WireError), match="riority"):
+        await fleet.requests.read(gateway, "8000", priority=9)
+    with pytest.raises((Refused, WireError), match="timeout"):
+        await fleet.requests.read(gateway, "8000", timeout=0.001)
+    with pytest.raises((Refused, WireError), match="value"):
+        await fleet.requests.write(gateway, "8000", "zz")
+    with pytest.raises(NotFound):
+        await fleet.requests.read("c0ffee999999", "8000")
+    with pytest.raises(MalformedMac):
+        await fleet.requests.read("somebody", "8000")
+    with pytest.raises(TypeError, match="gatewy"):
+        await fleet.requests.read(gateway, "8000", gatewy=gateway)  # type: ignore[call-arg] # that is the test
+
+
+async def test_a_gateway_that_is_not_there_is_told_at_once(fleet: Fleet) -> None:
+    absent = "02005e00ff01"
+    await fleet.gateways.claim(absent)
+    with pytest.raises(GatewayOffline):
+        await fleet.requests.read(absent, "8000")
+
+
+async def test_what_a_gateway_is_too_old_for_is_told_before_it_is_asked() -> None:
+    with running_fleet(gateways=1, devices=0, api_version="1.2.0") as place:
+        async with Fleet(place.url, user=place.user, password=place.password) as fleet:
+            with pytest.raises(GatewayTooOld) as refused:
+                await fleet.requests.ack(place.gateways[0].mac, "8100", time="2026-01-01T00:00:00.000Z")
+            assert refused.value.since is None
+            assert "2.4.0" in str(refused.value)

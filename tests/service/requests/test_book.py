@@ -1,0 +1,244 @@
+"""The history as it is written: nothing is read too early, nothing is lost, and nothing is kept too long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from meshfleet.errors import DatabaseUnavailable, GatewayTimeout, Interrupted
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.audit import log as audit
+from meshfleet.service.requests import store
+from meshfleet.service.requests.book import Book
+from meshfleet.service.requests.entry import Entry
+from meshfleet.service.requests.order import read_order
+from meshfleet.wire.codes import Operation
+from meshfleet.wire.ids import Mac, mac_number
+from meshfleet.wire.rest import NewRequest, RequestState
+from tests.broker.raw import PATIENCE
+from tests.broker.stage import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.wire.rest import RequestRecord
+
+pytestmark = pytest.mark.anyio
+
+DEVICE = Mac("c0ffee0000a1")
+HOUR = 3_600_000
+_numbers = count(1)
+
+
+def write_entry(now: int) -> Entry:
+    """A write that is about to be sent."""
+    order = read_order(NewRequest(operation=Operation.WRITE, identifier="8010", value="ff"))
+    return Entry.begin(f"r-{next(_numbers)}", DEVICE, order, COMMAND_LINE, now)
+
+
+@asynccontextmanager
+async def kept(database: Database, clock: Clock, retention: int | None = None) -> AsyncIterator[Book]:
+    book = Book(database, clock, retention=retention)
+    running = asyncio.create_task(book.run())
+    yield book
+    book.end()
+    async with asyncio.timeout(PATIENCE):
+        await running
+
+
+def history(database: Database) -> list[RequestRecord]:
+    return database.read_now(store.page, mac_number(DEVICE), before=None, limit=5000)
+
+
+def audited(database: Database) -> int:
+    return len(database.read_now(audit.page, audit.Choice(), before=None, limit=1000))
+
+
+def execute(database: Database, *statements: str) -> None:
+    def work(connection: Connection) -> None:
+        for each in statements:
+            connection.execute(text(each))
+
+    database.write_now(work)
+
+
+@pytest.mark.rule("rest-195")
+async def test_what_is_written_is_there_and_audited_once(database: Database) -> None:
+    clock = Clock()
+    async with kept(database, clock) as book:
+        entry = write_entry(clock())
+        await book.write(entry)
+        assert [each.state for each in history(database)] == [RequestState.PENDING]
+        entry.fail(GatewayTimeout("late"), clock())
+        book.note(entry)
+        await book.settle()
+        (record,) = history(database)
+        assert (record.state, record.problem and record.problem.code) == (
+            RequestState.TIMED_OUT,
+            "gateway-timeout",
+        )
+        assert record == entry.record
+    assert audited(database) == 1
+
+
+async def test_who_wants_the_history_complete_waits_for_what_is_being_written(
+    sqlite_database: Database,
+) -> None:
+    """SQLite has one writer: as long as it is busy, a round is on its way."""
+    clock, busy, free = Clock(), threading.Event(), threading.Event()
+
+    def hold(_: Connection) -> None:
+        busy.set()
+        assert free.wait(PATIENCE)
+
+    async with kept(sqlite_database, clock) as book:
+        holding = asyncio.create_task(sqlite_database.write(hold))
+        await asyncio.to_thread(busy.wait, PATIENCE)
+        entry = write_entry(clock())
+        writing = asyncio.create_task(book.write(entry))
+        async with asyncio.timeout(PATIENCE):
+            while book._unwritten or not book._writing:  # noqa: ASYNC110, SLF001 # nobody tells when a round begins
+                await asyncio.sleep(0.005)
+        settling = asyncio.create_task(book.settle())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not settling.done()
+        free.set()
+        await settling
+        assert len(history(sqlite_database)) == 1
+        await asyncio.gather(writing, holding)
+    sqlite_database.close()
+
+
+async def test_what_cannot_be_written_is_refused_and_what_is_over_is_written_later(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    async with kept(database, clock) as book:
+        sent = write_entry(clock())
+        await book.write(sent)
+        execute(database, "ALTER TABLE request RENAME TO request_away")
+        refused = [write_entry(clock()) for _ in range(3)]
+        for each in refused:
+            with pytest.raises(DatabaseUnavailable):
+                await book.write(each)
+        sent.fail(GatewayTimeout("late"), clock())
+        book.note(sent)
+        with pytest.raises(DatabaseUnavailable):
+            await book.settle()
+        execute(database, "ALTER TABLE request_away RENAME TO request")
+        async with asyncio.timeout(PATIENCE):
+            while history(database)[0].state is RequestState.PENDING:  # noqa: ASYNC110 # it comes by itself
+                await asyncio.sleep(0.01)
+        await book.settle()
+        assert [each.id for each in history(database)] == [sent.record.id]
+        assert audited(database) == 1
+        again = write_entry(clock())
+        await book.write(again)
+    assert caplog.text.count("the history of requests cannot be written now") == 1
+
+
+async def test_what_cannot_be_forgotten_does_not_keep_anybody_from_writing(sqlite_database: Database) -> None:
+    clock = Clock()
+    execute(
+        sqlite_database,
+        "CREATE TRIGGER stay BEFORE DELETE ON request BEGIN SELECT RAISE(ABORT, 'stay'); END",
+    )
+    async with kept(sqlite_database, clock, retention=HOUR) as book:
+        for _ in range(3):
+            await book.write(write_entry(clock()))
+            clock.move(seconds=3700)
+        assert len(history(sqlite_database)) == 3
+    assert audited(sqlite_database) == 3
+    sqlite_database.close()
+
+
+async def test_what_is_too_old_is_forgotten_and_nothing_else(database: Database) -> None:
+    clock = Clock()
+
+    def many(connection: Connection) -> None:
+        old = [write_entry(clock() - HOUR - 1) for _ in range(2500)]
+        store.write(connection, old)
+
+    database.write_now(many)
+    async with kept(database, clock, retention=HOUR) as book:
+        young = write_entry(clock() - HOUR + 600_000)
+        await book.write(young)
+        async with asyncio.timeout(PATIENCE):
+            while history(database)[-1].id != young.record.id:
+                clock.move(seconds=1)
+                await book.write(write_entry(clock()))
+
+
+async def test_without_a_limit_nothing_is_forgotten(database: Database) -> None:
+    clock = Clock()
+    async with kept(database, clock) as book:
+        await book.write(write_entry(0))
+        await book.write(write_entry(clock()))
+    assert len(history(database)) == 2
+
+
+async def test_at_the_end_all_is_written_and_then_nothing_any_more(database: Database) -> None:
+    clock = Clock()
+    async with kept(database, clock) as book:
+        entry = write_entry(clock())
+        await book.write(entry)
+        entry.fail(Interrupted("the end"), clock())
+        book.note(entry)
+    assert [each.state for each in history(database)] == [RequestState.FAILED]
+    await book.settle()
+    with pytest.raises(DatabaseUnavailable):
+        await book.write(write_entry(clock()))
+    assert len(history(database)) == 1
+
+
+async def test_an_end_in_the_middle_of_a_round_waits_for_it(sqlite_database: Database) -> None:
+    clock, busy, free = Clock(), threading.Event(), threading.Event()
+
+    def hold(_: Connection) -> None:
+        busy.set()
+        assert free.wait(PATIENCE)
+
+    book = Book(sqlite_database, clock, retention=None)
+    running = asyncio.create_task(book.run())
+    holding = asyncio.create_task(sqlite_database.write(hold))
+    await asyncio.to_thread(busy.wait, PATIENCE)
+    entry, last = write_entry(clock()), write_entry(clock())
+    writing = asyncio.create_task(book.write(entry))
+    async with asyncio.timeout(PATIENCE):
+        while book._unwritten or not book._writing:  # noqa: ASYNC110, SLF001 # as above
+            await asyncio.sleep(0.005)
+    book.note(last)
+    book.end()
+    free.set()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(running, writing, holding)
+    assert {each.id for each in history(sqlite_database)} == {entry.record.id, last.record.id}
+    assert audited(sqlite_database) == 2
+    sqlite_database.close()
+
+
+async def test_what_a_service_before_did_not_end_is_over_and_the_rest_stays(database: Database) -> None:
+    clock = Clock()
+    done, left = write_entry(clock()), write_entry(clock())
+    async with kept(database, clock) as book:
+        await book.write(done)
+        await book.write(left)
+        done.finish(None, clock())
+        book.note(done)
+    async with kept(database, clock) as book:
+        await book.restore()
+    states = {each.id: (each.state, each.problem and each.problem.code) for each in history(database)}
+    assert states == {
+        done.record.id: (RequestState.DONE, None),
+        left.record.id: (RequestState.FAILED, "interrupted"),
+    }

@@ -1,0 +1,280 @@
+"""Who may send to a gateway and who waits: the rules by themselves, and through a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from meshfleet.errors import GatewayBusy, GatewayLost, GatewayOffline, GatewayTimeout
+from meshfleet.service.requests.asking import Asking
+from meshfleet.service.requests.lanes import Lanes
+from meshfleet.wire.codes import Operation, Priority
+from meshfleet.wire.ids import Identifier, Mac
+from meshfleet.wire.requests import Read
+from meshfleet.wire.topics import RequestTopic, Topics
+from tests.broker.stage import D, G, Stage
+from tests.service.requests.third_party import Gateway, gateway, nothing
+
+if TYPE_CHECKING:
+    from meshfleet.service.requests.asking import Answer
+
+GATEWAY, DEVICE = Mac(G), Mac(D)
+WIDTH = 3
+MACS = [Mac(f"02005e00000{number}") for number in range(2)]
+
+
+class Queue(RuleBasedStateMachine):
+    """Lanes beside a model: a list of those who wait, in the order in which they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: Lanes[int] = Lanes(WIDTH)
+        self.busy: Counter[Mac] = Counter()
+        self.waiting: dict[Mac, list[tuple[Priority, int]]] = {mac: [] for mac in MACS}
+        self.number = 0
+
+    @rule(mac=st.sampled_from(MACS), priority=st.sampled_from(Priority))
+    def enter(self, mac: Mac, priority: Priority) -> None:
+        self.number += 1
+        goes = self.lanes.enter(mac, priority, self.number)
+        assert goes == (self.busy[mac] < WIDTH)
+        if goes:
+            self.busy[mac] += 1
+        else:
+            self.waiting[mac].append((priority, self.number))
+
+    @precondition(lambda self: self.busy.total())
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        mac = data.draw(st.sampled_from([mac for mac in MACS if self.busy[mac]]))
+        queue = self.waiting[mac]
+        first = max(queue, key=lambda each: (each[0], -each[1])) if queue else None
+        assert self.lanes.leave(mac) == (None if first is None else first[1])
+        if first is None:
+            self.busy[mac] -= 1
+        else:
+            queue.remove(first)
+
+    @precondition(lambda self: any(self.waiting.values()))
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        mac = data.draw(st.sampled_from([mac for mac in MACS if self.waiting[mac]]))
+        priority, ticket = data.draw(st.sampled_from(self.waiting[mac]))
+        for _ in range(2):  # the second time changes nothing
+            self.lanes.give_up(mac, priority, ticket)
+        self.waiting[mac].remove((priority, ticket))
+
+    @rule(mac=st.sampled_from(MACS), priority=st.sampled_from(Priority))
+    def give_up_what_does_not_wait(self, mac: Mac, priority: Priority) -> None:
+        self.lanes.give_up(mac, priority, 0)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.lanes.waiting == sum(map(len, self.waiting.values()))
+
+    def teardown(self) -> None:
+        """When all have gone, nothing is left: the next ones go at once."""
+        for mac in MACS:
+            for _ in range(self.busy[mac] + len(self.waiting[mac])):
+                self.lanes.leave(mac)
+            assert [self.lanes.enter(mac, Priority.LOW, number) for number in range(WIDTH)] == [True] * WIDTH
+            assert not self.lanes.enter(mac, Priority.LOW, WIDTH)
+
+
+Queue.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestQueue = pytest.mark.rule("request-36")(Queue.TestCase)
+
+
+# --- Through a broker ---
+
+LONG = 30.0
+"""Reached only when something is broken."""
+
+
+def asking_on(stage: Stage, at_once: int = 2) -> Asking:
+    return Asking(stage.broker, Topics(stage.prefix), stage.clock, at_once=at_once)
+
+
+def ask(
+    asking: Asking, number: int, priority: Priority = Priority.MEDIUM, *, seconds: float = LONG
+) -> Waiting:
+    """Read a property that nobody else reads."""
+    topic = RequestTopic(GATEWAY, DEVICE, Operation.READ, Identifier(f"{0x8100 + number:04x}"))
+    return asyncio.create_task(asking.ask(topic, Read(priority=priority), timeout=seconds))
+
+
+if TYPE_CHECKING:
+    Waiting = asyncio.Task[Answer]
+
+
+def numbers(third: Gateway) -> list[int]:
+    """Which of them have reached the gateway, in this order."""
+    return [int(asked.end[-4:], 16) - 0x8100 for asked in third.asked]
+
+
+def answer(third: Gateway, number: int) -> None:
+    (asked,) = (each for each in third.asked if each.end.endswith(f"{0x8100 + number:04x}"))
+    third.say(asked.answer(value="ff"))
+
+
+async def settled(stage: Stage, asking: Asking, *, pending: int, queued: int) -> None:
+    await stage.until(lambda: (asking.pending, asking.queued) == (pending, queued))
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("request-36")
+async def test_a_gateway_gets_so_many_at_a_time_the_urgent_ones_first(stage: Stage) -> None:
+    asking = asking_on(stage)
+    async with gateway(stage.port, nothing) as third:
+        order = [Priority.MEDIUM, Priority.MEDIUM, Priority.LOW, Priority.MEDIUM, Priority.HIGH]
+        order += [Priority.MEDIUM, Priority.HIGH]
+        tasks = []
+        for number, priority in enumerate(order):
+            tasks.append(ask(asking, number, priority))
+            await settled(stage, asking, pending=number + 1, queued=max(0, number - 1))
+        await stage.until(lambda: len(third.asked) == 2)
+        expected = [0, 1, 4, 6, 3, 5, 2]
+        for done, number in enumerate(expected):
+            assert numbers(third) == expected[: done + 2]
+            answer(third, number)
+            await tasks[number]
+            wanted = min(len(order), done + 3)
+            await stage.until(lambda wanted=wanted: len(third.asked) == wanted)  # type: ignore[misc]
+        assert (asking.pending, asking.queued) == (0, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("request-36")
+async def test_gateways_do_not_wait_for_each_other(stage: Stage) -> None:
+    asking, other = asking_on(stage, 1), Mac(f"{int(G, 16) + 1:012x}")
+    async with (
+        gateway(stage.port, nothing) as third,
+        gateway(stage.port, lambda asked: [asked.answer(value="ff")], other),
+    ):
+        stuck = [ask(asking, number) for number in range(3)]
+        await settled(stage, asking, pending=3, queued=2)
+        topic = RequestTopic(other, DEVICE, Operation.READ, Identifier("8000"))
+        await asking.ask(topic, Read(), timeout=LONG)
+        await stage.until(lambda: bool(third.asked))
+        assert numbers(third) == [0]
+        for task in stuck:
+            task.cancel()
+        await asyncio.wait(stuck)
+    assert (asking.pending, asking.queued) == (0, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("request-36")
+async def test_who_waits_too_long_for_its_turn_was_never_sent(stage: Stage) -> None:
+    asking = asking_on(stage, 1)
+    async with gateway(stage.port, nothing) as third:
+        first = ask(asking, 0)
+        await stage.until(lambda: bool(third.asked))
+        with pytest.raises(GatewayBusy) as raised:
+            await ask(asking, 1, Priority.HIGH, seconds=0.1)
+        assert (raised.value.code, raised.value.http, raised.value.sent) == ("gateway-busy", 503, False)
+        assert (asking.pending, asking.queued) == (1, 0)
+        answer(third, 0)
+        await first
+        last = ask(asking, 2)
+        await stage.until(lambda: len(third.asked) == 2)
+        assert numbers(third) == [0, 2]
+        answer(third, 2)
+        await last
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("request-36")
+@pytest.mark.parametrize("who", ["waiting", "sent", "next", "all"])
+async def test_who_is_cancelled_keeps_no_turn(stage: Stage, who: str) -> None:
+    """`next` is cancelled in the very moment in which its turn has come."""
+    asking = asking_on(stage, 1)
+    async with gateway(stage.port, nothing) as third:
+        tasks = [ask(asking, number) for number in range(4)]
+        await settled(stage, asking, pending=4, queued=3)
+        await stage.until(lambda: bool(third.asked))
+        victims = {"waiting": [1, 2], "sent": [0], "next": [0, 1], "all": [0, 1, 2, 3]}[who]
+        for number in victims:
+            tasks[number].cancel()
+        await asyncio.wait([tasks[number] for number in victims])
+        for number in sorted({0, 1, 2, 3} - set(victims)):
+            await stage.until(lambda wanted=number: numbers(third)[-1] == wanted)  # type: ignore[misc]
+            answer(third, number)
+            await tasks[number]
+        assert set(numbers(third)) == {0, *({0, 1, 2, 3} - set(victims))}
+        assert (asking.pending, asking.queued) == (0, 0)
+        again = ask(asking, 9)
+        await stage.until(lambda: numbers(third)[-1] == 9)
+        answer(third, 9)
+        await again
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("request-36")
+async def test_a_turn_and_a_deadline_in_one_moment_leave_no_turn_taken(stage: Stage) -> None:
+    """Many waiters with all kinds of deadlines, and a gateway that answers some: at the end all is free."""
+    asking = asking_on(stage, 2)
+    async with gateway(
+        stage.port, lambda a: [a.answer(value="ff")] if int(a.end[-1], 16) % 2 else []
+    ) as third:
+        tasks = [ask(asking, number, seconds=0.005 * (number % 40)) for number in range(120)]
+        told = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(each).__name__ for each in told} <= {"Answer", "GatewayBusy", "GatewayTimeout"}
+        assert (asking.pending, asking.queued) == (0, 0)
+        third.manner = lambda asked: [asked.answer(value="ff")]
+        await asyncio.gather(*(ask(asking, number) for number in range(10)))
+
+
+# --- Gateways that go ---
+
+
+@pytest.mark.anyio
+async def test_when_a_gateway_goes_who_waits_for_it_is_told(stage: Stage) -> None:
+    asking = asking_on(stage, 1)
+    watching = asyncio.create_task(asking.watch(pause=0.01))
+    async with gateway(stage.port, nothing) as third:
+        sent, queued = ask(asking, 0), ask(asking, 1)
+        await stage.until(lambda: bool(third.asked))
+    with pytest.raises(GatewayLost) as lost:
+        await sent
+    assert (lost.value.code, lost.value.http, lost.value.sent) == ("gateway-lost", 504, True)
+    with pytest.raises(GatewayOffline) as offline:
+        await queued
+    assert not offline.value.sent
+    assert (asking.pending, asking.queued) == (0, 0)
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+@pytest.mark.anyio
+async def test_who_waits_for_its_turn_is_sent_to_a_gateway_that_is_back(stage: Stage) -> None:
+    asking = asking_on(stage, 1)
+    async with gateway(stage.port, nothing) as before:
+        sent, queued = ask(asking, 0), ask(asking, 1)
+        await stage.until(lambda: bool(before.asked))
+        async with gateway(stage.port, lambda asked: [asked.answer(value="ff")]) as again:  # takes its place
+            asking.look()
+            with pytest.raises(GatewayLost):
+                await sent
+            await queued
+            assert numbers(again)[-1] == 1
+
+
+@pytest.mark.anyio
+async def test_a_look_at_gateways_that_are_still_there_changes_nothing(stage: Stage) -> None:
+    asking = asking_on(stage)
+    async with gateway(stage.port, nothing) as third:
+        waiting = ask(asking, 0)
+        await stage.until(lambda: bool(third.asked))
+        asking.look()
+        answer(third, 0)
+        await waiting
+        with pytest.raises(GatewayTimeout):
+            await ask(asking, 1, seconds=0.05)
+        asking.look()

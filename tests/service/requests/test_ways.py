@@ -1,0 +1,274 @@
+"""Through which gateway a device is reached, with real minutes, a real registry and a real broker."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import astuple
+
+from meshfleet.db.samples import NO_SEQ, More, Sample, SampleKind, open_samples
+from meshfleet.errors import GatewayOffline, NoGateway, NotFound
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
+from meshfleet.service.gateways import store as gateways
+from meshfleet.service.requests.ways import Ways, strongest
+from meshfleet.wire.ids import Mac, mac_number
+from tests.broker.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from meshfleet.db import Database
+    from meshfleet.db.samples import SampleStore
+    from meshfleet.service.requests.ways import Way
+
+pytestmark = pytest.mark.anyio
+
+A, B, C = (Mac(f"02005e00000{number}") for number in (1, 2, 3))
+DEVICE = Mac("c0ffee0000a1")
+MINUTE = 60_000
+_parents = count(0xC0FFEE00F001)
+
+
+class Elsewhere:
+    """As a broker of somebody else is seen: nobody tells who is connected."""
+
+    def send(self, messages: object) -> None:
+        raise NotImplementedError
+
+    def listen(self, wanted: str, heard: object) -> object:
+        raise NotImplementedError
+
+    def gateways(self) -> None:
+        return
+
+    def turn(self, gateway: str) -> None:  # noqa: ARG002 # whoever it is
+        return
+
+
+class Map:
+    """A broker, a registry and minutes, and how tests change them."""
+
+    def __init__(self, stage: Stage, samples: SampleStore) -> None:
+        self.stage = stage
+        self._samples = samples
+        self.ways = Ways(stage.database, samples, stage.broker, stage.clock)
+        self.elsewhere = Ways(stage.database, samples, Elsewhere(), stage.clock)
+
+    def claim(self, *macs: Mac) -> None:
+        for mac in macs:
+            self.stage.database.write_now(
+                gateways.claim, mac, name=None, by=COMMAND_LINE, now=self.stage.clock()
+            )
+
+    def sight(self, device: Mac, **facts: object) -> None:
+        sighting = Sighting(device=device, at=self.stage.clock(), **facts)  # type: ignore[arg-type] # by its names
+        self.stage.database.write_now(registry.observe, [sighting])
+
+    def hear(
+        self,
+        gateway: Mac,
+        rssi: float,
+        *,
+        minutes_ago: float = 2,
+        parent: int | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        """Let the device have been heard behind a gateway."""
+        now = self.stage.clock()
+        more = More(ext='{"count":1,"unreachable":true}') if unreachable else More(ext='{"count":1}')
+        link = Sample(
+            round(now - minutes_ago * MINUTE),
+            SampleKind.LINK,
+            next(_parents) if parent is None else parent,
+            NO_SEQ,
+            mac_number(gateway),
+            rssi,
+            None,
+            more,
+        )
+        rows = {mac_number(DEVICE): [astuple(link)]}
+        number = self.stage.database.write_now(self._samples.write, rows, now)
+        self._samples.committed(number, rows)
+
+    async def find(self, gateway: Mac | None = None, device: Mac = DEVICE) -> Way:
+        return await self.ways.find(device, gateway)
+
+
+@pytest.fixture
+async def place(database: Database, tmp_path: Path) -> AsyncIterator[Map]:
+    async with Stage(database) as stage:
+        with closing(open_samples(database, tmp_path, {}, now=stage.clock())) as samples:
+            made = Map(stage, samples)
+            made.claim(A, B, C)
+            made.sight(DEVICE)
+            yield made
+
+
+def shown(way: Way) -> list[tuple[str, bool, float | None]]:
+    return [(each.gateway, each.connected, each.rssi) for each in way.choice.candidates]
+
+
+@pytest.mark.rule("rest-102", "rest-193")
+async def test_the_one_is_taken_that_heard_the_device_best(place: Map) -> None:
+    for mac in (A, B, C):
+        await place.stage.gateway(mac)
+    place.hear(A, -70)
+    place.hear(B, -55.25)
+    place.hear(C, -90)
+    way = await place.find()
+    assert (way.gateway, way.choice.reason) == (B, "strongest")
+    assert shown(way) == [(B, True, -55.2), (A, True, -70), (C, True, -90)]
+    assert all(each.heard_at is not None for each in way.choice.candidates)
+
+
+@pytest.mark.rule("rest-102")
+async def test_of_those_that_are_connected(place: Map) -> None:
+    await place.stage.gateway(A)
+    place.hear(A, -95)
+    place.hear(B, -40)
+    way = await place.find()
+    assert (way.gateway, way.choice.reason, shown(way)) == (
+        A,
+        "strongest",
+        [(A, True, -95), (B, False, -40)],
+    )
+
+
+@pytest.mark.rule("rest-102")
+async def test_of_each_gateway_the_best_parent_counts_with_its_last_minute(place: Map) -> None:
+    for mac in (A, B):
+        await place.stage.gateway(mac)
+    place.hear(A, -20, minutes_ago=9, parent=1)
+    place.hear(A, -80, minutes_ago=2, parent=1)  # it went away from this one
+    place.hear(A, -75, minutes_ago=3, parent=2)
+    place.hear(B, -60, minutes_ago=3)
+    assert shown(await place.find()) == [(B, True, -60), (A, True, -75)]
+
+
+@pytest.mark.rule("rest-102")
+async def test_parents_that_cannot_reach_the_device_do_not_count(place: Map) -> None:
+    for mac in (A, B):
+        await place.stage.gateway(mac)
+    place.hear(A, -30, unreachable=True)
+    place.hear(B, -85)
+    assert shown(await place.find()) == [(B, True, -85)]
+    place.hear(B, -85, unreachable=True, minutes_ago=1, parent=7)
+    place.hear(B, -20, minutes_ago=2, parent=7)  # it could be reached then, and cannot any more
+    assert shown(await place.find()) == [(B, True, -85)]
+
+
+@pytest.mark.rule("rest-102")
+async def test_what_was_heard_long_ago_does_not_count(place: Map) -> None:
+    for mac in (A, B):
+        await place.stage.gateway(mac)
+    place.hear(A, -30, minutes_ago=16)
+    place.hear(B, -85, minutes_ago=14)
+    assert shown(await place.find()) == [(B, True, -85)]
+    place.stage.clock.move(seconds=600)
+    with pytest.raises(NoGateway):
+        await place.find()
+
+
+@pytest.mark.rule("rest-102", "rest-193")
+async def test_without_any_radio_of_late_it_is_the_one_that_brought_the_last_report(place: Map) -> None:
+    await place.stage.gateway(A)
+    place.sight(DEVICE, gateway=A)
+    way = await place.find()
+    assert (way.gateway, way.choice.reason) == (A, "last-heard")
+    assert shown(way) == [(A, True, None)]
+    await place.stage.gateway(B)
+    place.hear(B, -99)
+    way = await place.find()
+    assert shown(way) == [(B, True, -99), (A, True, None)]
+    assert (way.gateway, way.choice.reason) == (B, "strongest")
+
+
+@pytest.mark.rule("rest-102")
+async def test_the_last_gateway_helps_out_when_the_best_are_away(place: Map) -> None:
+    await place.stage.gateway(A)
+    place.sight(DEVICE, gateway=A)
+    place.hear(B, -30)
+    way = await place.find()
+    assert (way.gateway, way.choice.reason) == (A, "last-heard")
+    assert shown(way) == [(A, True, None), (B, False, -30)]
+
+
+@pytest.mark.rule("rest-101")
+async def test_if_none_is_there_the_best_one_is_told(place: Map) -> None:
+    place.hear(A, -70)
+    place.hear(B, -40)
+    with pytest.raises(GatewayOffline, match=f"gateway {B} is not connected, nor any other of 2"):
+        await place.find()
+    with pytest.raises(GatewayOffline, match=f"gateway {C} is not connected$"):
+        await place.find(C)
+
+
+@pytest.mark.rule("rest-193")
+async def test_a_gateway_goes_through_itself_and_who_is_asked_for_is_taken(place: Map) -> None:
+    for mac in (A, B):
+        await place.stage.gateway(mac)
+    place.hear(A, -30)
+    itself, asked = await place.find(device=B), await place.find(B)
+    assert (itself.gateway, itself.choice.reason, shown(itself)) == (B, "itself", [(B, True, None)])
+    assert (asked.gateway, asked.choice.reason, shown(asked)) == (B, "asked", [(B, True, None)])
+    assert (await place.find(A, device=B)).choice.reason == "asked"
+
+
+async def test_who_is_unknown_or_no_gateway_is_told(place: Map) -> None:
+    stranger = Mac("0123456789ab")
+    for gateway, device in ((None, stranger), (A, stranger), (stranger, DEVICE), (DEVICE, DEVICE)):
+        with pytest.raises(NotFound):
+            await place.find(gateway, device)
+    with pytest.raises(NoGateway, match=f"no gateway has heard device {DEVICE} yet"):
+        await place.find()
+
+
+@pytest.mark.rule("rest-102")
+async def test_on_another_broker_those_are_there_that_were_heard(place: Map) -> None:
+    await place.stage.gateway(B)  # nobody there knows of it
+    place.sight(A, connected=True)
+    place.hear(A, -80)
+    place.hear(B, -30)
+    way = await place.elsewhere.find(DEVICE, None)
+    assert (way.gateway, shown(way)) == (A, [(A, True, -80), (B, False, -30)])
+    with pytest.raises(GatewayOffline):
+        await place.elsewhere.find(DEVICE, B)
+
+
+async def test_a_gateway_that_was_released_is_not_asked_for(place: Map) -> None:
+    await place.stage.gateway(A)
+    place.stage.database.write_now(gateways.release, A, by=COMMAND_LINE, now=place.stage.clock())
+    with pytest.raises(NotFound):
+        await place.find(A)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(-100, -1), st.booleans()), max_size=30
+    )
+)
+def test_no_order_of_minutes_makes_a_gateway_better_than_its_best_parent(
+    minutes: list[tuple[int, int, int, bool]],
+) -> None:
+    links = [
+        Sample(-place, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, More(ext='{"unreachable":true}'))
+        if unreachable
+        else Sample(-place, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None)
+        for place, (gateway, parent, rssi, unreachable) in enumerate(minutes)
+    ]
+    last: dict[int, tuple[int, int, bool]] = {}
+    for gateway, parent, rssi, unreachable in minutes:  # the newest are first
+        last.setdefault(parent, (gateway, rssi, unreachable))
+    expected: dict[int, int] = {}
+    for gateway, rssi, unreachable in last.values():
+        if not unreachable:
+            expected[gateway] = max(rssi, expected.get(gateway, -1000))
+    assert {each.gateway: each.rssi for each in strongest(iter(links))} == expected
