@@ -24,10 +24,8 @@ names           devices, identifiers and times as callers name them
 mesh            gateways over a broker: requests, reports, acks
 mesh_requests   what is asked of them
 asking          requests on their way, and the answers that come back
-asking_line     the connection of those who ask
 asking_waiting  who waits for which answer
 reports         what gateways report, one after the other
-reports_line    the connection of those who listen
 
 checking        answers that say no, as errors
 blocking        the same for programs without an event loop

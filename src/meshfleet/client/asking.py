@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from meshfleet.client.asking_line import Line
 from meshfleet.client.asking_waiting import Waiting
 from meshfleet.errors import (
     BrokerUnreachable,
@@ -27,7 +26,7 @@ from meshfleet.errors import (
     Undelivered,
     WireError,
 )
-from meshfleet.link import Publish
+from meshfleet.link import Link, Publish
 from meshfleet.wire import requests, responses
 from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.payload import MAX_PAYLOAD
@@ -54,7 +53,11 @@ class Asking:
     def __init__(self, address: Address, client_id: str, topics: Topics, options: Options) -> None:
         self._address = address
         self._topics = topics
-        self._line = Line(address, client_id, options=options, broke=self._broke)
+        # Not sent again when a connection breaks, as reports are: a write must not be carried out twice,
+        # minutes later. Whoever sent it is told, and decides.
+        self._line = Link(
+            address, client_id, clean=True, options=replace(options, once=True), ended=self._broke
+        )
         self._exchange = Exchange(secrets.token_hex(8))
         self._waiting: dict[RequestId, Waiting] = {}
         self._subscribed: set[Mac] = set()

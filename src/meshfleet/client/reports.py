@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from meshfleet.client.names import mac_of, several
-from meshfleet.client.reports_line import ReportLine
 from meshfleet.errors import PayloadTooLarge, WireError, shown
-from meshfleet.link import Oversized
+from meshfleet.link import Link, Oversized
 from meshfleet.wire import reports
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Mac
@@ -78,7 +78,7 @@ class Reports:
         self, address: Address, client_id: str, topics: Topics, *, clean: bool, options: Options
     ) -> None:
         self._topics = topics
-        self._line = ReportLine(address, client_id, clean=clean, options=options)
+        self._line = Link(address, client_id, clean=clean, options=replace(options, one_by_one=True))
         self.rejected = 0
         """How many could not be read."""
 

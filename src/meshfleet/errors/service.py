@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from meshfleet.errors.root import Fault, FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from meshfleet.errors.root import Told
 
 
 _SOON = 10
 """Seconds after which it is worth another try."""
+
+_NOWHERE = Path()
 
 
 class Refused(FleetError):
@@ -216,20 +218,18 @@ class SamplesDamaged(FleetError):
 
     code = "samples-damaged"
 
-    def __init__(self, place: Path | None, reason: object) -> None:
+    def __init__(self, place: Path, reason: object) -> None:
         super().__init__(place, reason)
         self.place = place
-        """None: it is on another machine."""
+        """Nowhere, when a service told it: the file is on another machine."""
         self.reason = reason
 
     @classmethod
     def told(cls, told: Told) -> Self:
         """Without its place."""
-        return cls(None, told.words)
+        return cls(_NOWHERE, told.words)
 
     def __str__(self) -> str:
-        return (
-            str(self.reason)
-            if self.place is None
-            else f"samples in {self.place.name} cannot be read: {self.reason}"
-        )
+        if self.place == _NOWHERE:
+            return str(self.reason)
+        return f"samples in {self.place.name} cannot be read: {self.reason}"

@@ -82,10 +82,12 @@ class Batch:
 class Inbox:
     """Batches that arrived and were not fetched."""
 
-    __slots__ = ("_batches", "size")
+    __slots__ = ("_batches", "_one_by_one", "size")
 
-    def __init__(self) -> None:
-        self._batches: list[Batch] = []
+    def __init__(self, *, one_by_one: bool = False) -> None:
+        """`one_by_one`: every message is a batch of its own."""
+        self._one_by_one = one_by_one
+        self._batches: deque[Batch] = deque()
         self.size = 0
 
     def __len__(self) -> int:
@@ -93,6 +95,9 @@ class Inbox:
 
     def put(self, messages: list[Publish], size: int, acks: Acks) -> None:
         """Add what one read brought to the last batch, or begin another for another connection."""
+        if self._one_by_one:
+            self._put_each(messages, size, acks)
+            return
         self.size += size
         if not self._batches or self._batches[-1].acks is not acks:
             self._batches.append(Batch(acks))
@@ -102,7 +107,16 @@ class Inbox:
 
     def fetch(self) -> Batch:
         """The oldest batch."""
-        batch = self._batches.pop(0)
+        batch = self._batches.popleft()
         self.size -= batch.size
         batch.seal()
         return batch
+
+    def _put_each(self, messages: list[Publish], size: int, acks: Acks) -> None:
+        share, rest = divmod(size, len(messages))
+        for place, message in enumerate(messages):
+            batch = Batch(acks)
+            batch.messages.append(message)
+            batch.size = share if place else share + rest
+            self._batches.append(batch)
+        self.size += size

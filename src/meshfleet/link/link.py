@@ -65,6 +65,7 @@ class Link:
         "_arrived",
         "_asking",
         "_connect",
+        "_ended",
         "_flight",
         "_forgotten",
         "_granted",
@@ -75,7 +76,7 @@ class Link:
         "_turn",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name
         self,
         address: Address,
         client_id: str,
@@ -83,7 +84,9 @@ class Link:
         clean: bool = False,
         will: Will | None = None,
         options: Options = _DEFAULTS,
+        ended: Callable[[ConnectionLost], None] | None = None,
     ) -> None:
+        """`ended` is told of every connection that breaks."""
         password = None if address.password is None else address.password.encode()
         self._address = address
         self._connect = Connect(client_id, clean, options.keep_alive, will, address.user, password)
@@ -91,7 +94,8 @@ class Link:
         self._keeper = Keeper(f"{client_id} to {address}", self._establish, options.delays, self._broken)
         self._granted: dict[str, int] = {}
         self._flight = Flight(options.window)
-        self._inbox = Inbox()
+        self._inbox = Inbox(one_by_one=options.one_by_one)
+        self._ended = ended
         self._turn = asyncio.Lock()
         self._arrived = Bell()
         self._held: Connection | None = None
@@ -169,6 +173,19 @@ class Link:
             await delivery.done
         else:
             await asyncio.sleep(0)  # a loop around QoS 0 must not keep everybody else from their turn
+
+    async def send(self, message: Publish) -> asyncio.Future[None]:
+        """Let one message of QoS 1 leave as soon as it can, and return when it may have arrived.
+
+        What comes back is done when the broker has acknowledged it; with `Options.once` it fails with
+        ConnectionLost when the connection breaks before.
+        """
+        delivery = Delivery(1, asyncio.get_running_loop().create_future())
+        async with self._turn:
+            connection, _ = await self._room()
+            connection.send(b"".join(self._flight.launch((message,), delivery)))
+            self._balance(connection)
+        return delivery.done
 
     def post(self, messages: Sequence[Publish]) -> int:
         """Send as many of these messages, all of QoS 1, as may leave at this moment; gives how many that is.
@@ -270,7 +287,12 @@ class Link:
 
     def connection_ended(self, connection: Connection, reason: ConnectionLost) -> None:
         """Come back."""
+        if self._options.once:
+            given_up, self._flight = self._flight, Flight(self._options.window)
+            given_up.give_up(reason)
         self._keeper.lose(connection, reason)
+        if self._ended is not None:
+            self._ended(reason)
 
     # Inside
 

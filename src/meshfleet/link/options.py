@@ -27,6 +27,11 @@ class Options(Struct, frozen=True, kw_only=True):
     backlog: int = 8 * 1024 * 1024
     """Bytes of messages that may wait to be received; the network waits beyond. They are counted as they
     came: small messages take several times as much in memory."""
+    once: bool = False
+    """Whether what is on its way when a connection ends is given up, instead of sent again on the next one:
+    for what must not arrive twice, such as a request that writes. Its publishers get ConnectionLost."""
+    one_by_one: bool = False
+    """Whether every message is a batch of its own, acknowledged by itself."""
     largest: int = 1024 * 1024
     """Bytes of the largest packet that is taken. A longer message arrives as `Oversized`, without payload."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,8 +88,9 @@ def test_an_error_comes_over_as_the_class_that_was_raised(kind: type[FleetError]
 
 
 def test_damaged_samples_come_over_too() -> None:
-    told = error_in(_told(errors.SamplesDamaged(None, "flipped")), PLACE)
+    told = error_in(_told(errors.SamplesDamaged(Path("day.seg"), "flipped")), PLACE)
     assert type(told) is errors.SamplesDamaged
+    assert "day.seg" not in str(told)
 
 
 def test_fields_come_over_one_by_one() -> None:

@@ -98,6 +98,10 @@ class Map:
         number = self.stage.database.write_now(self._samples.write, rows, now)
         self._samples.committed(number, rows)
 
+    def wait(self) -> None:
+        """Let so much time pass that nothing is remembered."""
+        self.stage.clock.move(seconds=5)
+
     async def find(self, gateway: Mac | None = None, device: Mac = DEVICE) -> Way:
         return await self.ways.find(device, gateway)
 
@@ -160,6 +164,7 @@ async def test_parents_that_cannot_reach_the_device_do_not_count(place: Map) -> 
     place.hear(A, -30, unreachable=True)
     place.hear(B, -85)
     assert shown(await place.find()) == [(B, True, -85)]
+    place.wait()
     place.hear(B, -85, unreachable=True, minutes_ago=1, parent=7)
     place.hear(B, -20, minutes_ago=2, parent=7)  # it could be reached then, and cannot any more
     assert shown(await place.find()) == [(B, True, -85)]
@@ -186,6 +191,7 @@ async def test_without_any_radio_of_late_it_is_the_one_that_brought_the_last_rep
     assert shown(way) == [(A, True, None)]
     await place.stage.gateway(B)
     place.hear(B, -99)
+    place.wait()
     way = await place.find()
     assert shown(way) == [(B, True, -99), (A, True, None)]
     assert (way.gateway, way.choice.reason) == (B, "strongest")
@@ -241,6 +247,27 @@ async def test_on_another_broker_those_are_there_that_were_heard(place: Map) -> 
     assert (way.gateway, shown(way)) == (A, [(A, True, -80), (B, False, -30)])
     with pytest.raises(GatewayOffline):
         await place.elsewhere.find(DEVICE, B)
+
+
+@pytest.mark.rule("rest-101", "rest-102")
+async def test_what_is_remembered_of_a_device_is_not_who_is_connected(place: Map) -> None:
+    first, _ = await place.stage.gateway(A), await place.stage.gateway(B)
+    place.hear(A, -30)
+    place.hear(B, -60)
+    assert (await place.find()).gateway == A
+    first.cut()
+    await place.stage.until(lambda: not place.stage.broker.turn(A))
+    assert shown(await place.find()) == [(B, True, -60), (A, False, -30)]
+    await place.stage.gateway(A)
+    assert (await place.find()).gateway == A
+
+
+async def test_a_device_that_was_just_heard_is_reached_at_once(place: Map) -> None:
+    await place.stage.gateway(A)
+    with pytest.raises(NoGateway):
+        await place.find()
+    place.sight(DEVICE, gateway=A)
+    assert (await place.find()).gateway == A
 
 
 async def test_a_gateway_that_was_released_is_not_asked_for(place: Map) -> None:

@@ -62,6 +62,7 @@ def options_of(settings: Settings) -> Options:
     return Options(
         tls=None if settings.broker_ca is None else context(authorities=settings.broker_ca),
         patient=True,
+        once=True,  # a request must not fire twice; an ack that is lost is sent when its sample comes again
         delays=_RETURN,
         backlog=_BACKLOG,
         largest=settings.limits.packet_size,

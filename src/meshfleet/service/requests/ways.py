@@ -122,7 +122,8 @@ class Ways:
             known = await self._read(device, now)
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
-            self._remembered[device] = known
+            if known.candidates:  # that nobody hears it may change at any moment
+                self._remembered[device] = known
         return known
 
     async def _read(self, device: Mac, now: int) -> _Known:
