@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from meshfleet.client.mesh import Mesh
+from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import BrokerUnreachable, MalformedVersion, WireError
 from meshfleet.link import Address
 from meshfleet.testing import emulated_gateway, running_fleet

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.cli.reaching import reach
-from meshfleet.cli.stored_login import StoredLogin, keep_login, read_login, renew_login
+from meshfleet.cli.remote.reaching import reach
+from meshfleet.cli.remote.stored_login import StoredLogin, keep_login, read_login, renew_login
 from tests.cli.shell import at_terminal
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import click
 import pytest
 from msgspec import structs
 
-from meshfleet.cli.answers import tell_answer
-from meshfleet.cli.heard import heard
-from meshfleet.cli.values import any_text
-from meshfleet.cli.watching import print_report
+from meshfleet.cli.remote.answers import tell_answer
+from meshfleet.cli.remote.heard import heard
+from meshfleet.cli.remote.values import any_text
+from meshfleet.cli.remote.watching import print_report
 from meshfleet.client import Report
 from meshfleet.wire import reports
 from meshfleet.wire.codes import Kind

@@ -36,7 +36,28 @@ _COMMANDS: Final = {
     "watch": "Show reports as they come.",
     "write": "Write a property of a device.",
 }
-"""Each is a module here, and a command of that name in it; for Python the hyphen is an underscore."""
+"""Each is a module here or in `remote`, and a command of that name in it; for Python the hyphen is an
+underscore."""
+
+_REMOTE: Final = frozenset(
+    {
+        "ack",
+        "apiversion",
+        "devices",
+        "gateways",
+        "keys",
+        "labels",
+        "login",
+        "logout",
+        "read",
+        "requests",
+        "samples",
+        "users",
+        "watch",
+        "write",
+    }
+)
+"""Those that are in `remote`."""
 
 
 class _Commands(click.Group):
@@ -51,7 +72,8 @@ class _Commands(click.Group):
         if name not in _COMMANDS:
             return None
         module = name.replace("-", "_")
-        command: click.Command = getattr(import_module(f"meshfleet.cli.{module}"), module)
+        folder = "meshfleet.cli.remote" if name in _REMOTE else "meshfleet.cli"
+        command: click.Command = getattr(import_module(f"{folder}.{module}"), module)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:

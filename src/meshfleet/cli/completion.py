@@ -7,7 +7,7 @@ from typing import Final
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from meshfleet.cli.printing import print_json
+from meshfleet.cli.remote.printing import print_json
 
 _SHELLS: Final[dict[str, type[ShellComplete]]] = {
     "bash": BashComplete,

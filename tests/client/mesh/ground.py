@@ -14,7 +14,7 @@ from tests.link.proxy import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from meshfleet.client.reports import Report
+    from meshfleet.client.mesh.reports import Report
     from meshfleet.testing import EmulatedGateway
     from meshfleet.testing.place import Place
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.client.mesh import Mesh
+from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import ConnectionLost, GatewayTimeout
 from meshfleet.wire.codes import AckType
 from meshfleet.wire.ids import Mac

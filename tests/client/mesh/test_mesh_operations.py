@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.client.mesh import Mesh
+from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import GatewayTooOld, MalformedMac, MalformedTime, UnencodableValue, WireError
 from meshfleet.testing import emulated_gateway
 from meshfleet.testing.broker import running_broker
@@ -20,7 +20,7 @@ from tests.client.mesh.ground import GATEWAY, LONG, hear, on
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from meshfleet.client.reports import Report
+    from meshfleet.client.mesh.reports import Report
     from meshfleet.testing import EmulatedGateway
 
 pytestmark = pytest.mark.anyio

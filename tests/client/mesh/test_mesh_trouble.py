@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.client.asking import Asking
-from meshfleet.client.mesh import Mesh
+from meshfleet.client.mesh.asking import Asking
+from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import (
     BrokerUnreachable,
     ConnectionLost,

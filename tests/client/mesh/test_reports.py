@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.client.mesh import Mesh
-from meshfleet.client.reports import Reports, Wish
+from meshfleet.client.mesh.mesh import Mesh
+from meshfleet.client.mesh.reports import Reports, Wish
 from meshfleet.errors import MalformedMac, SubscriptionRefused, WireError
 from meshfleet.link import Address, Link, Publish
 from meshfleet.wire.codes import Kind
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from meshfleet.client.reports import Report
+    from meshfleet.client.mesh.reports import Report
     from meshfleet.db import Database
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.client.mesh import Mesh
+from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import BrokerUnreachable, GatewayTimeout
 from meshfleet.link import Address
 from meshfleet.wire.codes import Kind

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.client import Fleet, blocking
-from meshfleet.client.calls import Answer, Call
+from meshfleet.client.rest.calls import Answer, Call
 from meshfleet.errors import FleetError
 from tests.client.rest.scripted import DROP, answer, problem, scripted
 

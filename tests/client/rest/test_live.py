@@ -21,8 +21,8 @@ from meshfleet.client import (
     ReleasedGateway,
     Resync,
 )
-from meshfleet.client.events import Frames, read_event
-from meshfleet.client.lines import Lines
+from meshfleet.client.rest.events import Frames, read_event
+from meshfleet.client.rest.lines import Lines
 from meshfleet.errors import InvalidRequest, NotLoggedIn, ServiceRefused, WireError
 from meshfleet.wire import rest
 from tests.client.rest.cable import Cable

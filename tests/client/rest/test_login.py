@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.client import Fleet, Role, Session
-from meshfleet.client.address import Base
-from meshfleet.client.session import Credentials
-from meshfleet.client.transport import Transport
+from meshfleet.client.rest.address import Base
+from meshfleet.client.rest.session import Credentials
+from meshfleet.client.rest.transport import Transport
 from meshfleet.errors import (
     Conflict,
     MalformedText,

@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from meshfleet.client import Fleet
-from meshfleet.client.calls import Answer, Call
-from meshfleet.client.retries import TRIES, delay, pause_after, pause_after_loss
+from meshfleet.client.rest.calls import Answer, Call
+from meshfleet.client.rest.retries import TRIES, delay, pause_after, pause_after_loss
 from meshfleet.errors import (
     DatabaseUnavailable,
     GatewayOffline,

@@ -11,8 +11,8 @@ import pytest
 from litestar import Request
 
 from meshfleet import errors
-from meshfleet.client.calls import Answer
-from meshfleet.client.problems import error_in
+from meshfleet.client.rest.calls import Answer
+from meshfleet.client.rest.problems import error_in
 from meshfleet.errors import (
     Fault,
     FleetError,

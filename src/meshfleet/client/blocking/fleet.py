@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from meshfleet.client import devices, fleet, gateways, labels, operations, people, requests, samples
 from meshfleet.client.blocking.faces import Deed, Face, Walk
 from meshfleet.client.blocking.running import Runner
+from meshfleet.client.rest import devices, fleet, gateways, labels, operations, people, requests, samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshfleet.client.session import Session
+    from meshfleet.client.rest.session import Session
 
 
 class Devices(Face[devices.Devices]):

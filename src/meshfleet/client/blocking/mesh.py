@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from meshfleet.client import mesh
 from meshfleet.client.blocking.faces import Deed, Face, Walk
 from meshfleet.client.blocking.running import Runner
+from meshfleet.client.mesh import mesh
 
 if TYPE_CHECKING:
     from pathlib import Path

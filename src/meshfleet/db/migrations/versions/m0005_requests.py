@@ -31,6 +31,4 @@ def upgrade() -> None:
     op.create_index(op.f("ix_request_requested_at"), "request", ["requested_at"])
     op.create_index(op.f("ix_request_device_requested_at_id"), "request", ["device", "requested_at", "id"])
     is_open = sa.text("finished_at IS NULL")
-    op.create_index(
-        "ix_request_open", "request", ["id"], sqlite_where=is_open, postgresql_where=is_open
-    )
+    op.create_index("ix_request_open", "request", ["id"], sqlite_where=is_open, postgresql_where=is_open)

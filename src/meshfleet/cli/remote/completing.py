@@ -1,0 +1,84 @@
+"""What a shell offers when somebody presses the tab key: at once, or nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from meshfleet.cli.remote.printing import first
+from meshfleet.cli.remote.reaching import reach
+from meshfleet.cli.terminal import printable
+from meshfleet.errors import FleetError
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.rest import MAX_RESULTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from meshfleet.client import Fleet
+
+Items = list[CompletionItem[str]]
+
+_PATIENCE: Final = 1.5
+"""Seconds that somebody waits for what a tab key brings."""
+
+
+def complete_identifiers(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
+    """Names of the catalogue; in hex only what begins so."""
+    return [
+        CompletionItem(word, help=" ".join(sorted(entry.kinds)))
+        for entry in BUILTIN
+        for word in ((entry.name, entry.id) if begun else (entry.name,))
+        if word.startswith(begun)
+    ]
+
+
+def complete_labels(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
+    """Labels of the service where somebody is logged in."""
+    return _asked(lambda fleet: fleet.labels.list(), lambda each: each.label, lambda _: "", begun)
+
+
+def complete_devices(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
+    """Ids of devices there, with their names where a shell shows them."""
+    return _asked(
+        lambda fleet: fleet.devices.list(),
+        lambda each: str(each.id),
+        lambda each: each.friendly_name,
+        begun.lower(),
+    )
+
+
+def complete_gateways(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
+    """MACs of gateways there, with their names where a shell shows them."""
+    return _asked(
+        lambda fleet: fleet.gateways.list(), lambda each: each.mac, lambda each: each.friendly_name, begun
+    )
+
+
+def _asked(
+    ask: Callable[[Fleet], AsyncIterator[Any]],
+    word: Callable[[Any], str],
+    tells: Callable[[Any], str],
+    begun: str,
+) -> Items:
+    """One page of what the service has; nothing where it does not answer, or not at once."""
+
+    async def found(fleet: Fleet) -> Items:
+        return [
+            CompletionItem(printable(word(each)), help=printable(tells(each)))
+            async for each in first(ask(fleet), MAX_RESULTS)
+            if word(each).startswith(begun)
+        ]
+
+    with suppress(FleetError, click.ClickException, TimeoutError, OSError):
+        return asyncio.run(_at_once(found))
+    return []
+
+
+async def _at_once(work: Callable[[Fleet], Coroutine[Any, Any, Items]]) -> Items:
+    async with asyncio.timeout(_PATIENCE), reach() as fleet:
+        return await work(fleet)

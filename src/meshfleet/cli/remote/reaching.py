@@ -1,0 +1,115 @@
+"""The service that commands talk to: the one of the environment, or the one where somebody is logged in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+from msgspec.structs import replace
+
+from meshfleet.cli.remote.stored_login import StoredLogin, read_login, renew_login
+from meshfleet.client import Fleet
+from meshfleet.errors import NotLoggedIn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+T = TypeVar("T")
+
+_LOOK_EVERY: Final = 5.0
+"""Seconds between looks for a new token, which other commands want to have too."""
+
+
+class _Access(NamedTuple):
+    """A service, and what opens the door there."""
+
+    url: str
+    token: str
+    login: StoredLogin | None
+    """None: it comes from the environment, and is not ours to keep."""
+
+
+def talk(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
+    """Do some work at the service, and give what comes of it."""
+    return asyncio.run(_talk(work))
+
+
+async def _talk(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
+    async with reach() as fleet:
+        return await work(fleet)
+
+
+@asynccontextmanager
+async def reach() -> AsyncIterator[Fleet]:
+    """The service, for as long as the block lasts; a new token is kept for the next command."""
+    access = _access()
+    authorities = access.login and access.login.tls_ca
+    fleet = Fleet(access.url, token=access.token, tls_ca=Path(authorities) if authorities else None)
+    try:
+        async with fleet, _kept(fleet, access.login):
+            yield fleet
+    except NotLoggedIn as exc:
+        raise click.ClickException(_advice(access)) from exc
+
+
+@asynccontextmanager
+async def _kept(fleet: Fleet, login: StoredLogin | None) -> AsyncIterator[None]:
+    if login is None:
+        yield
+        return
+    keeper = asyncio.create_task(_keep(fleet, login))
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.wait([keeper])
+
+
+async def _keep(fleet: Fleet, login: StoredLogin) -> None:
+    """Keep every new token, the last one when it is cancelled."""
+    known = login
+    try:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            known = _renewed(fleet, known)
+    finally:
+        _renewed(fleet, known)
+
+
+def _renewed(fleet: Fleet, known: StoredLogin) -> StoredLogin:
+    session = fleet.session
+    if session is None or session.token == known.token:
+        return known
+    try:
+        return renew_login(known, session.token)
+    except click.ClickException as exc:  # the command goes on, and the next one will have to log in
+        click.echo(f"Warning: {exc.message}", err=True)
+        return replace(known, token=session.token)
+
+
+def _access() -> _Access:
+    url, token = os.environ.get("MESHFLEET_URL"), os.environ.get("MESHFLEET_TOKEN")
+    if url and token:
+        return _Access(url, token, None)
+    if token:
+        raise click.UsageError("MESHFLEET_TOKEN is set, and MESHFLEET_URL does not say for which service.")
+    login = read_login()
+    if login is None or (url and url.rstrip("/") != login.url):
+        where = f" at {url}" if url else ""
+        raise click.ClickException(
+            f"not logged in{where}: run meshfleet login --url {url or 'URL'} --user NAME"
+        )
+    return _Access(login.url, login.token, login)
+
+
+def _advice(access: _Access) -> str:
+    if access.login is None:
+        return f"{access.url} does not take MESHFLEET_TOKEN: issue another key with meshfleet keys add"
+    return (
+        f"not logged in at {access.url} any more: "
+        f"run meshfleet login --url {access.url} --user {access.login.user}"
+    )

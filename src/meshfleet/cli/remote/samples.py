@@ -1,0 +1,60 @@
+"""`meshfleet samples`: what devices reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from meshfleet.cli.remote.arguments import IDENTIFIER, PAST, device_argument
+from meshfleet.cli.remote.completing import complete_identifiers
+from meshfleet.cli.remote.printing import Column, json_option, print_all
+from meshfleet.cli.remote.reaching import talk
+from meshfleet.cli.remote.values import error_text, value_text
+
+if TYPE_CHECKING:
+    from meshfleet.client import Fleet
+    from meshfleet.wire.ids import Mac
+
+_KINDS: Final = ("property", "measurement", "measurement-error", "event")
+_LIMIT: Final = 100
+
+_COLUMNS: Final = (
+    Column("time", lambda each: each.time, is_whole=True),
+    Column("kind", lambda each: each.kind),
+    Column("identifier", lambda each: each.name or each.identifier),
+    Column("value", lambda each: error_text(each) or value_text(each.identifier or each.name, each.value)),
+    Column("raw", lambda each: each.raw),
+    Column("seq", lambda each: each.seq),
+    Column("gateway", lambda each: each.gateway, is_whole=True),
+)
+
+
+@click.command()
+@device_argument
+@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Of this kind; repeatable.")
+@click.option(
+    "--identifier", type=IDENTIFIER, shell_complete=complete_identifiers, help="By name, or its id in hex."
+)
+@click.option("--from", "since", type=PAST, help="Not older: 2026-11-15T10:00:00Z, or 90s, 15m, 2h, 7d ago.")
+@click.option("--to", "until", type=PAST, help="Only older ones than that.")
+@click.option("--limit", type=click.IntRange(1), help=f"No more than so many; {_LIMIT} unless set.")
+@click.option("--csv", "as_csv", is_flag=True, help="All as comma-separated values, the oldest first.")
+@json_option
+def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **filters: Any) -> None:
+    """List the samples of a device, the newest first."""
+    if as_csv and (as_json or limit):
+        raise click.UsageError("--csv goes neither with --json nor with --limit.")
+    if as_csv:
+        talk(lambda fleet: _print_csv(fleet, device, filters))
+        return
+    talk(
+        lambda fleet: print_all(
+            fleet.samples.list(device, **filters), _COLUMNS, as_json=as_json, limit=limit or _LIMIT
+        )
+    )
+
+
+async def _print_csv(fleet: Fleet, device: Mac, filters: dict[str, Any]) -> None:
+    async for line in fleet.samples.csv(device, **filters):
+        click.echo(line)

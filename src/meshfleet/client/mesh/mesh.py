@@ -1,0 +1,261 @@
+"""Gateways over any MQTT broker: their reports, and requests to them. No Meshfleet service is needed."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from msgspec import UNSET
+
+from meshfleet.client.mesh.asking import Asking
+from meshfleet.client.mesh.reports import Reports, Wish
+from meshfleet.client.mesh.requests import (
+    ack_of,
+    ack_topic_of,
+    apiversion_of,
+    is_safe,
+    read_of,
+    topic_of,
+    write_of,
+)
+from meshfleet.client.names import mac_of
+from meshfleet.link import Address, Delays, Link, Options
+from meshfleet.link.tls import context
+from meshfleet.wire import requests
+from meshfleet.wire.codes import AckType, Operation
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.topics import RequestTopic, Topics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from meshfleet.client.mesh.reports import Report
+    from meshfleet.client.mesh.requests import Parameters
+    from meshfleet.wire.codes import AccessType, Kind
+    from meshfleet.wire.hextext import Secret
+    from meshfleet.wire.ids import Mac, Version
+    from meshfleet.wire.requests import Request
+    from meshfleet.wire.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
+
+_TIMEOUT: Final = 15.0
+"""Seconds for an answer: a gateway gives up on a device after ten."""
+
+_VERSIONS: Final = 10_000
+"""Gateways whose version is remembered."""
+
+_DELAYS: Final = Delays(most=10.0)
+"""Somebody may be waiting for the connection to come back."""
+
+
+class Mesh:
+    """Gateways on a broker, as `async with Mesh("mqtt://user:password@host:1883") as mesh`.
+
+    Entering connects, and raises what is in the way; later the connection comes back by itself. Gateways and
+    devices are named by MAC or device id, in either case. An identifier in hex takes the raw operation, a
+    name the decoded one. An answer is returned whatever its status: see `meshfleet.client.check`.
+
+    A request without an answer raises `GatewayTimeout`. If the connection breaks, a read is asked again; a
+    write is never sent twice, and raises `ConnectionLost` when the broker had not acknowledged it. After both
+    errors it may have been carried out. `BrokerUnreachable`: nothing was sent.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
+        """`prefix` stands in front of all topics; `tls_ca` names who vouches for the broker."""
+        self._address = Address.parse(url)
+        self._topics = Topics(prefix, names=BUILTIN.names)
+        tls = None if tls_ca is None else context(authorities=tls_ca)
+        self._options = Options(tls=tls, delays=_DELAYS)
+        self._asking = Asking(self._address, _client_id(), self._topics, self._options)
+        self._versions: OrderedDict[Mac, Version] = OrderedDict()
+        self._reports: dict[str, Reports] = {}
+        """Those that somebody iterates over, by client id."""
+        self._rejected = 0
+
+    async def __aenter__(self) -> Self:
+        await self._asking.begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            for each in list(self._reports.values()):
+                await each.close()
+        finally:
+            await self._asking.end()
+
+    @property
+    def rejected(self) -> int:
+        """How many reports could not be read."""
+        return self._rejected + sum(each.rejected for each in self._reports.values())
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for their answers."""
+        return self._asking.pending
+
+    # Reports
+
+    def reports(
+        self,
+        *,
+        gateway: str | None = None,
+        device: str | None = None,
+        kinds: Kind | str | Iterable[Kind | str] = (),
+        session: str | None = None,
+    ) -> AsyncGenerator[Report, None]:
+        """Reports as they come, on a connection of their own; what cannot be read is skipped and counted.
+
+        With `session`, a client id that nobody else has, the broker keeps what comes while the program is
+        away, as far as its limits go. A report is acknowledged when the next one is asked for, so the last
+        one comes again after a break. Without `session`, what comes while there is no connection is lost.
+        """
+        return self._hear(Wish.parse(gateway, device, kinds), session)
+
+    async def end_session(self, session: str) -> None:
+        """Let the broker forget a session, and what waits there."""
+        async with Link(self._address, session, clean=True, options=self._options):
+            pass
+
+    async def _hear(self, wish: Wish, session: str | None) -> AsyncGenerator[Report, None]:
+        self._asking.check_open()
+        client_id = _client_id() if session is None else session
+        if client_id in self._reports:  # they would throw each other out, again and again
+            raise ValueError(f"session {session!r} is being read already")
+        reports = Reports(
+            self._address, client_id, self._topics, clean=session is None, options=self._options
+        )
+        self._reports[client_id] = reports
+        try:
+            async with aclosing(reports.hear(wish)) as heard:
+                async for report in heard:
+                    yield report
+        finally:
+            self._reports.pop(client_id, None)
+            self._rejected += reports.rejected
+
+    # Requests
+
+    async def apiversion(
+        self,
+        gateway: str,
+        *,
+        priority: int | None = None,
+        timeout: float = _TIMEOUT,  # noqa: ASYNC109 # as in every method here
+    ) -> ApiVersionResponse:
+        """Ask a gateway for its version. Later requests to it are checked against that before they leave."""
+        mac = mac_of(gateway)
+        topic = RequestTopic(mac, mac, Operation.APIVERSION)
+        answer = await self._asking.ask(topic, apiversion_of(priority), is_safe=True, timeout=timeout)
+        told = cast("ApiVersionResponse", answer)  # as its operation has it
+        if told.version is not UNSET:
+            self._remember(mac, told.version)
+        return told
+
+    async def read(  # noqa: PLR0913 # by name, each may be left out
+        self,
+        gateway: str,
+        device: str,
+        identifier: str,
+        *,
+        priority: int | None = None,
+        extender_id: str | None = None,
+        access_type: AccessType | str | None = None,
+        public_key: str | Secret | None = None,
+        key: str | Secret | None = None,
+        timeout: float = _TIMEOUT,  # noqa: ASYNC109
+    ) -> ReadResponse | ReadDecodedResponse:
+        """Read a property of a device. Keys are hex, and shown to nobody."""
+        topic = topic_of(gateway, device, Operation.READ, identifier)
+        given: Parameters = {
+            "priority": priority,
+            "extender_id": extender_id,
+            "access_type": access_type,
+            "public_key": public_key,
+            "key": key,
+        }
+        answer = await self._ask(topic, read_of(given), timeout)
+        return cast("ReadResponse | ReadDecodedResponse", answer)  # as its operation has it
+
+    async def write(  # noqa: PLR0913 # by name, each may be left out
+        self,
+        gateway: str,
+        device: str,
+        identifier: str,
+        value: Any = None,
+        *,
+        ext: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        extender_id: str | None = None,
+        access_type: AccessType | str | None = None,
+        public_key: str | Secret | None = None,
+        key: str | Secret | None = None,
+        timeout: float = _TIMEOUT,  # noqa: ASYNC109
+    ) -> Response:
+        """Write a property: hex or bytes to a raw identifier, any JSON to a name. None writes NULL.
+
+        It is sent once, whatever happens to the connection.
+        """
+        topic = topic_of(gateway, device, Operation.WRITE, identifier)
+        given: Parameters = {
+            "priority": priority,
+            "extender_id": extender_id,
+            "access_type": access_type,
+            "public_key": public_key,
+            "key": key,
+        }
+        return await self._ask(topic, write_of(topic.operation, value, ext, given), timeout)
+
+    async def ack(  # noqa: PLR0913 # by name, each may be left out
+        self,
+        gateway: str,
+        device: str,
+        identifier: str,
+        *,
+        time: datetime,
+        type: AckType | int = AckType.ACK,  # noqa: A002 # its name on the wire
+        priority: int | None = None,
+        timeout: float = _TIMEOUT,  # noqa: ASYNC109
+    ) -> None:
+        """Acknowledge the sample of this time to its device; returns when the broker has it.
+
+        There is no answer. Only gateways from version 2.4.0 on understand it.
+        """
+        topic = topic_of(gateway, device, Operation.ACK, identifier)
+        await self._tell(topic, ack_of(time, type, priority), type, timeout)
+
+    async def acknowledge(
+        self,
+        report: Report,
+        type: AckType | int = AckType.ACK,  # noqa: A002 # as in `ack`
+    ) -> None:
+        """Acknowledge a report of a measurement or an event to its device."""
+        await self._tell(ack_topic_of(report), ack_of(report.body.time, type, None), type, _TIMEOUT)
+
+    # Inside
+
+    async def _ask(self, topic: RequestTopic, request: Request, timeout: float) -> Response:  # noqa: ASYNC109
+        self._check_supported(topic, request)
+        return await self._asking.ask(topic, request, is_safe=is_safe(topic), timeout=timeout)
+
+    async def _tell(self, topic: RequestTopic, ack: Request, kind: int, timeout: float) -> None:  # noqa: ASYNC109
+        self._check_supported(topic, ack)
+        await self._asking.tell(topic, ack, is_safe=is_safe(topic, kind), timeout=timeout)
+
+    def _check_supported(self, topic: RequestTopic, request: Request) -> None:
+        """Refuse what the gateway is known to be too old for (version-12)."""
+        if (version := self._versions.get(topic.gateway)) is not None:
+            requests.check_supported(topic.operation, request, version)
+
+    def _remember(self, gateway: Mac, version: Version) -> None:
+        self._versions[gateway] = version
+        self._versions.move_to_end(gateway)
+        if len(self._versions) > _VERSIONS:
+            self._versions.popitem(last=False)
+
+
+def _client_id() -> str:
+    """One that nobody else has, and that every broker takes: 23 letters and digits [MQTT-3.1.3-5]."""
+    return f"meshfleet{secrets.token_hex(7)}"

@@ -1,0 +1,113 @@
+"""`fleet.live`: what happens in the fleet, as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.client.names import id_of, mac_of, several
+from meshfleet.client.rest.calls import Call, query
+from meshfleet.client.rest.events import Frames, read_event
+from meshfleet.client.rest.lines import Lines
+from meshfleet.client.rest.retries import delay
+from meshfleet.errors import ServiceUnreachable, TooManyAttempts, Unavailable, WireError
+from meshfleet.wire import rest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from meshfleet.client.rest.desk import Desk
+    from meshfleet.client.rest.events import Event, EventType
+    from meshfleet.client.rest.transport import Stream
+
+_SILENCE: Final = 60.0
+"""Seconds. There is a comment every 15 s, so after four of them nobody is there any more (rest-150)."""
+
+
+class Listening:
+    """One listener: a stream, and another one behind the last event when it ends."""
+
+    def __init__(self, desk: Desk, filters: tuple[tuple[str, str], ...]) -> None:
+        self._desk = desk
+        self._filters = filters
+        self._last: str | None = None
+        self._losses = 0
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Event after event, without end."""
+        while True:
+            stream = await self._open()
+            lines, frames = Lines(b"\n"), Frames()
+            try:
+                while (piece := await self._next(stream)) is not None:
+                    for line in lines.feed(piece):
+                        if (text := frames.add(line)) is not None:
+                            event = self._read(text)
+                            yield event
+                            self._last = event.id
+            finally:
+                await stream.close()
+
+    async def _open(self) -> Stream:
+        """Get in. Who was in before tries for as long as it takes."""
+        while True:
+            if self._losses:
+                await asyncio.sleep(delay(self._losses))
+            self._losses += 1
+            try:
+                stream = await self._desk.open(self._call(), silence=_SILENCE)
+            except (ServiceUnreachable, Unavailable, TooManyAttempts):
+                if self._last is None:
+                    raise
+            else:
+                self._last = self._last or ""
+                return stream
+
+    def _call(self) -> Call:
+        # Who was in and heard nothing says so with an id that nobody knows, and is told what that means.
+        resumed = () if self._last is None else (("Last-Event-ID", self._last),)
+        return Call(
+            method="GET",
+            path=rest.STREAM,
+            query=self._filters,
+            headers=resumed,
+            accept="text/event-stream",
+            is_repeatable=True,
+        )
+
+    async def _next(self, stream: Stream) -> bytes | None:
+        """The next piece; None: come back, for the stream is over, or its token is about to be."""
+        left = self._desk.credentials.renew_in
+        try:
+            async with asyncio.timeout(None if left == float("inf") else left):
+                piece = await stream.next()
+        except (TimeoutError, ServiceUnreachable):
+            piece = None
+        if piece is not None:
+            self._losses = 1
+        return piece
+
+    def _read(self, text: bytes) -> Event:
+        try:
+            return read_event(text)
+        except WireError as exc:
+            field = exc.field
+        raise self._desk.refusal(f"a live event has no proper {field}")
+
+
+def listen(
+    desk: Desk,
+    types: EventType | Iterable[EventType],
+    ids: str | Iterable[str],
+    gateway: str | Iterable[str] | None,
+) -> AsyncGenerator[Event, None]:
+    """Live events that meet all filters."""
+    filters = query(
+        {},
+        {
+            "Types": several(types),
+            "Ids": [id_of(each, "ids") for each in several(ids)],
+            "Gateway": [mac_of(each) for each in several(gateway or ())],
+        },
+    )
+    return Listening(desk, filters).events()

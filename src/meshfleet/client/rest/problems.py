@@ -1,0 +1,59 @@
+"""From an answer that is not what was asked for to the error that says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import Fault, ServiceRefused, Told, WireError
+from meshfleet.errors.told import error_of
+from meshfleet.wire import rest
+from meshfleet.wire.rest.problems import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meshfleet.client.rest.calls import Answer
+    from meshfleet.errors import FleetError
+
+_SHOWN: Final = 500
+"""Characters of the service's own words in an error."""
+
+_FAULTS: Final = 100
+
+_PASSED_ON: Final = frozenset({408, 413, 429, 500, 502, 503, 504})
+"""What proxies say too, in words of their own."""
+
+
+def error_in(answer: Answer, place: str, secrets: Iterable[str] = ()) -> FleetError:
+    """The error that the service raised. Where its words repeat one of our secrets stands a `…`."""
+    problem = _problem(answer)
+    if problem is not None:
+        words = _clean(problem.detail, secrets)
+        faults = tuple(
+            Fault(_clean(each.field, secrets), _clean(each.message, secrets))
+            for each in problem.errors[:_FAULTS]
+        )
+        return error_of(problem.code, answer.status, Told(words, faults, answer.retry_after))
+    if 300 <= answer.status < 400:  # noqa: PLR2004 # as HTTP has it
+        return ServiceRefused(f"{place} redirects; give the address behind it instead")
+    words = f"{place} answers with HTTP status {answer.status}"
+    if answer.status in _PASSED_ON:
+        return error_of("", answer.status, Told(words, (), answer.retry_after))
+    return ServiceRefused(f"{words}, and not as a Meshfleet service does")
+
+
+def _problem(answer: Answer) -> rest.Problem | None:
+    if answer.content_type != MEDIA_TYPE:
+        return None
+    try:
+        return rest.decode(rest.Problem, answer.body)
+    except WireError:
+        return None
+
+
+def _clean(text: str, secrets: Iterable[str]) -> str:
+    """On one line, not too long, and nothing of ours in it."""
+    line = "".join(char for char in text if char.isprintable())
+    for secret in secrets:
+        line = line.replace(secret, "…")
+    return line[:_SHOWN]
