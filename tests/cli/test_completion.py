@@ -137,7 +137,9 @@ def test_every_command_prints_help_and_takes_json() -> None:
         assert any("--json" in parameter.opts for parameter in command.params), path
 
 
-@pytest.mark.parametrize("module", ["devices", "users", "watch", "login", "completion"])
+@pytest.mark.parametrize(
+    "module", ["remote.devices", "remote.users", "remote.watch", "remote.login", "completion"]
+)
 def test_a_command_that_talks_to_a_service_does_not_load_one(module: str) -> None:
     program = (
         f"import sys, meshfleet.cli.{module}; print(*(name for name in sys.modules if 'meshfleet' in name))"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
+    from sqlalchemy.engine.interfaces import ReflectedIndex
 
     from tests.db.conftest import Place
     from tests.db.together import Together
@@ -215,11 +216,17 @@ def _facts(connection: Connection) -> dict[str, object]:
         found[f"foreign keys of {name}"] = sorted(map(repr, tables.get_foreign_keys(name)))
         found[f"unique in {name}"] = sorted(map(repr, tables.get_unique_constraints(name)))
         indexes = [each for each in tables.get_indexes(name) if each["name"] != "ix_device_name_trigrams"]
-        found[f"indexes of {name}"] = sorted(map(repr, indexes))
+        found[f"indexes of {name}"] = sorted(map(_told, indexes))
     queries = _SQLITE_FACTS if connection.dialect.name == "sqlite" else _SERVER_FACTS
     for query in queries:
         found |= {f"also {row[0]}": tuple(row) for row in connection.exec_driver_sql(query)}
     return found
+
+
+def _told(index: ReflectedIndex) -> str:
+    """An index in words: a condition by itself would tell where it is in memory."""
+    options = {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+    return repr({**index, "dialect_options": options})
 
 
 _NOT_OURS = (

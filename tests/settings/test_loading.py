@@ -127,6 +127,7 @@ def test_what_stands_in_tables_of_the_file_is_beaten_in_the_same_way(folder: Pat
         ("mqtt-ws", "[::1]:9001", Listen("::1", 9001)),
         ("topic-prefix", "site/one", "site/one"),
         ("requests.max-age", "7.5", 7.5),
+        ("requests.at-once", "4", 4),
         *((f"limits.{field}".replace("_", "-"), "1025", 1025) for field in Limits.__struct_fields__),
     ],
 )

@@ -171,7 +171,23 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     assert "is not a positive number of seconds" in message
 
 
-_NUMBERS = ["requests.max-age", "limits.retained", "limits.connect-seconds"]
+@pytest.mark.rule("request-36")
+@pytest.mark.parametrize(("text", "is_right"), [("1", True), ("1000", True), ("0", False), ("1001", False)])
+@pytest.mark.parametrize("where", ["flag", "file"])
+def test_a_gateway_gets_one_request_at_a_time_or_up_to_a_thousand(
+    text: str, where: str, folder: Path, *, is_right: bool
+) -> None:
+    flags = {"requests_at_once": text} if where == "flag" else {}
+    if where == "file":
+        (folder / "meshfleet.toml").write_text(f"requests.at-once = {text}")
+    if is_right:
+        assert settings(**flags).requests_at_once == int(text)
+    else:
+        ((field, _),) = faults(**flags)
+        assert field == ("--requests-at-once" if where == "flag" else "meshfleet.toml: requests.at-once")
+
+
+_NUMBERS = ["requests.max-age", "requests.at-once", "limits.retained", "limits.connect-seconds"]
 
 
 @pytest.mark.parametrize("name", _NUMBERS)

@@ -36,9 +36,9 @@ class Roll:
             return self._lists[0]
         return self._lists.pop(0)
 
-    def has(self, gateway: str) -> bool:
+    def turn(self, gateway: str) -> int:
         """See `Carrier`."""
-        return gateway in (self._lists[0] or {})
+        return (self._lists[0] or {}).get(gateway, 0)
 
     def send(self, messages: Sequence[Publish]) -> None:
         """See `Carrier`."""

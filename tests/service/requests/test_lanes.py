@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from meshfleet.errors import GatewayBusy, GatewayLost, GatewayOffline, GatewayTimeout
+from meshfleet.errors import GatewayBusy, GatewayLost, GatewayOffline, GatewayTimeout, TooManyRequests
 from meshfleet.service.requests.asking import Asking
 from meshfleet.service.requests.lanes import Lanes
 from meshfleet.wire.codes import Operation, Priority
@@ -278,3 +278,26 @@ async def test_a_look_at_gateways_that_are_still_there_changes_nothing(stage: St
         with pytest.raises(GatewayTimeout):
             await ask(asking, 1, seconds=0.05)
         asking.look()
+
+
+@pytest.mark.anyio
+async def test_only_so_many_wait_at_a_time_and_all_of_them_can_go(stage: Stage) -> None:
+    asking = asking_on(stage, 1)
+    async with gateway(stage.port, nothing) as third:
+        waiting = []
+        while asking.pending == len(waiting) < 100_000:
+            waiting += [ask(asking, number % 256) for number in range(5_000)]
+            await asyncio.wait(waiting, timeout=0)
+        held = asking.pending
+        assert asking.queued == held - 1
+        with pytest.raises(TooManyRequests) as raised:
+            await ask(asking, 0)
+        assert (raised.value.code, raised.value.http, raised.value.sent) == ("too-many-requests", 503, False)
+        for each in waiting:
+            each.cancel()
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert len([each for each in told if isinstance(each, TooManyRequests)]) == len(waiting) - held
+        assert (asking.pending, asking.queued) == (0, 0)
+        assert numbers(third) in ([], [0])
+        third.manner = lambda asked: [asked.answer(value="ff")]
+        await ask(asking, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.client.names import id_of, mac_of, several
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.events import Event, EventType
     from meshfleet.client.rest.transport import Stream
 
+_log = logging.getLogger(__name__)
+
 _SILENCE: Final = 60.0
 """Seconds. There is a comment every 15 s, so after four of them nobody is there any more (rest-150)."""
 
@@ -32,6 +35,7 @@ class Listening:
         self._filters = filters
         self._last: str | None = None
         self._losses = 0
+        self._is_away = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Event after event, without end."""
@@ -56,10 +60,14 @@ class Listening:
             self._losses += 1
             try:
                 stream = await self._desk.open(self._call(), silence=_SILENCE)
-            except (ServiceUnreachable, Unavailable, TooManyAttempts):
+            except (ServiceUnreachable, Unavailable, TooManyAttempts) as trouble:
                 if self._last is None:
                     raise
+                self._miss(str(trouble))
             else:
+                if self._is_away:
+                    _log.info("live events have a connection again")
+                self._is_away = False
                 self._last = self._last or ""
                 return stream
 
@@ -81,11 +89,22 @@ class Listening:
         try:
             async with asyncio.timeout(None if left == float("inf") else left):
                 piece = await stream.next()
-        except (TimeoutError, ServiceUnreachable):
-            piece = None
-        if piece is not None:
+        except TimeoutError:
+            return None
+        except ServiceUnreachable as trouble:
+            self._miss(str(trouble))
+            return None
+        if piece is None:
+            self._miss("the service has ended the stream")
+        else:
             self._losses = 1
         return piece
+
+    def _miss(self, why: str) -> None:
+        """Say once that nothing comes for a while."""
+        if not self._is_away:
+            _log.warning("live events have no connection: %s", why)
+        self._is_away = True
 
     def _read(self, text: bytes) -> Event:
         try:

@@ -1,0 +1,87 @@
+"""What is asked becomes an order or a refusal by name, whatever it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import FleetError
+from meshfleet.service.requests.order import read_order
+from meshfleet.wire import requests
+from meshfleet.wire.codes import Operation
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.payload import read_object
+from meshfleet.wire.rest import NewRequest
+from meshfleet.wire.rest.requests import SentRequest
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(["", "ff", "2011", "1.2.3", "on", 2**70, -1, 256]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+SECRETS = {"key", "publicKey"}
+
+
+@given(st.sampled_from(sorted(BUILTIN.names)), JSON, st.none() | st.dictionaries(st.text(), JSON, max_size=3))
+def test_any_value_of_any_property_is_sent_as_it_is_or_refused(name: str, value: Any, ext: Any) -> None:
+    more = {} if ext is None else {"ext": ext}
+    asked = NewRequest(operation=Operation.WRITE_DECODED, identifier=name, value=value, **more)
+    try:
+        order = read_order(asked)
+    except FleetError as exc:
+        assert exc.http in {400, 413}  # noqa: PT017 # what it says depends on the value
+        return
+    sent = read_object(requests.encode(order.request))
+    assert sent.get("value") == value
+    assert sent.get("ext") == ext
+
+
+_FIELDS = {
+    "identifier": st.sampled_from(["8000", "model-number", "temperature", "", "80", "a/b", "#"]) | st.text(),
+    "value": JSON,
+    "ext": st.dictionaries(st.text(), JSON, max_size=2),
+    "priority": st.integers(0, 4),
+    "extenderId": st.sampled_from(["C0FFEE0000E1", "x"]),
+    "accessType": st.sampled_from(["legacy", "unprovisioned"]),
+    "publicKey": st.sampled_from(["aa" * 32, "abc", "zz"]),
+    "key": st.sampled_from(["bb" * 16, "abc", "zz"]),
+    "gateway": st.sampled_from(["02005e000001", "bmac-02005e000001", "x"]),
+    "time": st.sampled_from(["2026-01-01T00:00:00Z", "soon"]),
+    "type": st.integers(0, 2),
+    "timeoutMs": st.integers(100, 120_000),
+}
+
+
+@pytest.mark.rule("request-31", "request-32", "rest-97")
+@given(st.sampled_from(Operation), st.fixed_dictionaries({}, optional=_FIELDS))
+def test_any_body_is_an_order_that_shows_no_key_or_is_refused(
+    operation: Operation, fields: dict[str, Any]
+) -> None:
+    asked = msgspec.convert({"operation": operation, **fields}, NewRequest)
+    try:
+        order = read_order(asked)
+    except FleetError as exc:
+        told = (exc.http, str(exc))
+        assert told[0] in {400, 413}
+        assert not any(str(fields.get(secret, "?")) in told[1] for secret in SECRETS)
+        return
+    sent = read_object(requests.encode(order.request))
+    given_here = fields.keys() - {"identifier", "gateway", "timeoutMs"}
+    # All that was given is sent, but for what is at its default anyway.
+    assert sent.keys() <= given_here
+    assert all(fields[each] in {2, None, ""} for each in given_here - sent.keys())
+    shown = msgspec.to_builtins(order.shown)
+    assert shown.keys() <= {"operation", "identifier", "timeoutMs", *given_here} - SECRETS
+    assert order.timeout * 1000 == pytest.approx(fields.get("timeoutMs", 15_000))
+    assert msgspec.json.decode(msgspec.json.encode(order.shown), type=SentRequest) == order.shown
+    assert repr(order).count("bb" * 16) == 0
+    assert repr(asked).count("bb" * 16) == 0
