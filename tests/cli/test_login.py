@@ -48,6 +48,7 @@ def test_a_login_is_kept_without_the_password_for_its_owner_alone(nobody: Shell,
     assert os.listdir(nobody.login.parent) == ["login.json"]  # noqa: PTH208 # hidden ones too
 
 
+@pytest.mark.rule("auth-32")
 @pytest.mark.parametrize("way", ["flag", "variable", "pipe"])
 def test_a_password_may_come_in_several_ways(nobody: Shell, place: RunningFleet, way: str) -> None:
     match way:

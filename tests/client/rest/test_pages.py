@@ -53,6 +53,14 @@ async def test_a_page_is_fetched_when_it_is_wanted() -> None:
         assert server.asked[1].target == "/api/v1/labels?MaxResults=1000&NextToken=t"
 
 
+@pytest.mark.rule("version-22")
+async def test_what_a_newer_service_adds_is_ignored() -> None:
+    label = {"label": "a", "deviceCount": 0, "colour": {"of": "a later version"}}
+    newer = answer(200, {"items": [label], "nextToken": None, "total": 1})
+    async with scripted(newer) as server, Fleet(server.url, token=KEY) as fleet:
+        assert [each.label async for each in fleet.labels.list()] == ["a"]
+
+
 async def test_an_empty_page_is_not_the_end() -> None:
     pages = [page([], "1"), page([], "2"), page(["a"], None)]
     async with scripted(*pages) as server, Fleet(server.url, token=KEY) as fleet:

@@ -37,8 +37,8 @@ LONG = 30.0
 """Reached only when something is broken."""
 
 
-def asking_on(stage: Stage) -> Asking:
-    return Asking(stage.broker, Topics(stage.prefix), stage.clock)
+def asking_on(stage: Stage, at_once: int = 16) -> Asking:
+    return Asking(stage.broker, Topics(stage.prefix), stage.clock, at_once=at_once)
 
 
 async def read(asking: Asking, device: Mac = DEVICE, *, timeout: float = LONG) -> Answer:  # noqa: ASYNC109
@@ -82,7 +82,7 @@ async def test_requests_and_answers_have_the_prefix(sqlite_database: Database) -
 
 @pytest.mark.rule("request-26", "request-27")
 async def test_many_at_once_each_get_their_own_answer_in_whatever_order(stage: Stage) -> None:
-    asking, waiting = asking_on(stage), list[Said]()
+    asking, waiting = asking_on(stage, 50), list[Said]()
 
     def last_first(asked: Asked) -> list[Said]:
         waiting.append(asked.answer(value=asked.end[8:12]))

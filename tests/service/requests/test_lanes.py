@@ -284,7 +284,7 @@ async def test_a_look_at_gateways_that_are_still_there_changes_nothing(stage: St
 async def test_only_so_many_wait_at_a_time_and_all_of_them_can_go(stage: Stage) -> None:
     asking = asking_on(stage, 1)
     async with gateway(stage.port, nothing) as third:
-        waiting = []
+        waiting: list[Waiting] = []
         while asking.pending == len(waiting) < 100_000:
             waiting += [ask(asking, number % 256) for number in range(5_000)]
             await asyncio.wait(waiting, timeout=0)
