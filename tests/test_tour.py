@@ -1,10 +1,13 @@
-"""The tour of the README, walked by a newcomer with curl."""
+"""The tour of the README, walked by a newcomer with curl, the command line and Python."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import runpy
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,12 +17,14 @@ import pytest
 
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program
+from tests.cli.shell import NOTHING
 from tests.parts import BASH, CURL, JQ, MOSQUITTO_PUB, need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
+OURS = ".venv/bin/meshfleet "
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
 
@@ -28,6 +33,10 @@ class Running(NamedTuple):
 
     url: str
     mqtt: list[str]
+
+    def adapted(self, text: str) -> str:
+        """Something to type or to run, for where this service is."""
+        return text.replace("http://127.0.0.1:8080", self.url).replace("…", PASSWORD)
 
 
 @pytest.fixture
@@ -45,18 +54,22 @@ def _wait_until_it_lives(url: str) -> None:
     login = httpx.post(url + LOGIN, json={"username": "admin", "password": PASSWORD}, timeout=PATIENCE)
     bearer = {"Authorization": f"Bearer {login.json()['authToken']}"}
     until = time.monotonic() + PATIENCE
-    while not httpx.get(f"{url}/api/v1/devices/summary", headers=bearer, timeout=PATIENCE).json()[
-        "connected"
-    ]:
+    while not httpx.get(f"{url}/api/v1/devices/bmac-ca5bda1a0004", headers=bearer, timeout=PATIENCE).json()[
+        "connectivity"
+    ]["connected"]:
         assert time.monotonic() < until, "nobody connects"
         time.sleep(0.1)
 
 
+def _blocks(language: str) -> list[str]:
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return found
+
+
 def _walk(service: Running) -> list[Any]:
-    """Type all commands of the tour, and give back what they answer."""
+    """Type all commands of the tour that are not ours, and give back what they answer."""
     need(CURL), need(JQ), need(MOSQUITTO_PUB)
-    blocks = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    script = "".join(blocks).replace("http://127.0.0.1:8080", service.url).replace("…", PASSWORD)
+    script = service.adapted("".join(block for block in _blocks("sh") if OURS not in block))
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -p {service.mqtt[0].rpartition(':')[2]} ")
     script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
     done = subprocess.run(
@@ -66,9 +79,8 @@ def _walk(service: Running) -> list[Any]:
 
 
 def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
-    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series, *live, history = _walk(
-        service
-    )
+    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series, *live = _walk(service)
+    *live, history, answer = live
     assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
     assert first["items"][0]["connectivity"]["connected"]
     assert silent["items"]
@@ -82,3 +94,50 @@ def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
     assert [(each["count"], each["mean"]) for each in series["items"]] == [(1, 46.6)]
     assert [each["type"] for each in live] == ["report"] * 3
     assert [(each["connected"], each["cause"]) for each in history["items"]] == [(True, "connection")]
+    assert (answer["status"], answer["gateway"]) == (0, "02005e000001")
+    assert 0 <= answer["value"] <= 100
+
+
+def test_the_commands_of_the_tour_do_what_they_say(service: Running, tmp_path: Path) -> None:
+    (block,) = [block for block in _blocks("sh") if OURS in block]
+    command = str(Path(sys.executable).with_name("meshfleet"))
+    script = block.replace(OURS, f"echo '##'; {command} ")
+    done = subprocess.run(
+        [str(need(BASH)), "-euc", script],
+        env={
+            **os.environ,
+            **NOTHING,
+            "URL": service.url,
+            "MESHFLEET_PASSWORD": PASSWORD,
+            "XDG_CONFIG_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    _, login, devices, read, watch = done.stdout.split("##\n")
+    assert login == f"Logged in at {service.url} as admin (admin).\n"
+    assert devices.count("Head office") >= 3
+    assert re.match(
+        r"battery-level = \d+ %\nanswered by the device itself in \d+ ms, through gateway 02005e000001, which ",
+        read,
+    )
+    assert len(watch.splitlines()) == 3
+
+
+def test_the_programs_of_the_tour_do_what_they_say(
+    service: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sdk, protocol = _blocks("python")
+    program = tmp_path / "program.py"
+    program.write_text(service.adapted(sdk))
+    runpy.run_path(str(program))
+    *devices, battery = capsys.readouterr().out.splitlines()
+    assert "bmac-ca5bda1a0004 Meeting room “Ada”" in devices
+    assert re.fullmatch(r"\d+ %", battery)
+    program.write_text(
+        re.sub(r"^(BUILTIN\.decode.*)  # (.*)$", r"assert \1 == \2", protocol, flags=re.MULTILINE)
+    )
+    assert "assert" in program.read_text()
+    runpy.run_path(str(program))

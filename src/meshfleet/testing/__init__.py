@@ -3,7 +3,7 @@
 place           runs something in a thread of its own, for `with` and for `async with`
 gateway         an emulated gateway on a broker
 broker          the embedded broker alone, without a database
-fleet           a service with emulated gateways; `serving` runs it
+fleet           a service with emulated gateways; `serving` runs it, `running` tells of it
 
     with emulated_gateway(devices=3, speed=60) as gateway:
         subprocess.run(["my-program", "--broker", gateway.broker], check=True)
@@ -25,7 +25,8 @@ With pytest a fixture is two lines; one for a whole session saves starting it fo
 Everything listens on free ports of the loopback interface, and is gone when the block ends.
 """
 
-from meshfleet.testing.fleet import RunningFleet, RunningGateway, running_fleet
+from meshfleet.testing.fleet import running_fleet
 from meshfleet.testing.gateway import EmulatedGateway, emulated_gateway
+from meshfleet.testing.running import RunningFleet, RunningGateway
 
 __all__ = ["EmulatedGateway", "RunningFleet", "RunningGateway", "emulated_gateway", "running_fleet"]

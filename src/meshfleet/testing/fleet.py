@@ -4,42 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.gateway import Clock, Mode, Settings, generate
 from meshfleet.testing.gateway import MAC
 from meshfleet.testing.place import Place
-from meshfleet.wire.ids import Mac, Version, mac_number, number_mac
+from meshfleet.wire.ids import Version, mac_number, number_mac
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-
-class RunningGateway(Struct, frozen=True, kw_only=True):
-    """A gateway that is claimed and connected."""
-
-    mac: Mac
-    devices: tuple[Mac, ...]
-
-
-class RunningFleet(Struct, frozen=True, kw_only=True):
-    """A service that runs."""
-
-    url: str
-    user: str
-    """An admin."""
-    password: str
-    broker: str
-    """The URL of its broker, with user and password."""
-    prefix: str
-    gateways: tuple[RunningGateway, ...]
-
-    def __repr__(self) -> str:
-        return f"RunningFleet({self.url!r}, …)"
-
-    def __rich_repr__(self) -> list[tuple[str, object]]:
-        return [("url", self.url), ("gateways", self.gateways)]
+    from meshfleet.testing.running import RunningFleet
 
 
 def running_fleet(  # noqa: PLR0913 # by name, each may be left out

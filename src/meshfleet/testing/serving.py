@@ -20,8 +20,8 @@ from meshfleet.service import app, clock
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.gateways import store
 from meshfleet.settings import Listen, Settings
-from meshfleet.testing.fleet import RunningFleet, RunningGateway
 from meshfleet.testing.gateway import living
+from meshfleet.testing.running import RunningFleet, RunningGateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence

@@ -105,8 +105,15 @@ def ask(
     asking: Asking, number: int, priority: Priority = Priority.MEDIUM, *, seconds: float = LONG
 ) -> Waiting:
     """Read a property that nobody else reads."""
+    return asyncio.create_task(ask_here(asking, number, priority, seconds=seconds))
+
+
+async def ask_here(
+    asking: Asking, number: int, priority: Priority = Priority.MEDIUM, *, seconds: float = LONG
+) -> Answer:
+    """The same, in the task of whoever asks."""
     topic = RequestTopic(GATEWAY, DEVICE, Operation.READ, Identifier(f"{0x8100 + number:04x}"))
-    return asyncio.create_task(asking.ask(topic, Read(priority=priority), timeout=seconds))
+    return await asking.ask(topic, Read(priority=priority), timeout=seconds)
 
 
 if TYPE_CHECKING:
@@ -217,6 +224,27 @@ async def test_who_is_cancelled_keeps_no_turn(stage: Stage, who: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.rule("request-36")
+async def test_who_is_cancelled_when_its_turn_has_just_come_passes_it_on(stage: Stage) -> None:
+    asking = asking_on(stage, 1)
+    others: list[Waiting] = []
+
+    async def then_cancel_the_next() -> None:
+        await ask_here(asking, 0)
+        others[0].cancel()  # its turn has come in this very step, and it has not run since
+
+    async with gateway(stage.port, lambda asked: [asked.answer(value="ff")]) as third:
+        first = asyncio.create_task(then_cancel_the_next())
+        await asyncio.sleep(0)
+        others += [ask(asking, number) for number in (1, 2)]
+        await first
+        await others[1]
+        assert others[0].cancelled()
+        assert numbers(third) == [0, 2]
+        assert (asking.pending, asking.queued) == (0, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("request-36")
 async def test_a_turn_and_a_deadline_in_one_moment_leave_no_turn_taken(stage: Stage) -> None:
     """Many waiters with all kinds of deadlines, and a gateway that answers some: at the end all is free."""
     asking = asking_on(stage, 2)
@@ -239,15 +267,18 @@ async def test_when_a_gateway_goes_who_waits_for_it_is_told(stage: Stage) -> Non
     asking = asking_on(stage, 1)
     watching = asyncio.create_task(asking.watch(pause=0.01))
     async with gateway(stage.port, nothing) as third:
-        sent, queued = ask(asking, 0), ask(asking, 1)
+        sent, *queued = [ask(asking, number) for number in range(4)]
         await stage.until(lambda: bool(third.asked))
     with pytest.raises(GatewayLost) as lost:
         await sent
     assert (lost.value.code, lost.value.http, lost.value.sent) == ("gateway-lost", 504, True)
-    with pytest.raises(GatewayOffline) as offline:
-        await queued
-    assert not offline.value.sent
+    for each in queued:
+        with pytest.raises(GatewayOffline) as offline:
+            await each
+        assert not offline.value.sent
     assert (asking.pending, asking.queued) == (0, 0)
+    async with gateway(stage.port, lambda asked: [asked.answer(value="ff")]):
+        await ask(asking, 9)
     watching.cancel()
     await asyncio.wait([watching])
 

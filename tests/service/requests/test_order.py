@@ -46,27 +46,52 @@ def test_any_value_of_any_property_is_sent_as_it_is_or_refused(name: str, value:
 
 
 _FIELDS = {
-    "identifier": st.sampled_from(["8000", "model-number", "temperature", "", "80", "a/b", "#"]) | st.text(),
-    "value": JSON,
+    "value": JSON | st.sampled_from(["ff", None]),
     "ext": st.dictionaries(st.text(), JSON, max_size=2),
     "priority": st.integers(0, 4),
-    "extenderId": st.sampled_from(["C0FFEE0000E1", "x"]),
+    "extenderId": st.sampled_from(["C0FFEE0000E1", "c0ffee0000e1", "x"]),
     "accessType": st.sampled_from(["legacy", "unprovisioned"]),
-    "publicKey": st.sampled_from(["aa" * 32, "abc", "zz"]),
-    "key": st.sampled_from(["bb" * 16, "abc", "zz"]),
-    "gateway": st.sampled_from(["02005e000001", "bmac-02005e000001", "x"]),
-    "time": st.sampled_from(["2026-01-01T00:00:00Z", "soon"]),
+    "publicKey": st.sampled_from(["aa" * 32, "aa" * 64, "abc"]),
+    "key": st.sampled_from(["bb" * 16, "bb" * 32, "zz"]),
+    "time": st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00Z", "soon"]),
     "type": st.integers(0, 2),
+}
+_ALWAYS = {
+    "gateway": st.sampled_from(["02005e000001", "bmac-02005e000001", "x"]),
     "timeoutMs": st.integers(100, 120_000),
+}
+_ACCESS = {"priority", "extenderId", "accessType", "publicKey", "key"}
+_OWN = {
+    "apiversion": {"priority"},
+    "read": _ACCESS,
+    "read-decoded": _ACCESS,
+    "write": {"value", *_ACCESS},
+    "write-decoded": {"value", "ext", *_ACCESS},
+    "ack": {"time", "type", "priority"},
+    "ack-decoded": {"time", "type", "priority"},
 }
 
 
+@st.composite
+def bodies(draw: st.DrawFn) -> dict[str, Any]:
+    """Bodies that are mostly right: each with what belongs to its operation, and now and then with more."""
+    operation = draw(st.sampled_from(sorted(_OWN)))
+    own = draw(st.sets(st.sampled_from(sorted(_OWN[operation]))))
+    foreign = (
+        draw(st.sets(st.sampled_from(sorted(_FIELDS)), max_size=2)) if draw(st.integers(0, 9)) == 9 else ()
+    )
+    fields = {name: draw(_FIELDS[name]) for name in {*own, *foreign}}
+    fields |= draw(st.fixed_dictionaries({}, optional=_ALWAYS))
+    if operation != "apiversion":
+        right = "temperature" if operation.endswith("decoded") else "8100"
+        fields["identifier"] = draw(st.just(right) | st.sampled_from(["", "80", "a/b", "#", right]))
+    return {"operation": operation, **fields}
+
+
 @pytest.mark.rule("request-31", "request-32", "rest-97")
-@given(st.sampled_from(Operation), st.fixed_dictionaries({}, optional=_FIELDS))
-def test_any_body_is_an_order_that_shows_no_key_or_is_refused(
-    operation: Operation, fields: dict[str, Any]
-) -> None:
-    asked = msgspec.convert({"operation": operation, **fields}, NewRequest)
+@given(bodies())
+def test_any_body_is_an_order_that_shows_no_key_or_is_refused(fields: dict[str, Any]) -> None:
+    asked = msgspec.convert(fields, NewRequest)
     try:
         order = read_order(asked)
     except FleetError as exc:
@@ -75,10 +100,10 @@ def test_any_body_is_an_order_that_shows_no_key_or_is_refused(
         assert not any(str(fields.get(secret, "?")) in told[1] for secret in SECRETS)
         return
     sent = read_object(requests.encode(order.request))
-    given_here = fields.keys() - {"identifier", "gateway", "timeoutMs"}
+    given_here = fields.keys() - {"operation", "identifier", "gateway", "timeoutMs"}
     # All that was given is sent, but for what is at its default anyway.
     assert sent.keys() <= given_here
-    assert all(fields[each] in {2, None, ""} for each in given_here - sent.keys())
+    assert all(fields[each] in (2, None, "") for each in given_here - sent.keys())
     shown = msgspec.to_builtins(order.shown)
     assert shown.keys() <= {"operation", "identifier", "timeoutMs", *given_here} - SECRETS
     assert order.timeout * 1000 == pytest.approx(fields.get("timeoutMs", 15_000))

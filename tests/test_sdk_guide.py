@@ -1,0 +1,245 @@
+"""docs/guides/sdk.md: every program and every piece of it, run by somebody who reads it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from meshfleet import errors
+from meshfleet.client import Fleet, Mesh, blocking
+from tests.cli.outside import PATIENCE, Program
+from tests.client.typing.checker import mistakes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.xdist_group("sdk guide")
+
+PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "sdk.md").read_text()
+PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+(Z|\+00:00)"
+MAC = "(bmac-)?[0-9a-f]{12}"
+
+
+class Running(NamedTuple):
+    """Where a service is."""
+
+    url: str
+    mqtt: str
+
+    def adapted(self, text: str) -> str:
+        """A program of the page, for where this service is."""
+        here = text.replace("http://127.0.0.1:8080", self.url).replace("127.0.0.1:1883", self.mqtt)
+        return here.replace("…", PASSWORD)
+
+
+class Block(NamedTuple):
+    """A block of Python on the page."""
+
+    heading: str
+    text: str
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether it stands inside of an `async with`."""
+        is_async = re.search(r"^ *(async |.*\bawait )", self.text, re.MULTILINE) is not None
+        return is_async and "asyncio.run(" not in self.text
+
+
+class Seen(NamedTuple):
+    """What a block prints: lines that match these, in this order, and maybe others between them."""
+
+    heading: str
+    lines: tuple[str, ...]
+    is_endless: bool = False
+
+
+SEEN = (
+    Seen("The first device", tuple(re.findall(r"^    (bmac-.*)$", PAGE, re.MULTILINE))),
+    Seen("The first device", (r"^battery \d+ %$", rf"^{MAC} rssi None Rssi\(time="), is_endless=True),
+    Seen("Lists", (r"^MT MotionSensor 15x \w{4} \d\.\d\.\d (True|False)$", r"^[1-9]\d+ \[\('\w{4}', \d+\)")),
+    Seen("Lists", (rf"^{TIME} \d+\.\d+$", r"^°C \[.*\d+\.\d+")),
+    Seen("Reading and writing", (r"^\d+ % through 02005e000001 (strongest|last-heard)$", r"^\d+ % again$")),
+    Seen("Reading and writing", (rf"^(PENDING|DONE) {TIME}$",)),
+    Seen("Reading and writing", (r"^2\.4\.0 4$",)),
+    Seen("Errors", ("^unknown: there is no device bmac-c0ffee000001$",)),
+    Seen("Live events", (rf"^{TIME} {MAC} [a-z-]+ .+$",), is_endless=True),
+    Seen("Reports that survive restarts", (rf"^{MAC} {MAC} 8\w{{3}} Measurement\(",), is_endless=True),
+    Seen("Acks", (rf"^acknowledged {MAC} {TIME}$",)),
+    Seen("Without asyncio", (r"^Back door \d+ %$", r"^Live\w+\(device='bmac-")),
+    Seen("Tests of your own", ("^1 passed",)),
+)
+
+
+def blocks() -> list[Block]:
+    """All blocks of Python, with the headings that they stand under."""
+    found = []
+    for section in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
+        texts = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        found += [Block(section.partition("\n")[0], text) for text in texts]
+    return found
+
+
+PAIRS = [
+    pytest.param(block, seen, id=f"{number}-{block.heading}")
+    for number, (block, seen) in enumerate(zip(blocks(), SEEN, strict=True), start=1)
+]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The fleet that the page is about, on free ports."""
+    folder = tmp_path_factory.mktemp("service")
+    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(folder / "data")]
+    with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
+        started = json.loads(program.line())
+        running = Running(started["url"], started["mqtt"][0].partition("://")[2])
+        _wait_until_it_lives(running)
+        yield running
+
+
+def _wait_until_it_lives(running: Running) -> None:
+    """People take their time before they run the next piece."""
+    macs = (*(f"02005e00000{number}" for number in (1, 2, 3)), *(f"ca5bda1a000{digit}" for digit in "246c"))
+    devices = {f"bmac-{mac}" for mac in macs}
+    until = time.monotonic() + PATIENCE
+    with blocking.Fleet(running.url, user="admin", password=PASSWORD) as fleet:
+        while not (
+            devices <= {each.id for each in fleet.devices.list(connected=True)}
+            and fleet.samples.series("ca5bda1a0006", "temperature").items
+        ):
+            assert time.monotonic() < until, "some devices are not heard"
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("block", "seen"), PAIRS)
+def test_every_block_of_the_page_does_what_it_says(
+    block: Block, seen: Seen, service: Running, tmp_path: Path
+) -> None:
+    assert block.heading == seen.heading
+    text = service.adapted(block.text)
+    if "import pytest" in text:
+        said = _tested(text, tmp_path)
+    elif block.is_piece:
+        said = asyncio.run(_piece(text, service, seen))
+    else:
+        said = _program(text, tmp_path, seen)
+    assert _missing(seen, said) == [], said
+
+
+def _missing(seen: Seen, said: list[str]) -> list[str]:
+    """What should have been said, and was not, or not in this order."""
+    rest = iter(said)
+    return [line for line in seen.lines if not any(re.search(line, each) for each in rest)]
+
+
+def _tested(text: str, folder: Path) -> list[str]:
+    """What pytest says to a test."""
+    (folder / "test_mine.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, timeout=2 * PATIENCE
+    )
+    return done.stdout.splitlines()
+
+
+def _program(text: str, folder: Path, seen: Seen) -> list[str]:
+    """What a program prints, to its end or until all has been seen."""
+    (folder / "mine.py").write_text(text)
+    said = []
+    with subprocess.Popen(
+        [sys.executable, "-u", "-W", "error", "mine.py"], stdout=subprocess.PIPE, text=True, cwd=folder
+    ) as process:
+        guard = Timer(PATIENCE, process.kill)
+        guard.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.removesuffix("\n"))
+            if seen.is_endless and not _missing(seen, said):
+                process.kill()
+        guard.cancel()
+    assert seen.is_endless or process.returncode == 0, said
+    return said
+
+
+async def _piece(text: str, service: Running, seen: Seen) -> list[str]:
+    """The same of a piece, in a block that gives it `fleet` and `mesh`."""
+    said: list[str] = []
+    enough = asyncio.Event()
+
+    def say(*words: object) -> None:
+        said.append(" ".join(map(str, words)))
+        if seen.is_endless and not _missing(seen, said):
+            enough.set()
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        Fleet(service.url, user="admin", password=PASSWORD) as fleet,
+        Mesh(f"mqtt://admin:{PASSWORD}@{service.mqtt}") as mesh,
+    ):
+        names: dict[str, Any] = {"fleet": fleet, "mesh": mesh, "print": say}
+        code = compile(text, "sdk.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        running = asyncio.ensure_future(eval(code, names))  # noqa: S307 # our own page
+        waiting = asyncio.ensure_future(enough.wait())
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if running.done():
+            running.result()
+        running.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+    return said
+
+
+def test_a_type_checker_accepts_every_block_of_the_page(tmp_path: Path) -> None:
+    beginning = (
+        "from meshfleet.client import Fleet, Mesh\n\n\nasync def piece(fleet: Fleet, mesh: Mesh) -> None:\n"
+    )
+    programs = {
+        f"{number} {block.heading}": beginning + textwrap.indent(block.text, "    ")
+        if block.is_piece
+        else block.text
+        for number, block in enumerate(blocks())
+    }
+    assert mistakes(tmp_path, programs) == {name: [] for name in programs}
+
+
+# Errors
+
+
+def _rows() -> list[list[str]]:
+    """The table of errors: the names in it, and in words when they are raised."""
+    (table,) = re.findall(r"^\| class \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+
+
+def _classes(cell: str) -> list[type[errors.FleetError]]:
+    return [getattr(errors, name) for name in re.findall(r"`([A-Z]\w+)`", cell)]
+
+
+def test_the_table_tells_of_every_error_of_a_request_and_whether_it_may_have_happened() -> None:
+    rows = {words: _classes(names) for names, words, _ in _rows()}
+    (unsent,) = [kinds for words, kinds in rows.items() if "`sent` is false" in words]
+    (sent,) = [kinds for words, kinds in rows.items() if "`sent` is true" in words]
+    every = errors.Unanswered.__subclasses__()
+    assert {*unsent} == {each for each in every if not each.sent}
+    assert {*sent} == {each for each in every if each.sent}
+
+
+def test_every_error_of_a_link_or_a_service_is_in_the_table_or_below_one_that_is() -> None:
+    told = tuple(each for names, _, _ in _rows() for each in _classes(names))
+    only_inside = {errors.Undelivered}  # a Mesh logs it
+    roots = (errors.LinkError, errors.Unanswered, errors.Unavailable)
+    assert {
+        each for root in roots for each in root.__subclasses__() if not issubclass(each, told)
+    } == only_inside

@@ -1,0 +1,62 @@
+"""docs/guides/service.md: what it tells of requests, typed by somebody who reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from meshfleet import errors
+from meshfleet.client.blocking import Fleet
+from meshfleet.testing import running_fleet
+from tests.cli.outside import PATIENCE
+from tests.parts import BASH, CURL, need
+
+PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "service.md").read_text()
+(REQUESTS,) = re.findall(r"^## Requests\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.rule("rest-25", "rest-97", "rest-99", "rest-102", "rest-103", "rest-193", "rest-194")
+def test_every_request_of_the_page_is_answered_as_it_says() -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", REQUESTS, re.MULTILINE | re.DOTALL)
+    script = re.sub(r"^(curl.*)$", r"\1; echo", "".join(blocks), flags=re.MULTILINE)
+    with (
+        running_fleet(speed=20) as place,
+        Fleet(place.url, user=place.user, password=place.password) as fleet,
+    ):
+        until = time.monotonic() + PATIENCE
+        while "bmac-ca5bda1a0002" not in {each.id for each in fleet.devices.list(connected=True)}:
+            assert time.monotonic() < until, "a device is not heard"
+            time.sleep(0.1)
+        done = subprocess.run(
+            [str(need(BASH)), "-euc", script],
+            env={
+                "PATH": str(need(CURL).parent),
+                "URL": place.url,
+                "AUTH": f"Authorization: Bearer {fleet.log_in().token}",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
+        )
+    read, written, version, accepted, once, again, history = map(json.loads, done.stdout.splitlines())
+    (shown,) = re.findall(r"^    (\{.*\n.*\})$", REQUESTS, re.MULTILINE)
+    assert read.keys() == json.loads(shown).keys()
+    assert (read["status"], read["value"], read["gateway"]) == (0, 4, "02005e000001")
+    assert read["choice"]["reason"] in {"strongest", "last-heard"}
+    assert (written["status"], version["version"], version["choice"]["reason"]) == (0, "2.4.0", "itself")
+    assert accepted["state"] == "PENDING"
+    assert once == again
+    assert [each["id"] for each in history["items"]] == [once["id"], accepted["id"]]
+
+
+def test_the_table_tells_of_every_error_without_a_response() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \| .* \| (yes|no) \|$", REQUESTS, re.MULTILINE)
+    assert {(code, int(status), sent == "yes") for code, status, sent in rows} == {
+        (each.code, each.http, each.sent) for each in errors.Unanswered.__subclasses__()
+    }
