@@ -89,10 +89,10 @@ def test_no_id_is_used_twice() -> None:
 
 def test_only_so_many_requests_wait_and_one_that_ends_makes_room() -> None:
     exchange = Exchange("x")
-    first, *_ = [exchange.open(READ) for _ in range(10_000)]
+    first, *_ = [exchange.open(READ) for _ in range(20_000)]
     with pytest.raises(TooManyRequests):
         exchange.open(READ)
-    assert len(exchange) == 10_000
+    assert len(exchange) == 20_000
     exchange.give_up(first)
     exchange.open(READ)
 

@@ -118,6 +118,16 @@ class Broker:
         for message in messages:
             self._post.tell(message)
 
+    def offer(self, message: Publish) -> bool:
+        """Send one message as `send` does: it leaves at once, or its gateway is away."""
+        self._post.tell(message)
+        return True
+
+    @property
+    def muted(self) -> None:
+        """Nothing is between us and those who are connected."""
+        return
+
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> Listener:
         """Let the service hear what a filter matches, beginning with what is retained there."""
         listener = Listener(heard)

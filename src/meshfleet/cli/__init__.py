@@ -8,6 +8,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
+from meshfleet.cli import shells as shells  # noqa: PLC0414 # click finds them by their names
 from meshfleet.cli.terminal import printable
 from meshfleet.errors import FleetError
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from meshfleet.cli.remote.printing import print_json
-
-_SHELLS: Final[dict[str, type[ShellComplete]]] = {
-    "bash": BashComplete,
-    "zsh": ZshComplete,
-    "fish": FishComplete,
-}
+from meshfleet.cli.shells import SHELLS
 
 _ADVICE: Final = {
     "bash": 'eval "$(meshfleet completion bash)"   in ~/.bashrc',
@@ -23,14 +17,14 @@ _ADVICE: Final = {
 
 
 @click.command(epilog="\b\n" + "\n".join(_ADVICE.values()))
-@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.argument("shell", type=click.Choice(list(SHELLS)))
 @click.option("--json", "as_json", is_flag=True, help="The script inside a JSON object.")
 def completion(shell: str, *, as_json: bool) -> None:
     """Print a script that lets SHELL complete commands, identifiers, and devices and labels if logged in."""
     root = click.get_current_context().find_root()
     name = "meshfleet"
     # Not `source()`, which starts a bash to see how old it is: the script may be for another machine.
-    made = _SHELLS[shell](root.command, {}, name, f"_{name.upper()}_COMPLETE")
+    made = SHELLS[shell](root.command, {}, name, f"_{name.upper()}_COMPLETE")
     script = made.source_template % made.source_vars()
     if as_json:
         print_json({"shell": shell, "script": script})

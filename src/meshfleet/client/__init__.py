@@ -3,19 +3,26 @@
 rest            `Fleet`: a service over REST
 mesh            `Mesh`: gateways over a broker
 names           devices, identifiers and times as callers name them
+values          what callers write
 checking        answers that say no, as errors
 blocking        the same for programs without an event loop
 
-The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.wire.rest`.
+The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.wire.rest`. `reports` has what a
+report over MQTT holds, kind by kind.
 """
 
 from meshfleet.client.checking import check
 from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.client.mesh.reports import Report
-from meshfleet.client.rest.events import Event
+from meshfleet.client.names import Moment
+from meshfleet.client.rest.devices import Sort
+from meshfleet.client.rest.events import Event, EventData, EventType
 from meshfleet.client.rest.fleet import Fleet
+from meshfleet.client.rest.samples import SampleKind
 from meshfleet.client.rest.session import Session
+from meshfleet.wire import reports
 from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
+from meshfleet.wire.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 from meshfleet.wire.rest import (
     ApiKey,
     AuditRow,
@@ -25,7 +32,10 @@ from meshfleet.wire.rest import (
     DeviceDetail,
     ForgottenDevice,
     Gateway,
+    GatewayCandidate,
+    GatewayChoice,
     GatewayClaim,
+    Health,
     Hole,
     IssuedApiKey,
     Label,
@@ -51,19 +61,21 @@ from meshfleet.wire.rest import (
 )
 
 __all__ = [
-    "AccessType",
+    ")",
     "AckType",
-    "ApiKey",
     "AuditRow",
     "Connectivity",
     "ConnectivityChange",
     "Device",
     "DeviceDetail",
-    "Event",
-    "Fleet",
+    "EventData",
+    "EventType from meshfleet.client.rest.fleet import Fleet from meshfleet.client.rest.samples import SampleKind from meshfleet.client.rest.session import Session from meshfleet.wire import reports from meshfleet.wire.codes import AccessType",
     "ForgottenDevice",
     "Gateway",
+    "GatewayCandidate",
+    "GatewayChoice",
     "GatewayClaim",
+    "Health",
     "Hole",
     "IssuedApiKey",
     "Kind",
@@ -74,25 +86,25 @@ __all__ = [
     "LiveLink",
     "LiveSample",
     "Me",
-    "Mesh",
     "NewRequest",
     "Operation",
     "Origin",
     "Priority",
+    "ReadDecodedResponse",
+    "ReadResponse",
     "Reject",
     "ReleasedGateway",
-    "Report",
     "RequestAccepted",
     "RequestAnswer",
     "RequestRecord",
     "RequestState",
+    "Response from meshfleet.wire.rest import (     ApiKey",
     "Resync",
     "Role",
     "Sample",
     "Series",
-    "Session",
-    "Status",
+    "Status from meshfleet.wire.responses import ApiVersionResponse",
     "Summary",
     "User",
-    "check",
+    "check from meshfleet.client.mesh.mesh import Mesh from meshfleet.client.mesh.reports import Report from meshfleet.client.names import Moment from meshfleet.client.rest.devices import Sort from meshfleet.client.rest.events import Event",
 ]

@@ -20,11 +20,12 @@ AnswerT = TypeVar("AnswerT", bound=_Answer)
 def check(answer: AnswerT) -> AnswerT:
     """The same answer, if it says yes; else Declined, with the name of its status (response-20)."""
     if answer.status != Status.OK:
-        raise Declined(answer.status, _words(answer.status))
+        raise Declined(answer.status, status_words(answer.status))
     return answer
 
 
-def _words(status: int) -> str:
+def status_words(status: int) -> str:
+    """A status as people read it (response-20)."""
     try:
         return Status(status).name.lower().replace("_", "-")
     except ValueError:

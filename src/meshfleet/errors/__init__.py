@@ -68,11 +68,12 @@
     │   ├── GatewayOffline        not connected               │
     │   ├── GatewayBusy           with those before us        │ nothing was sent
     │   ├── TooManyRequests       wait for their answers      │
+    │   ├── Unrecorded            the history is not written  │
     │   ├── BrokerUnavailable     nobody carries requests     ┘
     │   ├── GatewayTimeout        no answer in time           ┐
     │   ├── GatewayLost           it went away                │ it may have been carried out
     │   ├── MalformedResponse     nobody can read it          │
-    │   └── Interrupted           by the end of the service   ┘
+    │   └── Interrupted           by the service itself       ┘
     ├── Declined                  a response with a status that says no
     ├── SamplesDamaged            a file with samples is not as it was written
     ├── UnusableDatabase          too old, too new, or without what we need
@@ -117,6 +118,7 @@ from meshfleet.errors.requests import (
     NoGateway,
     TooManyRequests,
     Unanswered,
+    Unrecorded,
 )
 from meshfleet.errors.root import (
     Fault,
@@ -254,6 +256,7 @@ __all__ = [
     "UnencodableValue",
     "UnknownIdentifier",
     "UnreadableMemory",
+    "Unrecorded",
     "UnstorableReport",
     "UnsupportedMediaType",
     "UnsupportedProtocol",

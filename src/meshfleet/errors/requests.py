@@ -29,9 +29,15 @@ class GatewayOffline(Unanswered):
 
 
 class GatewayBusy(Unanswered):
-    """Others were before us at this gateway until it was too late, so nothing was sent."""
+    """Others were before us at this gateway until the time was over, so nothing was sent."""
 
-    code = "gateway-busy"
+    code, http = "gateway-busy", 504
+
+
+class Unrecorded(Unanswered):
+    """It could not be written down, and is not sent without a trace."""
+
+    code = "unrecorded"
 
 
 class TooManyRequests(Unanswered):
@@ -68,7 +74,7 @@ class MalformedResponse(Unanswered):
 
 
 class Interrupted(Unanswered):
-    """The service ended before an answer came. The gateway may have carried the request out."""
+    """Something in the service came between before an answer did. The request may have been carried out."""
 
     code, http = "interrupted", 504
     sent = True

@@ -154,8 +154,9 @@ class Link:
         """Publish messages in their order; at QoS 1, return when the broker has acknowledged them all.
 
         Waits while there is no connection or no room. What has left is sent again on the next connection
-        until it is acknowledged, even if the caller has been cancelled. If a message is malformed, those in
-        front of it may have left. Packet ids and dup marks are the link's own.
+        until it is acknowledged, even if the caller has been cancelled, unless `Options.once` says otherwise.
+        If a message is malformed, those in front of it may have left. Packet ids and dup marks are the link's
+        own.
         """
         levels = [message.qos for message in messages]
         if max(levels, default=0) > _HIGHEST_QOS:
@@ -163,7 +164,7 @@ class Link:
         delivery = Delivery(sum(levels), asyncio.get_running_loop().create_future())
         async with self._turn:
             sent = 0
-            while sent < len(messages):
+            while sent < len(messages) and not delivery.done.done():
                 connection, room = await self._room()
                 packets = self._flight.launch(messages[sent : sent + room], delivery)
                 connection.send(b"".join(packets))
@@ -191,7 +192,7 @@ class Link:
         """Send as many of these messages, all of QoS 1, as may leave at this moment; gives how many that is.
 
         For those who publish a little on each of thousands of links: nobody waits, and nothing is told. What
-        has left is sent again until it is acknowledged, like anything else. It may be none at all: then the
+        has left is treated like anything else that has. It may be none at all: then the
         network, the window, or somebody who publishes in order is in the way; `ready` waits for that.
         """
         connection, room = self._keeper.connection, self._flight.room

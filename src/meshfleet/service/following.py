@@ -104,7 +104,7 @@ class Following:
             AckFigures(self._acks),
             PresenceFigures(self._presence),
             GatewayFigures(self._versions),
-            RequestFigures(asking, self._dispatch),
+            RequestFigures(asking, self._dispatch, self._book),
         ):
             api.figures.show(figures)
 

@@ -29,9 +29,11 @@ def running_fleet(  # noqa: PLR0913 # by name, each may be left out
 ) -> Place[RunningFleet]:
     """A service and so many gateways with so many devices each, while a `with` or `async with` lasts.
 
-    It is the real service on a SQLite of its own. Devices report once in a minute of their own; `speed` makes
-    it shorter.
+    It is the real service on a SQLite of its own. It knows all devices from the beginning, so that requests
+    to them are answered at once. They report once in a minute of their own; `speed` makes it shorter.
     """
+    if gateways < 1:
+        raise ValueError("a fleet has one gateway or more")
     settings = Settings(
         mac=MAC,
         mode=Mode(mode),

@@ -35,6 +35,12 @@ class EmulatedGateway(Struct, frozen=True, kw_only=True):
     mac: Mac
     devices: tuple[Mac, ...]
 
+    def __repr__(self) -> str:
+        return f"EmulatedGateway({self.mac!r}, …)"  # its broker may want a password
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("mac", self.mac), ("devices", self.devices)]
+
 
 def emulated_gateway(  # noqa: PLR0913 # by name, each may be left out
     *,

@@ -18,6 +18,8 @@ from meshfleet.gateway import Gateway
 from meshfleet.link import Address
 from meshfleet.service import app, clock
 from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import Sighting
 from meshfleet.service.gateways import store
 from meshfleet.settings import Listen, Settings
 from meshfleet.testing.gateway import living
@@ -46,7 +48,7 @@ async def running_service(
     passwords: dict[Mac, str] = {}
 
     def claim(database: Database) -> None:
-        passwords.update(database.write_now(_claim, [settings.mac for settings, _ in gateways]))
+        passwords.update(database.write_now(_claim, [site for _, site in gateways]))
 
     with TemporaryDirectory(prefix="meshfleet-") as folder, _manners_kept():
         told = Settings(data=Path(folder) / "data", http=_ANY, mqtt=_ANY, topic_prefix=prefix)
@@ -82,9 +84,22 @@ async def _serving(settings: Settings, prepare: Callable[[Database], None]) -> A
         await asyncio.gather(serving, return_exceptions=True)
 
 
-def _claim(connection: Connection, macs: Sequence[Mac]) -> dict[Mac, str]:
+def _claim(connection: Connection, sites: Sequence[Site]) -> dict[Mac, str]:
+    """Claim all gateways, and let the service know the devices behind them, as if each had been heard."""
     now = clock.now()
-    return {mac: store.claim(connection, mac, name=None, by=COMMAND_LINE, now=now) for mac in macs}
+    passwords = {
+        site.gateway: store.claim(connection, site.gateway, name=None, by=COMMAND_LINE, now=now)
+        for site in sites
+    }
+    registry.observe(
+        connection,
+        [
+            Sighting(device=device.mac, gateway=site.gateway, at=now)
+            for site in sites
+            for device in site.devices
+        ],
+    )
+    return passwords
 
 
 def _described(started: Started, prefix: str, sites: Sequence[Site]) -> RunningFleet:

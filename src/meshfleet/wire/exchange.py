@@ -53,15 +53,20 @@ class Exchange:
 
     def new_id(self) -> RequestId:
         """An id that nobody else has, and that is never given again (request-26)."""
-        return RequestId(f"{self._name}-{next(self._numbers)}")
+        # With zeros in front, so that those of one moment sort as they were given.
+        return RequestId(f"{self._name}-{next(self._numbers):08}")
 
     def open(self, expected: ResponseTopic, request_id: RequestId | None = None) -> RequestId:
         """Expect an answer there; gives the id that it will have: a new one, unless one is given."""
-        if len(self._open) >= _OPEN:
-            raise TooManyRequests(f"{_OPEN} requests wait for their answers")
+        self.check_room()
         request_id = request_id or self.new_id()
         self._open[request_id] = expected
         return request_id
+
+    def check_room(self) -> None:
+        """Raise `TooManyRequests` if no more can be opened."""
+        if len(self._open) >= _OPEN:
+            raise TooManyRequests(f"{_OPEN} requests wait for their answers")
 
     def hear(self, topic: ResponseTopic, request_id: RequestId | None) -> Fate:
         """A response came. If it is the answer, its request is over."""

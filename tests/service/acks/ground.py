@@ -54,6 +54,14 @@ class Post:
     def turn(self, gateway: str) -> None:
         """See `gateways`."""
 
+    def offer(self, message: Publish) -> bool:
+        """See `Carrier`."""
+        raise NotImplementedError
+
+    @property
+    def muted(self) -> None:
+        """See `Carrier`."""
+
 
 class Ground:
     """Two gateways that take acknowledgements, and a ledger of what they bring."""

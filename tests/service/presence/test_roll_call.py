@@ -43,6 +43,14 @@ class Roll:
     def send(self, messages: Sequence[Publish]) -> None:
         """See `Carrier`."""
 
+    def offer(self, message: Publish) -> bool:
+        """See `Carrier`."""
+        raise NotImplementedError
+
+    @property
+    def muted(self) -> None:
+        """See `Carrier`."""
+
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> object:
         """See `Carrier`."""
 

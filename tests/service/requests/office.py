@@ -42,8 +42,8 @@ PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it never does."""
 
 _ANY = Listen("127.0.0.1", 0)
-_LOWEST = 0
-"""The priority of what the service asks by itself."""
+_LOWEST, _HIGHEST = 0, 4
+"""The priorities of what the service asks by itself: of devices, and of gateways."""
 
 
 class Office(Running):
@@ -185,7 +185,7 @@ def _knowing(mac: str, version: str) -> Callable[[Asked], list[Said] | None]:
     """Answers what the service asks by itself: which version, and of devices what they are."""
 
     def answer(asked: Asked) -> list[Said] | None:
-        if asked.end == f"{mac}/apiversion" and asked.body.keys() == {"id"}:
+        if asked.end == f"{mac}/apiversion" and asked.body.get("priority") == _HIGHEST:
             return [asked.answer(version=version)]
         if asked.body.get("priority") == _LOWEST and "/read/" in asked.end:
             return [asked.answer(status=5)]

@@ -34,7 +34,7 @@ def hear_well(office: Office, device: Mac, gateway: str, rssi: int, parent: int)
     store(office, f"bmac-{device}", link)
 
 
-@pytest.mark.rule("rest-100")
+@pytest.mark.rule("rest-100", "rest-197")
 @pytest.mark.parametrize("operation", ["read", "write"])
 def test_a_gateway_that_does_not_answer_times_out(
     office: Office, third: Gateway, device: Mac, operation: str
@@ -63,6 +63,7 @@ def test_what_comes_after_the_deadline_changes_nothing(office: Office, third: Ga
     assert office.history(device, MaxResults=1)[0]["state"] == "TIMED_OUT"
 
 
+@pytest.mark.rule("rest-197")
 @pytest.mark.parametrize(
     "fields",
     [{}, {"value": "abc"}, {"value": 5}, {"value": "ff", "status": "ok"}, {"value": "ff", "time": "soon"}],
@@ -78,7 +79,7 @@ def test_a_response_that_nobody_can_read_is_told(
     assert office.is_idle()
 
 
-@pytest.mark.rule("request-37")
+@pytest.mark.rule("request-37", "rest-197")
 @pytest.mark.parametrize("later", [False, True])
 def test_a_change_whose_gateway_goes_is_not_sent_again(office: Office, *, later: bool) -> None:
     headers = {"Idempotency-Key": f"lost-{later}"}
@@ -158,7 +159,7 @@ def test_a_read_whose_gateway_stays_away_is_lost(office: Office) -> None:
     office.until(office.is_idle)
 
 
-@pytest.mark.rule("request-36")
+@pytest.mark.rule("request-36", "rest-196", "rest-197")
 def test_a_gateway_that_has_enough_to_do_gets_no_more_than_is_set(sqlite_database: Database) -> None:
     settings = Settings(mqtt=Listen("127.0.0.1", 0), requests_at_once=2)
     with running_office(sqlite_database, settings) as office, office.gateway() as third:
@@ -170,9 +171,9 @@ def test_a_gateway_that_has_enough_to_do_gets_no_more_than_is_set(sqlite_databas
             ]
             office.until(lambda: len(third.asked) == 2)
             busy = office.send(device, "write", "8102", timeoutMs=200, headers={"Idempotency-Key": "k"})
-            assert told(busy) == (503, "gateway-busy")
+            assert told(busy) == (504, "gateway-busy")
             (newest,) = office.history(device, MaxResults=1)
-            assert (newest["state"], newest["problem"]["code"]) == ("FAILED", "gateway-busy")
+            assert (newest["state"], newest["problem"]["code"]) == ("TIMED_OUT", "gateway-busy")
             waiting = people.submit(
                 office.send, device, "write", "8102", timeoutMs=200_00, headers={"Idempotency-Key": "k"}
             )

@@ -6,12 +6,13 @@ import asyncio
 import threading
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 
-from meshfleet.errors import DatabaseUnavailable, GatewayTimeout, Interrupted
+from meshfleet.errors import DatabaseUnavailable, GatewayTimeout, Interrupted, Unrecorded
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.audit import log as audit
 from meshfleet.service.requests import store
@@ -25,7 +26,7 @@ from tests.broker.raw import PATIENCE
 from tests.broker.stage import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from sqlalchemy import Connection
 
@@ -42,7 +43,7 @@ _numbers = count(1)
 def write_entry(now: int) -> Entry:
     """A write that is about to be sent."""
     order = read_order(NewRequest(operation=Operation.WRITE, identifier="8010", value="ff"))
-    return Entry.begin(f"r-{next(_numbers)}", DEVICE, order, COMMAND_LINE, now)
+    return Entry.begin(f"r-{next(_numbers)}", DEVICE, order, by=COMMAND_LINE, now=now)
 
 
 @asynccontextmanager
@@ -129,7 +130,7 @@ async def test_what_cannot_be_written_is_refused_and_what_is_over_is_written_lat
         execute(database, "ALTER TABLE request RENAME TO request_away")
         refused = [write_entry(clock()) for _ in range(3)]
         for each in refused:
-            with pytest.raises(DatabaseUnavailable):
+            with pytest.raises(Unrecorded):
                 await book.write(each)
         sent.fail(GatewayTimeout("late"), clock())
         book.note(sent)
@@ -137,11 +138,15 @@ async def test_what_cannot_be_written_is_refused_and_what_is_over_is_written_lat
             await book.settle()
         execute(database, "ALTER TABLE request_away RENAME TO request")
         async with asyncio.timeout(PATIENCE):
-            while history(database)[0].state is RequestState.PENDING:  # noqa: ASYNC110 # it comes by itself
+            while len(history(database)) < 4:  # noqa: ASYNC110 # it comes by itself
                 await asyncio.sleep(0.01)
         await book.settle()
-        assert [each.id for each in history(database)] == [sent.record.id]
-        assert audited(database) == 1
+        ends = {each.id: (each.state, each.problem and each.problem.code) for each in history(database)}
+        assert ends == {
+            sent.record.id: (RequestState.TIMED_OUT, "gateway-timeout"),
+            **{each.record.id: (RequestState.FAILED, "unrecorded") for each in refused},
+        }
+        assert audited(database) == 1  # what was not sent changed nothing
         again = write_entry(clock())
         await book.write(again)
     assert caplog.text.count("the history of requests cannot be written now") == 1
@@ -196,9 +201,100 @@ async def test_at_the_end_all_is_written_and_then_nothing_any_more(database: Dat
         book.note(entry)
     assert [each.state for each in history(database)] == [RequestState.FAILED]
     await book.settle()
-    with pytest.raises(DatabaseUnavailable):
+    with pytest.raises(Unrecorded):
         await book.write(write_entry(clock()))
     assert len(history(database)) == 1
+
+
+class Moody:
+    """A database that does not take what it is told to refuse, and all else."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.moods: list[Exception | None] = []
+        self.rounds: list[int] = []
+        self.during: Callable[[], object] | None = None
+        """What happens while a round is written."""
+
+    async def write(self, work: Any, *args: Any) -> Any:
+        if work is store.write:
+            self.rounds.append(len(args[0]))
+            if self.during is not None:
+                self.during()
+                await asyncio.sleep(0)
+            if self.moods and (mood := self.moods.pop(0)) is not None:
+                await asyncio.sleep(0)
+                raise mood
+        return await self._database.write(work, *args)
+
+
+@asynccontextmanager
+async def moody(database: Database, clock: Clock) -> AsyncIterator[tuple[Book, Moody]]:
+    mood = Moody(database)
+    book = Book(mood, clock, retention=None)  # type: ignore[arg-type] # as much of one as it needs
+    running = asyncio.create_task(book.run())
+    try:
+        yield book, mood
+    finally:
+        book.end()
+        await running
+
+
+async def test_what_was_refused_stays_refused_though_the_next_round_has_it_too(database: Database) -> None:
+    clock = Clock()
+    refused, taken = write_entry(clock()), write_entry(clock())
+    refused.key = "a key"
+    async with moody(database, clock) as (book, mood):
+        mood.moods = [DatabaseUnavailable("a moment")]
+        first = asyncio.create_task(book.write(refused))
+        while not mood.rounds:  # noqa: ASYNC110 # until the first round has begun
+            await asyncio.sleep(0)
+        await asyncio.gather(book.write(taken))
+        with pytest.raises(Unrecorded):
+            await first
+    ends = {each.id: each.state for each in history(database)}
+    assert ends == {refused.record.id: RequestState.FAILED, taken.record.id: RequestState.PENDING}
+    assert database.read_now(store.by_key, "a key") is None
+
+
+async def test_one_that_the_database_never_takes_stops_no_others(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    good, bad = [write_entry(clock()) for _ in range(3)], write_entry(clock())
+    bad.record = replace(bad.record, by=None)  # which no row may have
+    async with kept(database, clock) as book:
+        for each in good[:2]:
+            book.note(each)
+        book.note(bad)
+        await book.write(good[2])
+        with pytest.raises(Unrecorded):
+            await book.write(bad)
+        assert book.dropped == 2
+    assert {each.id for each in history(database)} == {each.record.id for each in good}
+    assert caplog.text.count("cannot be written into the history") == 2
+
+
+async def test_only_so_many_wait_for_a_database_that_is_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("meshfleet.service.requests.book._MOST", 3)
+    book = Book(database, clock, retention=None)
+    for _ in range(5):
+        book.note(write_entry(clock()))
+    assert book.dropped == 2
+
+
+async def test_who_comes_while_the_last_round_is_written_is_refused(database: Database) -> None:
+    clock, late = Clock(), list[asyncio.Task[None]]()
+    async with moody(database, clock) as (book, mood):
+        await book.write(write_entry(clock()))
+        mood.during = lambda: late.append(asyncio.create_task(book.write(write_entry(clock()))))
+    mood.during = None
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(Unrecorded):
+            await late[-1]
 
 
 async def test_an_end_in_the_middle_of_a_round_waits_for_it(sqlite_database: Database) -> None:

@@ -37,6 +37,9 @@ def ask_in_every_way(office: Office) -> list[str]:
     def rude(asked: Asked) -> list[Said]:
         return [asked.answer(status="broken")]
 
+    def gossip(asked: Asked) -> list[Said]:
+        return [asked.answer(status=9, errorMessage=f"not with {KEY.upper()} or {asked.body['publicKey']}")]
+
     told: list[str] = []
     with office.gateway(lambda asked: [asked.answer(value="ff")]) as third:
         device = office.device_behind(third)
@@ -65,6 +68,10 @@ def ask_in_every_way(office: Office) -> list[str]:
         send(colour=KEY)
         send(headers={"Idempotency-Key": f"{KEY} {KEY}"})
         assert len(third.asked) == reached
+        third.manner = gossip
+        for operation in ("read", "write"):
+            send(operation)
+            assert '"errorMessage":"not with ' in told[-1]
         third.manner = rude
         send()
         assert "malformed-response" in told[-1]

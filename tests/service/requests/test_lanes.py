@@ -185,7 +185,7 @@ async def test_who_waits_too_long_for_its_turn_was_never_sent(stage: Stage) -> N
         await stage.until(lambda: bool(third.asked))
         with pytest.raises(GatewayBusy) as raised:
             await ask(asking, 1, Priority.HIGH, seconds=0.1)
-        assert (raised.value.code, raised.value.http, raised.value.sent) == ("gateway-busy", 503, False)
+        assert (raised.value.code, raised.value.http, raised.value.sent) == ("gateway-busy", 504, False)
         assert (asking.pending, asking.queued) == (1, 0)
         answer(third, 0)
         await first

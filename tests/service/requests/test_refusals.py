@@ -44,7 +44,7 @@ def fields(answer: httpx.Response) -> list[str]:
     return [each["field"] for each in answer.json()["errors"]]
 
 
-@pytest.mark.rule("rest-97")
+@pytest.mark.rule("rest-97", "rest-198")
 @pytest.mark.parametrize(
     ("body", "code", "field"),
     [
@@ -150,13 +150,14 @@ def test_unknown_devices_and_gateways_are_told(office: Office, third: Gateway, d
         assert told(answer)[0] in {400, 404}
 
 
+@pytest.mark.rule("rest-197")
 def test_a_device_that_nobody_ever_heard_has_no_gateway(office: Office) -> None:
     silent = office.new_device()
     assert told(office.send(silent, "read", "8010")) == (503, "no-gateway")
     assert office.history(silent) == []
 
 
-@pytest.mark.rule("rest-101")
+@pytest.mark.rule("rest-101", "rest-197")
 def test_a_gateway_that_is_away_is_told_of_at_once(office: Office) -> None:
     with office.gateway() as gone:
         behind = office.device_behind(gone)

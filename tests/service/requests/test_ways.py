@@ -40,7 +40,12 @@ _parents = count(0xC0FFEE00F001)
 class Elsewhere:
     """As a broker of somebody else is seen: nobody tells who is connected."""
 
+    muted = None
+
     def send(self, messages: object) -> None:
+        raise NotImplementedError
+
+    def offer(self, message: object) -> bool:
         raise NotImplementedError
 
     def listen(self, wanted: str, heard: object) -> object:

@@ -3,6 +3,7 @@
 fleet           a Meshfleet service over REST
 mesh            gateways over any MQTT broker
 faces           the asynchronous methods as methods that wait
+walking         their iterators as plain ones
 running         the event loop behind them, in a thread of its own
 """
 

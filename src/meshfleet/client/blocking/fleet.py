@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from meshfleet.client.blocking.faces import Deed, Face, Walk
+from meshfleet.client.blocking.faces import Deed, Door, Face, Walk
 from meshfleet.client.blocking.running import Runner
 from meshfleet.client.rest import devices, fleet, gateways, labels, operations, people, requests, samples
 
@@ -105,7 +105,7 @@ class Operations(Face[operations.Operations]):
     asyncapi = Deed(operations.Operations.asyncapi)
 
 
-class Fleet(Face[fleet.Fleet]):
+class Fleet(Door[fleet.Fleet]):
     """A service, as `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
     It is the same as `meshfleet.client.Fleet`, but that every method waits. Any number of threads may use it.
@@ -137,16 +137,6 @@ class Fleet(Face[fleet.Fleet]):
         self.api_keys = ApiKeys(behind.api_keys, runner)
         self.audit = Audit(behind.audit, runner)
         self.operations = Operations(behind.operations, runner)
-
-    def __enter__(self) -> Self:
-        self._runner.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._runner.run(self._behind.__aexit__())
-        finally:
-            self._runner.stop()
 
     @property
     def session(self) -> Session | None:

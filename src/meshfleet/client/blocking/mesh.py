@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from meshfleet.client.blocking.faces import Deed, Face, Walk
+from meshfleet.client.blocking.faces import Deed, Door, Walk
 from meshfleet.client.blocking.running import Runner
 from meshfleet.client.mesh import mesh
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Mesh(Face[mesh.Mesh]):
+class Mesh(Door[mesh.Mesh]):
     """Gateways on a broker, as `with Mesh("mqtt://user:password@host:1883") as mesh`.
 
     It is the same as `meshfleet.client.Mesh`, but that every method waits. Any number of threads may use it.
@@ -21,21 +21,6 @@ class Mesh(Face[mesh.Mesh]):
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
         """`prefix` stands in front of all topics; `tls_ca` names who vouches for the broker."""
         super().__init__(mesh.Mesh(url, prefix=prefix, tls_ca=tls_ca), Runner("Mesh"))
-
-    def __enter__(self) -> Self:
-        self._runner.start()
-        try:
-            self._runner.run(self._behind.__aenter__())
-        except BaseException:
-            self._runner.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._runner.run(self._behind.__aexit__())
-        finally:
-            self._runner.stop()
 
     @property
     def rejected(self) -> int:

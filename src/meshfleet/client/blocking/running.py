@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from meshfleet.errors import LinkClosed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Generator
+    from collections.abc import Coroutine
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
-
-_END = object()
-"""Behind the last item."""
 
 
 class Runner:
@@ -24,7 +22,7 @@ class Runner:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._left: set[asyncio.Task[None]] = set()
         # Nothing gets in behind the end, where nobody would see to it. The garbage collector may come in the
         # middle, and must not wait for itself.
         self._door = threading.RLock()
@@ -54,35 +52,28 @@ class Runner:
         with self._door:
             if self._loop is None:
                 work.close()
-                raise RuntimeError(f"the {self._name} is not open: use it inside of its `with` block")
+                raise LinkClosed(f"the {self._name} is not open: use it inside of its `with` block")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise RuntimeError(f"the {self._name} was closed meanwhile") from None
+            raise LinkClosed(f"the {self._name} was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
 
-    def walk(self, items: AsyncGenerator[Item, None]) -> Generator[Item, None, None]:
-        """One item after the other, each when it is wanted."""
-        steps = _Steps(items)
-        try:
-            while (item := self.run(steps.next())) is not _END:
-                yield item  # type: ignore[misc] # mypy does not know that _END is the one object
-        finally:
-            self._dismiss(steps)
-
-    def _dismiss(self, steps: _Steps[Any]) -> None:
-        """Let go. Without waiting: the garbage collector may do this, in any thread, ours included."""
+    def leave(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have some last work done without waiting: the garbage collector may ask, in any thread."""
         with self._door:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._close, steps)
+            if self._loop is None:
+                work.close()
+            else:
+                self._loop.call_soon_threadsafe(self._begin, work)
 
-    def _close(self, steps: _Steps[Any]) -> None:
-        closing = asyncio.get_running_loop().create_task(steps.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
 
     def _work(self, started: threading.Event) -> None:
         with asyncio.Runner() as runner:
@@ -90,19 +81,3 @@ class Runner:
             loop.call_soon(started.set)
             loop.run_forever()
             # Leaving cancels what is under way, closes generators, and closes the loop.
-
-
-class _Steps(Generic[Item]):
-    """A generator that is closed only when its last step is over, which may take a while to be cancelled."""
-
-    def __init__(self, items: AsyncGenerator[Item, None]) -> None:
-        self._items = items
-        self._turn = asyncio.Lock()
-
-    async def next(self) -> Item | object:
-        async with self._turn:
-            return await anext(self._items, _END)
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._items.aclose()

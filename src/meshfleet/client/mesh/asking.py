@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from meshfleet.client.mesh.waiting import Waiting
+from meshfleet.client.names import seconds
 from meshfleet.errors import (
     BrokerUnreachable,
     ConnectionLost,
@@ -26,9 +27,10 @@ from meshfleet.errors import (
     Undelivered,
     WireError,
 )
-from meshfleet.link import Link, Publish
-from meshfleet.wire import requests, responses
+from meshfleet.link import Link, Oversized, Publish
+from meshfleet.wire import payload, requests, responses
 from meshfleet.wire.exchange import Exchange, Fate
+from meshfleet.wire.ids import EVERY_GATEWAY
 from meshfleet.wire.payload import MAX_PAYLOAD
 from meshfleet.wire.topics import ResponseTopic
 
@@ -102,6 +104,8 @@ class Asking:
         What is safe may be sent again after a connection broke. Who cancels it does not call it back.
         """
         self._check(timeout)
+        if topic.gateway == EVERY_GATEWAY:
+            raise WireError("gateway", "is all of them, each of which would answer: ask one")
         request_id = self._exchange.open(topic.response())
         waiting = self._waiting[request_id] = Waiting(topic, is_safe=is_safe)
         try:
@@ -204,10 +208,18 @@ class Asking:
         if not isinstance(topic, ResponseTopic):
             return
         request_id = requests.read_id(message.payload)
+        if request_id is None and _is_unreadable(message):
+            self._hear_noise(topic)
         fate = self._exchange.hear(topic, request_id)
         self.heard[fate] += 1
         if fate is Fate.ANSWER and request_id is not None:
             self._waiting[request_id].tell(_read(topic, message.payload))
+
+    def _hear_noise(self, topic: ResponseTopic) -> None:
+        """Nobody can tell to whom this was said. If no answer comes, it was the answer."""
+        for waiting in self._waiting.values():
+            if waiting.topic.response() == topic:
+                waiting.has_noise = True
 
     # When something goes wrong
 
@@ -218,8 +230,7 @@ class Asking:
 
     def _check(self, timeout: float) -> None:
         self.check_open()
-        if not timeout > 0:  # nor if it is no number
-            raise ValueError("a timeout is more than nothing")
+        seconds(timeout)
 
     def _broke(self, lost: ConnectionLost) -> None:
         for waiting in self._waiting.values():
@@ -234,11 +245,24 @@ class Asking:
             return self._unsent(waiting.topic)
         meanwhile = "; meanwhile the connection to the broker broke" if waiting.breaks else ""
         gateway = waiting.topic.gateway
+        if waiting.has_noise:
+            return MalformedResponse(f"gateway {gateway} answered what cannot be read as JSON of 64 KiB")
         return GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s{meanwhile}")
 
     def _unsent(self, topic: RequestTopic) -> BrokerUnreachable:
-        why = self._line.trouble or "it does not take requests now"
-        return BrokerUnreachable(f"{self._address}: {why}; nothing was sent to gateway {topic.gateway}")
+        why = self._line.trouble or f"{self._address} does not take requests now"
+        return BrokerUnreachable(f"{why}; nothing was sent to gateway {topic.gateway}")
+
+
+def _is_unreadable(message: Publish) -> bool:
+    """Whether not even its id can be read."""
+    if isinstance(message, Oversized):
+        return True
+    try:
+        payload.read_object(message.payload)
+    except WireError:
+        return True
+    return False
 
 
 def _read(topic: ResponseTopic, payload: bytes) -> Response | MalformedResponse:

@@ -21,6 +21,7 @@ from meshfleet.client.mesh.requests import (
     write_of,
 )
 from meshfleet.client.names import mac_of
+from meshfleet.errors import LinkClosed
 from meshfleet.link import Address, Delays, Link, Options
 from meshfleet.link.tls import context
 from meshfleet.wire import requests
@@ -30,13 +31,13 @@ from meshfleet.wire.topics import RequestTopic, Topics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
-    from datetime import datetime
     from pathlib import Path
+    from typing import Unpack
 
     from meshfleet.client.mesh.reports import Report
     from meshfleet.client.mesh.requests import Parameters
-    from meshfleet.wire.codes import AccessType, Kind
-    from meshfleet.wire.hextext import Secret
+    from meshfleet.client.names import Moment
+    from meshfleet.wire.codes import Kind
     from meshfleet.wire.ids import Mac, Version
     from meshfleet.wire.requests import Request
     from meshfleet.wire.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
@@ -74,8 +75,12 @@ class Mesh:
         self._reports: dict[str, Reports] = {}
         """Those that somebody iterates over, by client id."""
         self._rejected = 0
+        self._is_entered = False
 
     async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise LinkClosed("a Mesh is opened once: make another one")
+        self._is_entered = True
         await self._asking.begin()
         return self
 
@@ -154,29 +159,18 @@ class Mesh:
             self._remember(mac, told.version)
         return told
 
-    async def read(  # noqa: PLR0913 # by name, each may be left out
+    async def read(
         self,
         gateway: str,
         device: str,
         identifier: str,
         *,
-        priority: int | None = None,
-        extender_id: str | None = None,
-        access_type: AccessType | str | None = None,
-        public_key: str | Secret | None = None,
-        key: str | Secret | None = None,
         timeout: float = _TIMEOUT,  # noqa: ASYNC109
+        **parameters: Unpack[Parameters],
     ) -> ReadResponse | ReadDecodedResponse:
         """Read a property of a device. Keys are hex, and shown to nobody."""
         topic = topic_of(gateway, device, Operation.READ, identifier)
-        given: Parameters = {
-            "priority": priority,
-            "extender_id": extender_id,
-            "access_type": access_type,
-            "public_key": public_key,
-            "key": key,
-        }
-        answer = await self._ask(topic, read_of(given), timeout)
+        answer = await self._ask(topic, read_of(parameters), timeout)
         return cast("ReadResponse | ReadDecodedResponse", answer)  # as its operation has it
 
     async def write(  # noqa: PLR0913 # by name, each may be left out
@@ -187,26 +181,15 @@ class Mesh:
         value: Any = None,
         *,
         ext: Mapping[str, Any] | None = None,
-        priority: int | None = None,
-        extender_id: str | None = None,
-        access_type: AccessType | str | None = None,
-        public_key: str | Secret | None = None,
-        key: str | Secret | None = None,
         timeout: float = _TIMEOUT,  # noqa: ASYNC109
+        **parameters: Unpack[Parameters],
     ) -> Response:
         """Write a property: hex or bytes to a raw identifier, any JSON to a name. None writes NULL.
 
         It is sent once, whatever happens to the connection.
         """
         topic = topic_of(gateway, device, Operation.WRITE, identifier)
-        given: Parameters = {
-            "priority": priority,
-            "extender_id": extender_id,
-            "access_type": access_type,
-            "public_key": public_key,
-            "key": key,
-        }
-        return await self._ask(topic, write_of(topic.operation, value, ext, given), timeout)
+        return await self._ask(topic, write_of(topic.operation, value, ext, parameters), timeout)
 
     async def ack(  # noqa: PLR0913 # by name, each may be left out
         self,
@@ -214,7 +197,7 @@ class Mesh:
         device: str,
         identifier: str,
         *,
-        time: datetime,
+        time: Moment,
         type: AckType | int = AckType.ACK,  # noqa: A002 # its name on the wire
         priority: int | None = None,
         timeout: float = _TIMEOUT,  # noqa: ASYNC109

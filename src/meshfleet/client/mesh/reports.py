@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from meshfleet.client.names import mac_of, several
+from meshfleet.client.names import mac_of, one_of, several
 from meshfleet.errors import PayloadTooLarge, WireError, shown
 from meshfleet.link import Link, Oversized
 from meshfleet.wire import reports
@@ -51,7 +51,7 @@ class Wish(Struct, frozen=True, kw_only=True):
         return cls(
             gateway=None if gateway is None else mac_of(gateway),
             device=None if device is None else mac_of(device, "device"),
-            kinds=frozenset(map(_kind, several(kinds))),
+            kinds=frozenset(one_of(Kind, each, "kind") for each in several(kinds)),
         )
 
     def filters(self, topics: Topics) -> list[str]:
@@ -121,10 +121,3 @@ class Reports:
             body=body,
             received=datetime.now(UTC),
         )
-
-
-def _kind(text: str) -> Kind:
-    try:
-        return Kind(text)
-    except ValueError:
-        raise WireError("kind", f"{shown(text)} is not a kind of report") from None

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-import msgspec
-
-from meshfleet.client.names import identifier_of, mac_of
-from meshfleet.errors import MalformedTime, UnencodableValue, WireError
+from meshfleet.client.names import check_names, identifier_of, mac_of, moment, one_of, operation_on
+from meshfleet.client.values import as_json, value_for
+from meshfleet.errors import WireError
 from meshfleet.wire import payload, requests
-from meshfleet.wire.codes import AckType, Kind, Operation
-from meshfleet.wire.hextext import Secret, to_hex
+from meshfleet.wire.codes import AccessType, AckType, Kind, Operation
+from meshfleet.wire.hextext import Secret
 from meshfleet.wire.ids import Identifier, IdentifierName, is_identifier
-from meshfleet.wire.times import write_time
 from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
-    from typing import TypedDict
 
     from meshfleet.client.mesh.reports import Report
-    from meshfleet.wire.codes import AccessType
+    from meshfleet.client.names import Moment
     from meshfleet.wire.requests import Ack, ApiVersion, Read, Write, WriteDecoded
 
-    class Parameters(TypedDict, total=False):
-        """What may be said with every read and write."""
 
-        priority: int | None
-        extender_id: str | None
-        access_type: AccessType | str | None
-        public_key: str | Secret | None
-        key: str | Secret | None
+class Parameters(TypedDict, total=False):
+    """What may be said with every read and write. None: as the gateway sees fit."""
+
+    priority: int | None
+    """0 to 4: how urgent it is inside the mesh."""
+    extender_id: str | None
+    access_type: AccessType | str | None
+    public_key: str | Secret | None
+    key: str | Secret | None
+    """In hex: secrets, which are never shown."""
 
 
 _ACKNOWLEDGED: Final[Mapping[Kind, Operation]] = {
@@ -43,21 +41,12 @@ _ACKNOWLEDGED: Final[Mapping[Kind, Operation]] = {
 }
 """The kinds of reports that can be acknowledged (ack-7)."""
 
-_BY_NAME: Final = {
-    Operation.READ: Operation.READ_DECODED,
-    Operation.WRITE: Operation.WRITE_DECODED,
-    Operation.ACK: Operation.ACK_DECODED,
-}
-
 
 def topic_of(gateway: str, device: str, operation: Operation, identifier: str) -> RequestTopic:
     """Where to ask: hex is for the raw operation, a name for the decoded one (request-34)."""
     spelt = identifier_of(identifier)
-    if not is_identifier(spelt):
-        return RequestTopic(
-            mac_of(gateway), mac_of(device, "device"), _BY_NAME[operation], IdentifierName(spelt)
-        )
-    return RequestTopic(mac_of(gateway), mac_of(device, "device"), operation, Identifier(spelt))
+    known = Identifier(spelt) if is_identifier(spelt) else IdentifierName(spelt)
+    return RequestTopic(mac_of(gateway), mac_of(device, "device"), operation_on(spelt, operation), known)
 
 
 def apiversion_of(priority: int | None) -> ApiVersion:
@@ -74,24 +63,19 @@ def write_of(
     operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: Parameters
 ) -> Write | WriteDecoded:
     """A write of hex or bytes, or of JSON when it is a decoded one. None writes NULL."""
-    given = _spelt(parameters)
+    given = {**_spelt(parameters), "value": value_for(operation, value)}
     if operation is Operation.WRITE:
         if ext is not None:
             raise WireError("ext", "goes with the name of an identifier; raw values have it at their end")
-        return payload.convert(
-            requests.Write, {**given, "value": to_hex(value) if isinstance(value, bytes) else value}
-        )
-    given["value"] = _json(value, "value")
+        return payload.convert(requests.Write, given)
     if ext is not None:
-        given["ext"] = _json(dict(ext), "ext")
+        given["ext"] = as_json(dict(ext), "ext")
     return payload.convert(requests.WriteDecoded, given)
 
 
-def ack_of(time: datetime, kind: int, priority: int | None) -> Ack:
+def ack_of(time: Moment, kind: int, priority: int | None) -> Ack:
     """An ack of the sample of this time."""
-    if time.tzinfo is None:
-        raise MalformedTime("time", "has no offset from UTC")
-    given = {"time": write_time(time), "type": kind}
+    given = {"time": moment(time), "type": one_of(AckType, kind, "type")}
     return payload.convert(requests.Ack, {**given, **_spelt({"priority": priority})})
 
 
@@ -111,25 +95,23 @@ def is_safe(topic: RequestTopic, kind: int | None = None) -> bool:
     return topic.operation not in {Operation.WRITE, Operation.WRITE_DECODED} and kind != AckType.ERASE_ALL
 
 
+_NAMES: Final = {
+    "priority": "priority",
+    "extender_id": "extenderId",
+    "access_type": "accessType",
+    "public_key": "publicKey",
+    "key": "key",
+}
+
+
 def _spelt(parameters: Parameters) -> dict[str, Any]:
     """Parameters under the names that they have on the wire."""
-    names = {
-        "priority": "priority",
-        "extender_id": "extenderId",
-        "access_type": "accessType",
-        "public_key": "publicKey",
-        "key": "key",
-    }
-    return {
-        names[name]: value.reveal() if isinstance(value, Secret) else value
+    check_names(parameters, Parameters)
+    given: dict[str, Any] = {
+        _NAMES[name]: value.reveal() if isinstance(value, Secret) else value
         for name, value in parameters.items()
         if value is not None
     }
-
-
-def _json(value: Any, field: str) -> Any:
-    """The value as JSON has it. What JSON does not have is refused: msgspec would make null of NaN."""
-    try:
-        return msgspec.json.decode(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        raise UnencodableValue(field, "is nothing that JSON can say") from None
+    if "accessType" in given:
+        given["accessType"] = one_of(AccessType, given["accessType"], "accessType")
+    return given

@@ -26,6 +26,7 @@ class Waiting:
         "_told",
         "_unacknowledged",
         "breaks",
+        "has_noise",
         "may_have_left",
         "topic",
     )
@@ -34,6 +35,8 @@ class Waiting:
         """What is safe may be carried out twice."""
         self.topic = topic
         self.may_have_left = False
+        self.has_noise = False
+        """Whether something came from there that nobody can read."""
         self.breaks = 0
         """Connections that broke since it was sent."""
         self._is_safe = is_safe

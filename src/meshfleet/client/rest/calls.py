@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+import msgspec
 from msgspec import Struct
+
+from meshfleet.client.names import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from meshfleet.wire import rest
 
 JSON: Final = "application/json"
 
@@ -29,6 +34,8 @@ class Call(Struct, frozen=True, kw_only=True):
     """Asked twice it does no more than asked once: it reads, or has a key by which the service knows it."""
     patience: float = 0.0
     """Seconds that the service may take longer than usual."""
+    secrets: tuple[str, ...] = ()
+    """What it carries that no error may repeat."""
 
     @property
     def target(self) -> str:
@@ -65,10 +72,30 @@ class Answer(Struct, frozen=True, kw_only=True):
 def query(single: Mapping[str, Value], repeated: Mapping[str, Iterable[str]] = {}) -> Query:
     """Parameters by their names, without those that are None."""
     return (
-        *((name, _spelt(value)) for name, value in single.items() if value is not None),
-        *((name, value) for name, values in repeated.items() for value in values),
+        *((name, text_of(_spelt(value), name)) for name, value in single.items() if value is not None),
+        *((name, text_of(value, name)) for name, values in repeated.items() for value in values),
     )
 
 
 def _spelt(value: str | int) -> str:  # a bool is an int
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_SECRET: Final = frozenset({"password", "current", "key", "public_key"})
+"""Fields of bodies that nobody else may see."""
+
+
+def written(ask: rest.Ask | None) -> bytes | None:
+    """A body as it is sent."""
+    if ask is None:
+        return None
+    for field in msgspec.structs.fields(ask):
+        if isinstance(value := getattr(ask, field.name), str):
+            text_of(value, field.encode_name)
+    return msgspec.json.encode(ask)
+
+
+def secrets_in(ask: rest.Ask | None) -> tuple[str, ...]:
+    """What of a body no error may repeat."""
+    held = (getattr(ask, name, None) for name in _SECRET)
+    return tuple(each for each in held if isinstance(each, str))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from meshfleet.client.rest.calls import Answer, Call
+from meshfleet.client.rest.calls import Answer, Call, secrets_in, written
 from meshfleet.client.rest.problems import error_in
 from meshfleet.errors import NotLoggedIn, ServiceRefused, WireError
 from meshfleet.wire import rest
@@ -32,11 +32,11 @@ class Desk:
 
     async def put(self, kind: type[BodyT], path: str, ask: rest.Ask | None = None) -> BodyT:
         """Change something."""
-        return self.read(kind, await self.ask(Call(method="PUT", path=path, body=_written(ask))))
+        return self.read(kind, await self.ask(_change("PUT", path, ask)))
 
     async def post(self, kind: type[BodyT], path: str, ask: rest.Ask | None = None) -> BodyT:
         """Make something."""
-        return self.read(kind, await self.ask(Call(method="POST", path=path, body=_written(ask))))
+        return self.read(kind, await self.ask(_change("POST", path, ask)))
 
     async def delete(self, path: str) -> Answer:
         """Take something away."""
@@ -48,15 +48,15 @@ class Desk:
         answer = await self._transport.ask(call, bearer)
         if self._is_foreign(answer) and self.credentials.replace(bearer):
             answer = await self._transport.ask(call, await self.credentials.bearer())
-        return self._good(answer)
+        return self._good(answer, call)
 
     async def tell(self, method: str, path: str, ask: rest.Ask) -> None:
         """Change something of which nothing comes back."""
-        await self.ask(Call(method=method, path=path, body=_written(ask)))
+        await self.ask(_change(method, path, ask))
 
     async def ask_as(self, bearer: str | None, call: Call) -> Answer:
         """A question with this token and no other, or with none where everybody may ask."""
-        return self._good(await self._transport.ask(call, bearer))
+        return self._good(await self._transport.ask(call, bearer), call)
 
     async def open(self, call: Call, *, silence: float) -> Stream:
         """A question whose answer comes in pieces."""
@@ -89,18 +89,18 @@ class Desk:
         """That somebody answers who is no service of ours."""
         return ServiceRefused(f"{self._transport.base} is not a Meshfleet service: {words}")
 
-    def _good(self, answer: Answer) -> Answer:
+    def _good(self, answer: Answer, call: Call) -> Answer:
         if not answer.is_good:
-            raise self._error(answer)
+            raise self._error(answer, call.secrets)
         return answer
 
-    def _error(self, answer: Answer) -> Exception:
-        return error_in(answer, str(self._transport.base), self.credentials.secrets)
+    def _error(self, answer: Answer, secrets: tuple[str, ...] = ()) -> Exception:
+        return error_in(answer, str(self._transport.base), self.credentials.secrets + secrets)
 
     def _is_foreign(self, answer: Answer) -> bool:
         """Whether the token was not taken. A wrong password of somebody has the same status."""
         return answer.status == NotLoggedIn.http and isinstance(self._error(answer), NotLoggedIn)
 
 
-def _written(ask: rest.Ask | None) -> bytes | None:
-    return None if ask is None else msgspec.json.encode(ask)
+def _change(method: str, path: str, ask: rest.Ask | None) -> Call:
+    return Call(method=method, path=path, body=written(ask), secrets=secrets_in(ask))

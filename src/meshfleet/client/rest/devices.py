@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from meshfleet.client.names import check_names, id_of, mac_of, several
 from meshfleet.client.rest.calls import query
 from meshfleet.client.rest.pages import walk
+from meshfleet.errors import WireError
 from meshfleet.wire import rest
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
 """What decides the order; a `-` in front reverses it."""
+
+_MOST_IDS: Final = 1000
+"""All that go into a URL of 64 KiB, beside other filters."""
 
 
 class Filters(TypedDict, total=False):
@@ -99,4 +103,6 @@ def _chosen(filters: Filters) -> Query:
         "Gateway": None if gateway is None else mac_of(gateway),
     }
     ids = [id_of(each, "ids") for each in several(filters.get("ids", ()))]
+    if len(ids) > _MOST_IDS:
+        raise WireError("ids", f"has {len(ids)} values; at most {_MOST_IDS} go into one question")
     return query(single, {"Label": several(filters.get("labels", ())), "Ids": ids})

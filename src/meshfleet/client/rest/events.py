@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from meshfleet.errors import MalformedText, ServiceRefused
 from meshfleet.wire import rest
 from meshfleet.wire.rest import (
     Device,
@@ -61,19 +63,31 @@ _REPORTS: Final[Mapping[str, type[rest.Body]]] = {
 }
 
 
+_LONGEST: Final = 4 * 1024 * 1024
+"""Bytes of an event, with its lines; ours have not much more than 64 KiB."""
+
+_ID: Final = re.compile(r"[!-~]{0,256}")
+"""What can be said again in a header."""
+
+
 class Frames:
     """Puts the lines of server-sent events together. Comments are left out."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
+        self._size = 0
 
     def add(self, line: bytes) -> bytes | None:
         """The whole event as JSON, if it ends here."""
+        line = line.removesuffix(b"\r")
         if not line:
-            data, self._data = self._data, []
+            data, self._data, self._size = self._data, [], 0
             return b"\n".join(data) if data else None
-        name, _, value = line.removesuffix(b"\r").partition(b":")
+        name, _, value = line.partition(b":")
         if name == b"data":
+            self._size += len(line)
+            if self._size > _LONGEST:
+                raise ServiceRefused("an event does not end: this is not a Meshfleet service")
             self._data.append(value.removeprefix(b" "))
         return None
 
@@ -90,6 +104,8 @@ class _Told(rest.Body, frozen=True, kw_only=True):
 def read_event(text: bytes) -> Event:
     """Read an event, or raise a `WireError`."""
     told = rest.decode(_Told, text)
+    if not _ID.fullmatch(told.id):
+        raise MalformedText("id", "cannot be said again in a header")
     kind = _kind(told.type, told.data)
     data: Any = told.data if kind is None else rest.decode(kind, msgspec.json.encode(told.data))
     return Event(id=told.id, type=told.type, time=told.time, data=data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from meshfleet.client.names import seconds
 from meshfleet.client.rest.address import Base
 from meshfleet.client.rest.calls import Call
 from meshfleet.client.rest.desk import Desk
@@ -18,7 +19,7 @@ from meshfleet.client.rest.requests import Requests
 from meshfleet.client.rest.samples import Samples
 from meshfleet.client.rest.session import Credentials, Session
 from meshfleet.client.rest.transport import Transport
-from meshfleet.errors import NotLoggedIn
+from meshfleet.errors import LinkClosed, NotLoggedIn
 from meshfleet.wire import rest
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ class Fleet:
             user, token = user or session.user, token or session.token
         if (user is None or password is None) and token is None and (user, password) != (None, None):
             raise ValueError("a user needs a password, and a password a user")
-        self._transport = Transport(Base(place), tls_ca=tls_ca, timeout=timeout)
+        self._transport = Transport(Base(place), tls_ca=tls_ca, timeout=seconds(timeout))
         self._credentials = Credentials(self._transport, user=user, password=password, token=token)
         self._desk = Desk(self._transport, self._credentials)
+        self._is_entered = False
         self.devices = Devices(self._desk)
         self.labels = Labels(self._desk)
         self.gateways = Gateways(self._desk)
@@ -73,6 +75,9 @@ class Fleet:
         self.operations = Operations(self._desk)
 
     async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise LinkClosed("a Fleet is opened once: make another one")
+        self._is_entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -97,6 +102,7 @@ class Fleet:
 
     async def log_out(self) -> None:
         """End the login: its tokens hold no longer. Who has a password logs in again when it is needed."""
+        await self._credentials.settle()
         token = self._credentials.token
         if token is None:
             return
@@ -115,8 +121,8 @@ class Fleet:
 
     def live(
         self,
-        types: EventType | Iterable[EventType] = (),
-        ids: str | Iterable[str] = (),
+        types: EventType | Iterable[EventType] | None = None,
+        ids: str | Iterable[str] | None = None,
         gateway: str | Iterable[str] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """What happens in the fleet, as it happens, of these types, devices and gateways; nothing: of all.

@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 _SILENCE: Final = 60.0
 """Seconds. There is a comment every 15 s, so after four of them nobody is there any more (rest-150)."""
 
+_LASTING: Final = 30.0
+"""Seconds after which a connection counts as a good one, although nothing happened."""
+
 
 class Listening:
     """One listener: a stream, and another one behind the last event when it ends."""
@@ -35,6 +38,8 @@ class Listening:
         self._filters = filters
         self._last: str | None = None
         self._losses = 0
+        """Connections that ended one after the other and brought nothing."""
+        self._since = 0.0
         self._is_away = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -47,6 +52,7 @@ class Listening:
                     for line in lines.feed(piece):
                         if (text := frames.add(line)) is not None:
                             event = self._read(text)
+                            self._losses = 1
                             yield event
                             self._last = event.id
             finally:
@@ -58,6 +64,7 @@ class Listening:
             if self._losses:
                 await asyncio.sleep(delay(self._losses))
             self._losses += 1
+            self._since = asyncio.get_running_loop().time()
             try:
                 stream = await self._desk.open(self._call(), silence=_SILENCE)
             except (ServiceUnreachable, Unavailable, TooManyAttempts) as trouble:
@@ -96,7 +103,7 @@ class Listening:
             return None
         if piece is None:
             self._miss("the service has ended the stream")
-        else:
+        elif asyncio.get_running_loop().time() - self._since > _LASTING:
             self._losses = 1
         return piece
 
@@ -116,16 +123,16 @@ class Listening:
 
 def listen(
     desk: Desk,
-    types: EventType | Iterable[EventType],
-    ids: str | Iterable[str],
+    types: EventType | Iterable[EventType] | None,
+    ids: str | Iterable[str] | None,
     gateway: str | Iterable[str] | None,
 ) -> AsyncGenerator[Event, None]:
     """Live events that meet all filters."""
     filters = query(
         {},
         {
-            "Types": several(types),
-            "Ids": [id_of(each, "ids") for each in several(ids)],
+            "Types": several(types or ()),
+            "Ids": [id_of(each, "ids") for each in several(ids or ())],
             "Gateway": [mac_of(each) for each in several(gateway or ())],
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from meshfleet.wire import rest
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 ItemT = TypeVar("ItemT")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
+
+
+_EMPTY: Final = 100
+"""Pages in a row with nothing on them; a service that filters may have some."""
 
 
 class Page(Protocol[ItemT_co]):
@@ -34,6 +38,7 @@ async def walk(
     """All items of a list, of any length: a page is fetched when its first item is wanted."""
     size = ("MaxResults", str(rest.MAX_RESULTS))
     token: str | None = None
+    empty = 0
     while True:
         place = () if token is None else (("NextToken", token),)
         # All our pages are bodies, too, which no type can say of them together.
@@ -44,6 +49,7 @@ async def walk(
             yield item
         if page.next_token is None:
             return
-        if page.next_token == token:
+        empty = 0 if page.items else empty + 1
+        if page.next_token == token or empty > _EMPTY:
             raise desk.refusal("its list has no end")
         token = page.next_token

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.client.names import Moment, moment
+from meshfleet.client.names import Moment, moment, one_of, text_of
 from meshfleet.client.rest.calls import query
 from meshfleet.client.rest.pages import walk
 from meshfleet.wire import rest
@@ -29,23 +29,23 @@ class Users:
 
     async def add(self, username: str, password: str, role: Role | str) -> User:
         """Let somebody in from now on."""
-        ask = rest.NewUser(username=username, password=password, role=Role(role))
+        ask = rest.NewUser(username=username, password=password, role=one_of(Role, role, "role"))
         return await self._desk.post(rest.User, rest.USERS, ask)
 
     async def show(self, username: str) -> User:
         """All about a user."""
-        return await self._desk.get(rest.User, rest.user_path(username))
+        return await self._desk.get(rest.User, rest.user_path(text_of(username, "username")))
 
     async def change(
         self, username: str, role: Role | str | None = None, password: str | None = None
     ) -> User:
         """Change the role or the password of a user; with a new password all their logins end."""
-        ask = rest.UserChange(role=None if role is None else Role(role), password=password)
-        return await self._desk.put(rest.User, rest.user_path(username), ask)
+        ask = rest.UserChange(role=None if role is None else one_of(Role, role, "role"), password=password)
+        return await self._desk.put(rest.User, rest.user_path(text_of(username, "username")), ask)
 
     async def remove(self, username: str) -> None:
         """Let somebody in no longer; their logins end. The last admin stays."""
-        await self._desk.delete(rest.user_path(username))
+        await self._desk.delete(rest.user_path(text_of(username, "username")))
 
 
 class ApiKeys:
@@ -60,12 +60,14 @@ class ApiKeys:
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
         """Make a key for a program, which is told this once."""
-        ask = rest.NewApiKey(name=name, role=Role(role), expires_at=moment(expires_at))
+        ask = rest.NewApiKey(
+            name=name, role=one_of(Role, role, "role"), expires_at=moment(expires_at, "expires_at")
+        )
         return await self._desk.post(rest.IssuedApiKey, rest.API_KEYS, ask)
 
     async def revoke(self, key: str) -> None:
         """Let nobody in with this key any more, which is named by its id."""
-        await self._desk.delete(rest.api_key_path(key))
+        await self._desk.delete(rest.api_key_path(text_of(key, "key")))
 
 
 class Audit:

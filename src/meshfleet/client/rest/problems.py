@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.errors import Fault, ServiceRefused, Told, WireError
 from meshfleet.errors.told import error_of
 from meshfleet.wire import rest
-from meshfleet.wire.rest.problems import MEDIA_TYPE
+from meshfleet.wire.rest.problems import MEDIA_TYPE, ToldProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ def error_in(answer: Answer, place: str, secrets: Iterable[str] = ()) -> FleetEr
     """The error that the service raised. Where its words repeat one of our secrets stands a `…`."""
     problem = _problem(answer)
     if problem is not None:
-        words = _clean(problem.detail, secrets)
+        words = _clean(problem.detail or problem.title or problem.code, secrets)
         faults = tuple(
             Fault(_clean(each.field, secrets), _clean(each.message, secrets))
             for each in problem.errors[:_FAULTS]
@@ -42,18 +42,26 @@ def error_in(answer: Answer, place: str, secrets: Iterable[str] = ()) -> FleetEr
     return ServiceRefused(f"{words}, and not as a Meshfleet service does")
 
 
-def _problem(answer: Answer) -> rest.Problem | None:
+def _problem(answer: Answer) -> ToldProblem | None:
     if answer.content_type != MEDIA_TYPE:
         return None
     try:
-        return rest.decode(rest.Problem, answer.body)
+        return rest.decode(ToldProblem, answer.body)
     except WireError:
         return None
 
 
 def _clean(text: str, secrets: Iterable[str]) -> str:
-    """On one line, not too long, and nothing of ours in it."""
-    line = "".join(char for char in text if char.isprintable())
+    """On one line, not too long, and nothing of ours in it, be it before or after the cleaning."""
+    mine = [form for secret in secrets for form in (secret, _printable(secret)) if form]
+    return _without(_printable(_without(text, mine)), mine)[:_SHOWN]
+
+
+def _printable(text: str) -> str:
+    return "".join(char for char in text if char.isprintable())
+
+
+def _without(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        line = line.replace(secret, "…")
-    return line[:_SHOWN]
+        text = text.replace(secret, "…")
+    return text

@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from meshfleet.client.names import check_names, id_of, identifier_of, mac_of, moment
-from meshfleet.client.rest.calls import Call
+from meshfleet.client.names import (
+    check_names,
+    id_of,
+    identifier_of,
+    mac_of,
+    moment,
+    one_of,
+    operation_on,
+    seconds,
+    text_of,
+)
+from meshfleet.client.rest.calls import Call, secrets_in, written
 from meshfleet.client.rest.pages import walk
+from meshfleet.client.values import as_json, value_for
 from meshfleet.wire import rest
 from meshfleet.wire.codes import AccessType, AckType, Operation
-from meshfleet.wire.ids import is_identifier
+from meshfleet.wire.hextext import Secret
 from meshfleet.wire.rest import NewRequest
 
 if TYPE_CHECKING:
@@ -44,9 +55,9 @@ class Way(TypedDict, total=False):
     """0 to 4: how urgent it is inside the mesh."""
     extender_id: str | None
     access_type: AccessType | str | None
-    public_key: str | None
-    key: str | None
-    """Secrets, which are never kept or shown."""
+    public_key: str | Secret | None
+    key: str | Secret | None
+    """In hex: secrets, which are never kept or shown."""
     timeout: float
     """Seconds until there must be an answer."""
 
@@ -74,10 +85,9 @@ class Requests:
         **way: Unpack[Way],
     ) -> RequestAnswer:
         """Write a property: hex or bytes to a raw identifier, any JSON to a name. None writes NULL."""
-        raw = value.hex() if isinstance(value, bytes) else value
         extension: dict[str, Any] | UnsetType = UNSET if ext is None else dict(ext)
         request = _request(Operation.WRITE, identifier, way)
-        return await self.send(device, msgspec.structs.replace(request, value=raw, ext=extension))
+        return await self.send(device, msgspec.structs.replace(request, value=value, ext=extension))
 
     async def apiversion(
         self,
@@ -103,8 +113,8 @@ class Requests:
     ) -> RequestAccepted:
         """Acknowledge the sample of this time to its device. There is no answer to wait for."""
         request = _request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
-        when = moment(time) or UNSET
-        request = msgspec.structs.replace(request, time=when, type=int(type))
+        when, kind = moment(time) or UNSET, one_of(AckType, type, "type")
+        request = msgspec.structs.replace(request, time=when, type=int(kind))
         return self._desk.read(rest.RequestAccepted, await self._post(device, request))
 
     async def send(self, device: str, request: NewRequest) -> RequestAnswer:
@@ -120,7 +130,7 @@ class Requests:
 
     async def show(self, request: str) -> RequestRecord:
         """What became of a request."""
-        return await self._desk.get(rest.RequestRecord, rest.request_path(request))
+        return await self._desk.get(rest.RequestRecord, rest.request_path(text_of(request, "request")))
 
     def list(self, device: str) -> AsyncGenerator[RequestRecord, None]:
         """The requests to a device, the newest first."""
@@ -132,19 +142,13 @@ class Requests:
         call = Call(
             method="POST",
             path=rest.device_requests_path(id_of(device)),
-            body=msgspec.json.encode(request),
+            body=written(_sendable(request)),
             headers=(("Idempotency-Key", secrets.token_urlsafe(16)), *headers),
             is_repeatable=True,
             patience=patience,
+            secrets=secrets_in(request),
         )
         return await self._desk.ask(call)
-
-
-_DECODED: Final = {
-    Operation.READ: Operation.READ_DECODED,
-    Operation.WRITE: Operation.WRITE_DECODED,
-    Operation.ACK: Operation.ACK_DECODED,
-}
 
 
 def _request(operation: Operation, identifier: str | None, way: Way) -> NewRequest:
@@ -152,16 +156,29 @@ def _request(operation: Operation, identifier: str | None, way: Way) -> NewReque
     subject = None if identifier is None else identifier_of(identifier)
     gateway, access = way.get("gateway"), way.get("access_type")
     return NewRequest(
-        operation=operation if subject is None or is_identifier(subject) else _DECODED[operation],
+        operation=operation if subject is None else operation_on(subject, operation),
         identifier=_given(subject),
         priority=_given(way.get("priority")),
         extender_id=_given(way.get("extender_id")),
-        access_type=UNSET if access is None else AccessType(access),
-        public_key=_given(way.get("public_key")),
-        key=_given(way.get("key")),
+        access_type=UNSET if access is None else one_of(AccessType, access, "accessType"),
+        public_key=_given(_revealed(way.get("public_key"))),
+        key=_given(_revealed(way.get("key"))),
         gateway=UNSET if gateway is None else mac_of(gateway),
-        timeout_ms=round(way.get("timeout", _TIMEOUT) * 1000),
+        timeout_ms=round(seconds(way.get("timeout", _TIMEOUT)) * 1000),
     )
+
+
+def _sendable(request: NewRequest) -> NewRequest:
+    """The same with values as JSON has them, or an error."""
+    if request.value is not UNSET:
+        request = msgspec.structs.replace(request, value=value_for(request.operation, request.value))
+    if request.ext is not UNSET:
+        request = msgspec.structs.replace(request, ext=as_json(request.ext, "ext"))
+    return request
+
+
+def _revealed(key: str | Secret | None) -> str | None:
+    return key.reveal() if isinstance(key, Secret) else key
 
 
 def _given(value: Value | None) -> Value | UnsetType:

@@ -34,9 +34,10 @@ def pause_after_loss(call: Call, loss: ServiceUnreachable, tries: int) -> float 
     """Seconds until the next try after no answer came; None: there is none.
 
     What may have arrived is said again only if that does no harm. Who waited for all their time is not made
-    to wait as long again.
+    to wait as long again; who was not reached in half of it is tried once more.
     """
-    if tries >= TRIES or loss.is_slow or (loss.was_sent and not call.is_repeatable):
+    most = TRIES if not loss.is_slow else 1 if loss.was_sent else 2
+    if tries >= most or (loss.was_sent and not call.is_repeatable):
         return None
     return delay(tries)
 

@@ -71,7 +71,12 @@ class Samples:
     ) -> Series:
         """The numbers of one identifier over time, in `points` buckets at most; without times of one day."""
         asked = query(
-            {"Identifier": identifier, "From": moment(since), "To": moment(until), "Points": points}
+            {
+                "Identifier": identifier,
+                "From": moment(since, "since"),
+                "To": moment(until, "until"),
+                "Points": points,
+            }
         )
         return await self._desk.get(rest.Series, rest.series_path(id_of(device)), asked)
 
@@ -85,7 +90,7 @@ def _chosen(filters: SampleFilters) -> Query:
     check_names(filters, SampleFilters)
     single = {
         "Identifier": filters.get("identifier"),
-        "From": moment(filters.get("since")),
-        "To": moment(filters.get("until")),
+        "From": moment(filters.get("since"), "since"),
+        "To": moment(filters.get("until"), "until"),
     }
     return query(single, {"Kind": several(filters.get("kinds", ()))})

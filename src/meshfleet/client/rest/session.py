@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from meshfleet.client.rest.calls import Call
+from meshfleet.client.rest.calls import Call, written
 from meshfleet.client.rest.problems import error_in
 from meshfleet.errors import (
     FleetError,
@@ -127,6 +127,11 @@ class Credentials:
             self._token = None
         return True
 
+    async def settle(self) -> None:
+        """Wait for a new token that is on its way, if there is one."""
+        if self._renewal is not None:
+            await asyncio.wait([self._renewal])
+
     def forget(self) -> None:
         """Be logged out."""
         self._token = None
@@ -135,6 +140,7 @@ class Credentials:
         """Log in with this one from now on."""
         if self._password is not None:
             self._password = password
+            self._refusal = None
 
     async def close(self) -> None:
         """Stop logging in."""
@@ -158,6 +164,8 @@ class Credentials:
             answer = await self._transport.ask(call, known.text)
         except ServiceUnreachable:
             answer = None
+        if self._token is not known:  # logged out meanwhile
+            return True
         if answer is not None and answer.is_good:
             self._token = self._received(answer)
         elif answer is not None and answer.status == NotLoggedIn.http:
@@ -174,7 +182,7 @@ class Credentials:
             raise NotLoggedIn(
                 "this needs a token, or a user and a password" if self._token is None else ended
             )
-        body = msgspec.json.encode(rest.Login(username=self.user, password=self._password))
+        body = written(rest.Login(username=self.user, password=self._password))
         call = Call(method="POST", path=rest.LOGIN, body=body, is_repeatable=True)
         answer = await self._transport.ask(call, None)
         if not answer.is_good:

@@ -14,7 +14,7 @@ import httpx
 from meshfleet.client.rest.calls import JSON, Answer
 from meshfleet.client.rest.problems import error_in
 from meshfleet.client.rest.retries import pause_after, pause_after_loss
-from meshfleet.errors import ServiceRefused, ServiceUnreachable
+from meshfleet.errors import LinkClosed, ServiceRefused, ServiceUnreachable, WireError
 from meshfleet.link import tls
 from meshfleet.wire import rest
 
@@ -44,7 +44,6 @@ class Transport:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._http = httpx.AsyncClient(
             verify=_trust(base, tls_ca),
-            timeout=httpx.Timeout(timeout, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_AT_ONCE),
             follow_redirects=False,
         )
@@ -83,22 +82,25 @@ class Transport:
             tries += 1
 
     async def _open_once(self, call: Call, bearer: str | None, silence: float) -> Answer | Stream:
-        request = self._request(call, bearer, httpx.Timeout(self._timeout, read=silence, pool=None))
+        request = self._request(call, bearer, self._timeout, silence)
         try:
-            response = await self._http.send(request, stream=True, auth=None)
-            if not response.is_success:
-                return await self._whole(response)
+            async with asyncio.timeout(self._timeout):
+                response = await self._http.send(request, stream=True, auth=None)
+                if not response.is_success:
+                    return await self._whole(response)
             if _content_type(response) == call.accept:
                 return Stream(self.base, response)
             await response.aclose()
             problem: FleetError = ServiceRefused(f"{self.base} does not answer with {call.accept}")
+        except TimeoutError:
+            problem = _too_slow(self.base)
         except httpx.HTTPError as exc:
             problem = _error(self.base, exc)
         raise problem
 
     async def _ask_once(self, call: Call, bearer: str | None) -> Answer:
         seconds = self._timeout + call.patience
-        request = self._request(call, bearer, httpx.Timeout(seconds, pool=None))
+        request = self._request(call, bearer, seconds, seconds)
         try:
             # As a whole: httpx has only each part of it in mind.
             async with self._turns, asyncio.timeout(seconds):
@@ -109,14 +111,26 @@ class Transport:
             problem = _error(self.base, exc)
         raise problem
 
-    def _request(self, call: Call, bearer: str | None, timeout: httpx.Timeout) -> httpx.Request:
+    def _request(self, call: Call, bearer: str | None, seconds: float, silence: float) -> httpx.Request:
+        if self._http.is_closed:
+            raise LinkClosed("the Fleet is closed: make another one")
         headers = {"Accept": call.accept, "Accept-Encoding": "identity", **dict(call.headers)}
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
         if call.body is not None:
             headers["Content-Type"] = JSON
-        url = self.base.at(call.target)
-        return self._http.build_request(call.method, url, headers=headers, content=call.body, timeout=timeout)
+        # Half of the time for the way there, so that there is time for another try.
+        timeout = httpx.Timeout(seconds, connect=self._timeout / 2, read=silence, pool=None)
+        return self._http.build_request(
+            call.method, self._url(call), headers=headers, content=call.body, timeout=timeout
+        )
+
+    def _url(self, call: Call) -> httpx.URL:
+        try:
+            return self.base.at(call.target)
+        except httpx.InvalidURL:
+            pass
+        raise WireError("request", "is too long for a URL: ask for less at once")
 
     async def _whole(self, response: httpx.Response) -> Answer:
         stream = Stream(self.base, response)
@@ -166,6 +180,8 @@ def _content_type(response: httpx.Response) -> str:
 
 def _error(base: Base, exc: httpx.HTTPError) -> ServiceRefused | ServiceUnreachable:
     match exc:
+        case httpx.ConnectTimeout():
+            return ServiceUnreachable(f"{base} cannot be reached in time", is_slow=True)
         case httpx.TimeoutException():
             return _too_slow(base)
         case httpx.ConnectError() | httpx.ProxyError():

@@ -18,7 +18,7 @@ from meshfleet.errors import DatabaseUnavailable, FleetError, MalformedVersion
 from meshfleet.service.gateways import store
 from meshfleet.service.gateways.timetable import Timetable
 from meshfleet.wire import gating
-from meshfleet.wire.codes import Operation
+from meshfleet.wire.codes import Operation, Priority
 from meshfleet.wire.ids import Mac, Version, mac_number, number_mac
 from meshfleet.wire.requests import ApiVersion
 from meshfleet.wire.responses import ApiVersionResponse
@@ -125,7 +125,9 @@ class Versions:
         mac = number_mac(gateway)
         try:
             topic = RequestTopic(mac, mac, Operation.APIVERSION)
-            answer = await self._asking.ask(topic, ApiVersion(), timeout=self._patience)
+            answer = await self._asking.ask(
+                topic, ApiVersion(priority=Priority.HIGHEST), timeout=self._patience
+            )
             self._learn(gateway, answer)
         except FleetError as exc:
             _log.debug("the version of a gateway stays unknown: %s", exc)

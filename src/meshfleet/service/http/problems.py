@@ -62,7 +62,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
                 "something went wrong here; the log tells more",
             )
     path = request.scope["raw_path"].decode("ascii")
-    if status >= _INTERNAL and not isinstance(error, Unanswered):  # those are counted, and in the history
+    if status >= _INTERNAL and not isinstance(error, Unanswered):  # those are counted where they happen
         _complain(error, f"{request.method} {path}: {code}")
     problem = Problem(
         type="about:blank",

@@ -16,6 +16,13 @@ class Carrier(Protocol):
     def send(self, messages: Sequence[Publish]) -> None:
         """Send messages soon. Those for who is away, or for whom there is no room, may be dropped."""
 
+    def offer(self, message: Publish) -> bool:
+        """Send a message now or not at all; whether it left. One for who is away is dropped."""
+
+    @property
+    def muted(self) -> str | None:
+        """Why nothing can be sent at the moment; None: it can."""
+
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> object:
         """Let somebody hear what a filter matches."""
 

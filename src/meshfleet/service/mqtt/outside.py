@@ -137,6 +137,15 @@ class Outside:
         if self._outbox:
             self._has_post.set()
 
+    def offer(self, message: Publish) -> bool:
+        """Send a message of QoS 1 now or not at all: a request is not to fire when nobody waits any more."""
+        return self._link.post([message]) == 1
+
+    @property
+    def muted(self) -> str | None:
+        """Why nothing leaves at the moment; see `Carrier`."""
+        return None if self._link.trouble is None else str(self._link.trouble)
+
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> object:
         """Let somebody hear what a filter matches, which must not be reports; before `run`."""
         self._listeners.add(wanted, heard, 1)

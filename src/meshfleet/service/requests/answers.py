@@ -12,6 +12,7 @@ from meshfleet.wire.times import write_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from meshfleet.service.requests.entry import Entry
     from meshfleet.service.requests.ways import Way
     from meshfleet.wire.responses import Response
 
@@ -24,10 +25,12 @@ _SPELLED: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def answer_of(response: Response, request_id: str, way: Way) -> RequestAnswer:
-    """What a gateway answered to the request with this id, and why that gateway."""
+def answer_of(response: Response, entry: Entry, way: Way) -> RequestAnswer:
+    """What a gateway answered to a request, and why that gateway."""
     told: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _AS_IT_IS}
     for name, spell in _SPELLED.items():
         given = getattr(response, name, UNSET)
         told[name] = given if given is UNSET else spell(given)
-    return RequestAnswer(**told, id=request_id, gateway=way.gateway, choice=way.choice)
+    if entry.secrets and told["error_message"] is not UNSET:
+        told["error_message"] = entry.discreet(told["error_message"])
+    return RequestAnswer(**told, id=entry.record.id, gateway=way.gateway, choice=way.choice)

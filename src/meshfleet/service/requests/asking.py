@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from meshfleet.errors import (
+    BrokerUnavailable,
     GatewayBusy,
     GatewayLost,
     GatewayOffline,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 """Requests that a gateway gets at a time, unless set."""
+
+_FULL: Final = 0.01
+"""Seconds until another try when there is no room on the way to the broker."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks at whether gateways are still there that were asked something."""
@@ -105,15 +109,33 @@ class Asking:
         return self._exchange.new_id()
 
     def check(self, topic: RequestTopic, request: Request) -> None:
-        """Raise `GatewayOffline` or `GatewayTooOld` if it is of no use to send this now (version-12)."""
+        """Raise what speaks against asking this now, if anything does."""
+        self._exchange.check_room()
+        self._check_way(topic, request)
+
+    def _check_way(self, topic: RequestTopic, request: Request) -> None:
+        """The same for what has its place already (version-12)."""
+        if (reason := self._carrier.muted) is not None:
+            raise BrokerUnavailable(f"the broker is away: {reason}")
         if self._carrier.turn(topic.gateway) == 0:
             raise GatewayOffline(f"gateway {topic.gateway} is not connected")
         requests.check_supported(topic.operation, request, self._version(topic.gateway))
 
-    def send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
-        """Send what is never answered; see `check`."""
+    async def send(
+        self,
+        topic: RequestTopic,
+        request: Request,
+        *,
+        timeout: float,  # noqa: ASYNC109 # as below
+        request_id: RequestId,
+    ) -> None:
+        """Send what is never answered; see `check`. It has no turn to wait for."""
         self.check(topic, request)
-        self._send(topic, request, request_id)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send(topic, request, request_id)
+        except TimeoutError:
+            raise BrokerUnavailable("the broker took nothing in time") from None
 
     async def ask(
         self,
@@ -165,7 +187,7 @@ class Asking:
             return
         try:
             await turn
-            self.check(topic, request)
+            self._check_way(topic, request)
         except BaseException:
             if turn.cancelled():
                 self._lanes.give_up(gateway, request.priority, turn)
@@ -185,8 +207,8 @@ class Asking:
         answer: asyncio.Future[Answer | Unanswered] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = _Asked(topic.gateway, self._carrier.turn(topic.gateway), answer)
         try:
+            await self._send(topic, request, request_id)
             sent = self._now()
-            self._send(topic, request, request_id)
             told = await answer
         finally:
             del self._waiting[request_id]
@@ -195,9 +217,13 @@ class Asking:
             raise told
         return told._replace(sent=sent)
 
-    def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
+    async def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
+        """Let it leave, as soon as there is room on the way."""
         body = requests.encode(replace(request, id=request_id))
-        self._carrier.send([Publish(self._topics.spell(topic), body, qos=1)])
+        message = Publish(self._topics.spell(topic), body, qos=1)
+        while not self._carrier.offer(message):
+            self._check_way(topic, request)
+            await asyncio.sleep(_FULL)
 
     def _hear(self, message: Publish) -> None:
         """A response came, to us or to somebody else."""

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from meshfleet.errors import DatabaseUnavailable
+from meshfleet.errors import DatabaseUnavailable, Unrecorded
 from meshfleet.service.requests import store
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _REST: Final = 0.1
 
 _BETWEEN: Final = 1_000
 """Milliseconds between two looks for what is too old: each of them forgets a thousand."""
+
+_MOST: Final = 20_000
+"""Entries that wait to be written."""
 
 _IDLE: Final = 60.0
 """Seconds between two such looks when nothing happens."""
@@ -49,26 +52,37 @@ class Book:
         self._has_news = asyncio.Event()
         self._forgot_at: int | None = None
         self._is_failing = False
+        self.dropped = 0
+        """Entries that are in no history: there was no room for them, or the database does not take them."""
         self._is_ending = False
         self._is_over = False
 
     def note(self, entry: Entry) -> None:
         """Write this soon."""
+        if len(self._unwritten) >= _MOST and entry.record.id not in self._unwritten:
+            self.dropped += 1  # the database has been away for long, and this is over
+            return
         self._unwritten[entry.record.id] = entry
         self._has_news.set()
 
     async def write(self, entry: Entry) -> None:
-        """Write this now, together with all that is to be written; raises `DatabaseUnavailable`."""
+        """Write this now, together with all that is to be written; raises `Unrecorded`."""
         self.note(entry)
+        problem = Unrecorded("it cannot be written down now, and so it was not sent")
         try:
             await self.settle()
-        except BaseException:
-            if entry.is_new:
-                self._unwritten.pop(entry.record.id, None)  # it will not be sent
+        except BaseException as exc:
+            # It may have been written all the same, or be about to: so this follows it.
+            entry.fail(problem, self._now())
+            self.note(entry)
+            if isinstance(exc, DatabaseUnavailable):
+                raise problem from exc
             raise
+        if entry.is_new:
+            raise problem  # the database does not take it
 
     async def settle(self) -> None:
-        """Wait until all is written that is to be written by now."""
+        """Wait until all is written that is to be written by now; raises `DatabaseUnavailable`."""
         if not self._unwritten and self._writing is not None:
             await asyncio.shield(self._writing)  # if that fails it is to be written again
         if not self._unwritten:
@@ -89,9 +103,12 @@ class Book:
         while not self._is_ending:
             await self._wait_for_news()
             await self._write()
-            await self._forget()
+            if self._round is None:
+                await self._forget()
         await self._write()
         self._is_over = True
+        if self._round is not None:
+            self._tell(self._round, DatabaseUnavailable("the service is about to end"))
 
     def end(self) -> None:
         """Write what is there, and then no more. To cancel a round would leave open what became of it."""
@@ -131,21 +148,43 @@ class Book:
         waiting, self._round = self._round, None
         self._is_due.clear()
         self._has_news.clear()
+        problem: DatabaseUnavailable | None = None
         try:
-            await self._database.write(store.write, list(entries.values()))
+            await self._write_all(list(entries.values()))
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
             self._unwritten = entries | self._unwritten
             self._has_news.set()
-            if waiting is not None:
-                waiting.set_exception(DatabaseUnavailable(str(exc)))
-                waiting.exception()  # those who waited may have gone
+            problem = DatabaseUnavailable(type(exc).__name__)
         else:
             self._is_failing = False
-            for each in entries.values():
+        if waiting is not None:
+            self._tell(waiting, problem)
+
+    async def _write_all(self, entries: list[Entry]) -> None:
+        """Write all together; if one of them cannot be written ever, all others one by one."""
+        try:
+            await self._database.write(store.write, entries)
+        except (DatabaseUnavailable, DBAPIError) as exc:
+            if not isinstance(exc, IntegrityError | DataError):
+                raise
+            if len(entries) == 1:
+                self.dropped += 1
+                _log.error("a request cannot be written into the history: %s", type(exc).__name__)
+                return
+            for each in entries:
+                await self._write_all([each])
+        else:
+            for each in entries:
                 each.is_new = False
-            if waiting is not None:
-                waiting.set_result(None)
+
+    @staticmethod
+    def _tell(waiting: asyncio.Future[None], problem: DatabaseUnavailable | None) -> None:
+        if problem is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(problem)
+            waiting.exception()  # those who waited may have gone
 
     async def _forget(self) -> None:
         now = self._now()

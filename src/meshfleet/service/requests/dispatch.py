@@ -11,7 +11,14 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from meshfleet.errors import BrokerUnavailable, FleetError, GatewayLost, Interrupted, Unanswered
+from meshfleet.errors import (
+    BrokerUnavailable,
+    FleetError,
+    GatewayLost,
+    GatewayOffline,
+    Interrupted,
+    Unanswered,
+)
 from meshfleet.service.requests import store
 from meshfleet.service.requests.answers import answer_of
 from meshfleet.service.requests.entry import Entry
@@ -75,9 +82,14 @@ class Dispatch:
         it then is told by what comes back.
         """
         must_last = key is not None or not waited_for or not order.is_read
+        until = asyncio.get_running_loop().time() + order.timeout
 
         async def begin() -> Taken:
-            return await self._begin(device, order, by, key, must_last=must_last)
+            try:
+                return await self._begin(device, order, by=by, key=key, must_last=must_last, until=until)
+            except FleetError as exc:
+                self.outcomes[str(order.operation), exc.code] += 1
+                raise
 
         return await begin() if key is None else await self._once.take(key, begin)
 
@@ -91,12 +103,12 @@ class Dispatch:
         await self._book.settle()
         return await self._database.read(store.by_key, key)
 
-    async def _begin(
-        self, device: Mac, order: Order, by: Actor, key: Key | None, *, must_last: bool
+    async def _begin(  # noqa: PLR0913 # by name
+        self, device: Mac, order: Order, *, by: Actor, key: Key | None, must_last: bool, until: float
     ) -> Taken:
         way = await self._ways.find(device, order.gateway)
         self._asking.check(_topic(way, device, order), order.request)
-        entry = Entry.begin(self._asking.new_id(), device, order, by, self._now())
+        entry = Entry.begin(self._asking.new_id(), device, order, by=by, now=self._now())
         entry.go_through(way.gateway)
         if key is not None:
             entry.key, entry.digest = key
@@ -105,7 +117,9 @@ class Dispatch:
         if self._tasks is None:
             self._refuse(entry, BrokerUnavailable("the service is about to end"))
         over: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
-        self._tasks.create_task(self._carry(entry, order, way, over), name=f"request {entry.record.id}")
+        carrying = self._carry(entry, order, way, until)
+        task = self._tasks.create_task(carrying, name=f"request {entry.record.id}")
+        task.add_done_callback(lambda _: self._end(entry, order, over))
         return Taken(entry.record.id, over)
 
     def _refuse(self, entry: Entry, error: Unanswered) -> NoReturn:
@@ -114,57 +128,53 @@ class Dispatch:
         self._book.note(entry)
         raise error
 
-    async def _carry(self, entry: Entry, order: Order, way: Way, over: asyncio.Future[RequestRecord]) -> None:
-        """Send it, wait, and write down what became of it."""
-        outcome = "done"
+    async def _carry(self, entry: Entry, order: Order, way: Way, until: float) -> None:
+        """Send it, and wait for what becomes of it."""
         try:
-            entry.finish(await self._answered(entry, order, way), self._now())
+            entry.finish(await self._answered(entry, order, way, until), self._now())
         except FleetError as exc:
             entry.fail(exc, self._now())
-            outcome = exc.code
         except asyncio.CancelledError:
             entry.fail(Interrupted("the service ended before an answer came"), self._now())
-            outcome = Interrupted.code
             raise
         except Exception:  # noqa: BLE001 # one request must not end all others
             _log.exception("a request could not be carried")
-            entry.fail(Unanswered("something went wrong here; the log tells more"), self._now())
-            outcome = Unanswered.code
-        finally:
-            self.outcomes[str(order.operation), outcome] += 1
-            self._book.note(entry)
-            over.set_result(entry.record)
+            entry.fail(Interrupted("something went wrong here; the log tells more"), self._now())
 
-    async def _answered(self, entry: Entry, order: Order, way: Way) -> RequestAnswer | None:
+    def _end(self, entry: Entry, order: Order, over: asyncio.Future[RequestRecord]) -> None:
+        """Write down what became of it, and tell who waits. If its task never began, it was not sent."""
+        if entry.finished_at is None:
+            entry.fail(BrokerUnavailable("the service is about to end"), self._now())
+        problem = entry.record.problem
+        self.outcomes[str(order.operation), "done" if problem is None else problem.code] += 1
+        self._book.note(entry)
+        over.set_result(entry.record)
+
+    async def _answered(self, entry: Entry, order: Order, way: Way, until: float) -> RequestAnswer | None:
         """What comes back; None: nothing is expected to. A read is sent again if its gateway goes away."""
-        loop = asyncio.get_running_loop()
-        until, request_id = loop.time() + order.timeout, RequestId(entry.record.id)
-        if not order.operation.is_answered:
-            self._asking.send(_topic(way, entry.device, order), order.request, request_id)
-            return None
+        loop, request_id = asyncio.get_running_loop(), RequestId(entry.record.id)
         for attempt in range(1, _TRIES + 1):
+            topic, left = _topic(way, entry.device, order), max(0.0, until - loop.time())
             try:
-                answer = await self._asking.ask(
-                    _topic(way, entry.device, order),
-                    order.request,
-                    timeout=max(0.0, until - loop.time()),
-                    request_id=request_id,
-                )
-                return answer_of(answer.response, entry.record.id, way)
-            except GatewayLost as lost:
-                if not order.is_read or attempt == _TRIES:
+                if not order.operation.is_answered:
+                    await self._asking.send(topic, order.request, timeout=left, request_id=request_id)
+                    return None
+                answer = await self._asking.ask(topic, order.request, timeout=left, request_id=request_id)
+                return answer_of(answer.response, entry, way)
+            except (GatewayLost, GatewayOffline) as gone:
+                if not order.is_read or attempt == _TRIES or loop.time() >= until:
                     raise
-                way = await self._another(entry, order, lost)
+                way = await self._another(entry, order, gone)
                 request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
         raise AssertionError("the last try returns or raises")
 
-    async def _another(self, entry: Entry, order: Order, lost: GatewayLost) -> Way:
-        """Another way to the device, or the same gateway that is back; else the loss stands."""
+    async def _another(self, entry: Entry, order: Order, gone: Unanswered) -> Way:
+        """Another way to the device, or the same gateway that is back; else it stays as it is."""
         try:
             way = await self._ways.find(entry.device, order.gateway)
             self._asking.check(_topic(way, entry.device, order), order.request)
         except FleetError:
-            raise lost from None
+            raise gone from None
         entry.go_through(way.gateway)
         return way
 

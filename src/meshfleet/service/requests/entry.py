@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from meshfleet.errors import GatewayTimeout, Unanswered
+from meshfleet.errors import GatewayBusy, GatewayTimeout, GatewayTooOld, Unanswered
 from meshfleet.service.accounts.model import Actor
 from meshfleet.wire.ids import Mac, device_id, mac_number
 from meshfleet.wire.rest import RequestProblem, RequestRecord, RequestState
@@ -35,11 +36,15 @@ class Entry(Struct, kw_only=True):
     """The idempotency key, and whose it is."""
     digest: str | None = None
     """What came with that key."""
+    secrets: tuple[str, ...] = ()
+    """The keys that it carries, in hex: to recognise them, and nothing else."""
     is_new: bool = True
     """Whether it is not written down yet."""
+    is_unsent: bool = False
+    """Whether it was given up before it was sent."""
 
     @classmethod
-    def begin(cls, request_id: str, device: Mac, order: Order, by: Actor, now: int) -> Entry:
+    def begin(cls, request_id: str, device: Mac, order: Order, *, by: Actor, now: int) -> Entry:
         """A request that is about to be sent."""
         record = RequestRecord(
             id=request_id,
@@ -53,7 +58,20 @@ class Entry(Struct, kw_only=True):
             response=None,
             problem=None,
         )
-        return cls(device=device, by=by, requested_at=now, record=record, changes=not order.is_read)
+        return cls(
+            device=device,
+            by=by,
+            requested_at=now,
+            record=record,
+            changes=not order.is_read,
+            secrets=order.secrets,
+        )
+
+    def __repr__(self) -> str:
+        return f"Entry({self.record.id})"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("id", self.record.id)]
 
     def go_through(self, gateway: Mac) -> None:
         """It goes this way."""
@@ -64,11 +82,22 @@ class Entry(Struct, kw_only=True):
         self._end(now, state=RequestState.DONE, response=answer)
 
     def fail(self, error: FleetError, now: int) -> None:
-        """No response came. If nothing was sent, whoever asked may ask again under the same key."""
-        state = RequestState.TIMED_OUT if isinstance(error, GatewayTimeout) else RequestState.FAILED
-        self._end(now, state=state, problem=RequestProblem(code=error.code, detail=str(error)))
-        if not (isinstance(error, Unanswered) and error.sent):
-            self.key = None
+        """No response came. If nothing was sent, its key is free again (rest-196)."""
+        is_late = isinstance(error, GatewayTimeout | GatewayBusy)
+        detail = self.discreet(str(error))
+        self._end(
+            now,
+            state=RequestState.TIMED_OUT if is_late else RequestState.FAILED,
+            problem=RequestProblem(code=error.code, detail=detail),
+        )
+        if isinstance(error, GatewayTooOld) or (isinstance(error, Unanswered) and not error.sent):
+            self.key, self.is_unsent = None, True
+
+    def discreet(self, words: str) -> str:
+        """What a gateway says, without the keys that it was sent: it may repeat them (request-32)."""
+        for secret in self.secrets:
+            words = re.sub(re.escape(secret), "…", words, flags=re.IGNORECASE)
+        return words
 
     def _end(self, now: int, **changes: Any) -> None:
         self.record = replace(self.record, finished_at=write_millis(now), **changes)

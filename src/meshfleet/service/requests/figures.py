@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from meshfleet.service.requests.asking import Asking
+    from meshfleet.service.requests.book import Book
     from meshfleet.service.requests.dispatch import Dispatch
 
 
 class RequestFigures(Collector):
     """What becomes of requests, read when somebody asks."""
 
-    def __init__(self, asking: Asking, dispatch: Dispatch) -> None:
+    def __init__(self, asking: Asking, dispatch: Dispatch, book: Book) -> None:
         self._asking = asking
         self._dispatch = dispatch
+        self._book = book
 
     def collect(self) -> Iterator[Metric]:
         """Read them, when somebody asks."""
@@ -39,6 +41,11 @@ class RequestFigures(Collector):
         for fate, count in sorted(self._asking.heard.items()):
             heard.add_metric([str(fate)], count)
         yield heard
+        yield CounterMetricFamily(
+            "meshfleet_requests_unrecorded",
+            "Requests that are in no history: the database was away for too long, or does not take them.",
+            value=self._book.dropped,
+        )
         yield GaugeMetricFamily(
             "meshfleet_requests_pending",
             "Requests that wait for their responses, of everybody in the service.",

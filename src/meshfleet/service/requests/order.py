@@ -18,6 +18,7 @@ from meshfleet.errors import (
 from meshfleet.service.devices.paths import parse_gateway
 from meshfleet.wire import requests
 from meshfleet.wire.codes import Operation
+from meshfleet.wire.hextext import Secret
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import is_identifier, parse_identifier, parse_identifier_name
 from meshfleet.wire.payload import MAX_PAYLOAD, read_object
@@ -58,6 +59,7 @@ _NAMES: Final = {
 """All parameters, as they are spelled."""
 
 _SECRET: Final = {"public_key", "key"}
+_KEYS: Final = {"publicKey", "key"}
 
 _LONGEST: Final = MAX_PAYLOAD - 256
 """Bytes of a request; its id comes to it."""
@@ -75,6 +77,12 @@ class Order(NamedTuple):
     """Seconds."""
     shown: SentRequest
     """What may be told of it: no key."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys that it carries, in hex."""
+        given = (getattr(self.request, name, UNSET) for name in _SECRET)
+        return tuple(each.reveal() for each in given if isinstance(each, Secret))
 
     @property
     def is_read(self) -> bool:
@@ -155,10 +163,24 @@ def _shown(asked: NewRequest, identifier: AnyIdentifier | None, request: Request
         if name not in _SECRET and getattr(asked, name) is not UNSET
     }
     if isinstance(request, requests.Ack):
-        told["time"] = write_time(request.time)
+        told["time"], told["type"] = write_time(request.time), int(request.type)
+    if "priority" in told:
+        told["priority"] = int(request.priority)
+    for name in {"value", "ext"} & told.keys():
+        told[name] = _masked(told[name])
     return SentRequest(
         operation=asked.operation,
         identifier=UNSET if identifier is None else identifier,
         timeout_ms=asked.timeout_ms,
         **told,
     )
+
+
+def _masked(value: Any) -> Any:
+    """A value without keys of a mesh that may be inside it."""
+    match value:
+        case dict():
+            return {name: "…" if name in _KEYS else _masked(each) for name, each in value.items()}
+        case list():
+            return [_masked(each) for each in value]
+    return value

@@ -54,7 +54,7 @@ async def send_request(
     data: JSONBody[NewRequest],
     request: Asked,
     window: Given[Window],
-    prefer: Annotated[
+    prefer: Annotated[  # noqa: ARG001 # for the document; it may come more than once
         str | None,
         HeaderParameter(name="Prefer", description="`respond-async`: do not wait for the response."),
     ] = None,
@@ -71,7 +71,7 @@ async def send_request(
     202 tells that it was sent.
     """
     device, order, actor = device_in_path(device_id), read_order(data), request.user
-    is_waited_for = not _responds_async(prefer)
+    is_waited_for = not _responds_async(request.headers.getall("prefer", []))
     taken = await window.dispatch.take(
         device,
         order,
@@ -124,8 +124,9 @@ def _position(last: RequestRecord) -> tuple[int, str]:
     return to_millis(parse_time(last.requested_at)), last.id
 
 
-def _responds_async(prefer: str | None) -> bool:
-    wishes = (each.partition(";")[0].strip().lower() for each in (prefer or "").split(","))
+def _responds_async(prefer: list[str]) -> bool:
+    """Whether that is among all that is preferred, on however many lines."""
+    wishes = (each.partition(";")[0].strip().lower() for line in prefer for each in line.split(","))
     return "respond-async" in wishes
 
 

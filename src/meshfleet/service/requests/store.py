@@ -39,7 +39,7 @@ def write(connection: Connection, entries: Sequence[Entry]) -> None:
     """Write entries, or what is new of them. What changes something is in the audit log, too (auth-26)."""
     bulk.upsert(connection, request, [columns_of(each) for each in entries], otherwise=_CHANGE)
     for each in entries:
-        if each.is_new and each.changes:
+        if each.is_new and each.changes and not each.is_unsent:
             audit.record(
                 connection,
                 each.by,

@@ -5,11 +5,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import asdict
 
-from meshfleet.errors import BrokerUnavailable, Fault, InvalidRequest, Unanswered
+from meshfleet.errors import (
+    BrokerUnavailable,
+    DatabaseUnavailable,
+    Fault,
+    Interrupted,
+    InvalidRequest,
+    Unanswered,
+)
+from meshfleet.errors.root import Told
+from meshfleet.errors.told import error_of
 from meshfleet.service.requests.once import Key
 from meshfleet.wire.rest import RequestState
 
@@ -44,7 +56,8 @@ class Window:
     async def settle(self) -> None:
         """Let the history be complete before it is read."""
         if self._dispatch is not None:
-            await self._dispatch.settle()
+            with suppress(DatabaseUnavailable):  # what is there can be read all the same
+                await self._dispatch.settle()
 
     def key(self, given: str | None, by: Actor, device: Mac, asked: NewRequest) -> Key | None:
         """An idempotency key as it is remembered: it is each actor's own (rest-25)."""
@@ -52,7 +65,9 @@ class Window:
             return None
         if not _KEY.fullmatch(given):
             raise InvalidRequest([Fault("Idempotency-Key", "is not 1 to 255 characters of ASCII, no spaces")])
-        return Key(self._hash(by.title, given), self._hash(device, msgspec.json.encode(asked).decode()))
+        # All fields, so that one that is left out is the same as one that says what holds anyway.
+        body = {name: each for name, each in asdict(asked).items() if each is not UNSET}
+        return Key(self._hash(by.title, given), self._hash(device, msgspec.json.encode(body).decode()))
 
     def _hash(self, *parts: str) -> str:
         # Each with its length, so that no two are the same when put together.
@@ -60,13 +75,10 @@ class Window:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 
-_ERRORS: Final = {each.code: each for each in Unanswered.__subclasses__()}
-
-
 def answer_in(record: RequestRecord) -> RequestAnswer:
     """The answer to a request that is over, or the error that it ended with."""
     if record.state is RequestState.DONE and record.response is not None:
         return record.response
     if record.problem is None:
-        raise Unanswered("no answer is known")
-    raise _ERRORS.get(record.problem.code, Unanswered)(record.problem.detail)
+        raise Interrupted("nobody knows what became of it")
+    raise error_of(record.problem.code, Unanswered.http, Told(record.problem.detail))

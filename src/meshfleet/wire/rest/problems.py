@@ -33,3 +33,10 @@ class SaidProblem(Body, frozen=True, kw_only=True):
 
     title: str | None = None
     detail: str | None = None
+
+
+class ToldProblem(SaidProblem, frozen=True, kw_only=True):
+    """As much of a problem as a program needs to know which error it is: others may tell less than we do."""
+
+    code: str
+    errors: tuple[FieldProblem, ...] = ()

@@ -16,8 +16,9 @@ REQUESTS: Final = "/api/v1/requests"
 DEFAULT_TIMEOUT: Final = 15_000
 """Milliseconds (rest-98)."""
 
-PriorityNumber = Annotated[int, Meta(ge=0, le=4)]
-AckNumber = Annotated[int, Meta(ge=0, le=2)]
+PriorityNumber = Annotated[float, Meta(ge=0, le=4)]
+AckNumber = Annotated[float, Meta(ge=0, le=2)]
+"""Whole, which may be written `2.0` (report-17)."""
 Milliseconds = Annotated[int, Meta(ge=100, le=120_000)]
 
 
@@ -88,7 +89,7 @@ class RequestAnswer(Body, frozen=True, kw_only=True):
     id: str
     time: TimeText
     status: int
-    response_time: float | UnsetType = UNSET
+    response_time: int | float | UnsetType = UNSET
     origin: int | UnsetType = UNSET
     error_message: str | UnsetType = UNSET
     route: str | UnsetType = UNSET
