@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.errors import BrokerUnavailable
 from meshfleet.link import Address, Link, Publish
 from meshfleet.service.mqtt.outside import Outside
 from meshfleet.service.requests.asking import Asking
-from meshfleet.wire.codes import Operation
-from meshfleet.wire.ids import Mac, Version
+from meshfleet.wire.codes import AckType, Operation
+from meshfleet.wire.ids import Identifier, Mac, RequestId, Version
 from meshfleet.wire.mqtt.packets import REFUSED, Puback, Suback, Subscribe
-from meshfleet.wire.requests import ApiVersion
+from meshfleet.wire.requests import Ack, ApiVersion, Write
 from meshfleet.wire.responses import ApiVersionResponse
 from meshfleet.wire.topics import RequestTopic, Topics
 from tests.broker.stage import Clock
@@ -38,6 +40,8 @@ REPORT = f"mt/gateway/{G}/device/{D}/measurement/8800"
 REQUEST = f"mt/gateway/{G}/request/{D}/read/8000"
 RESPONSE = f"mt/gateway/{G}/response/{D}/read/8000"
 RESPONSES = "mt/gateway/+/response/#"
+MODEL = Identifier("8000")
+WRITE, ACK, VERSION = Operation.WRITE, Operation.ACK, Operation.APIVERSION
 
 
 @pytest.fixture
@@ -114,6 +118,53 @@ async def test_what_is_said_while_the_broker_is_away_leaves_when_it_is_back(shel
         back = await broker.accept()
         await back.grant()
         assert [(await back.expect(Publish)).payload for _ in range(3)] == [b"0", b"1", b"2"]
+        back.acknowledge([each for each in back.received if isinstance(each, Publish)])
+
+
+@pytest.mark.rule("rest-197")
+async def test_a_request_is_not_sent_later_when_the_broker_is_away(shelf: Shelf) -> None:
+    mac, topics = Mac(G), Topics()
+    async with Broker() as broker, Listening(broker.address, shelf) as listening:
+        asking = Asking(listening.outside, topics, Clock())
+        peer = await broker.accept()
+        await grant_all(peer, 2)
+        await listening.until_fine()
+        peer.close()
+        await until(lambda: listening.outside.muted)
+        write, ack = (RequestTopic(mac, Mac(D), operation, MODEL) for operation in (WRITE, ACK))
+        with pytest.raises(BrokerUnavailable):
+            await asking.ask(write, Write(), timeout=30.0)
+        with pytest.raises(BrokerUnavailable):
+            await asking.send(
+                ack,
+                Ack(time=datetime.now(UTC), type=AckType.ERASE_ALL),
+                timeout=30.0,
+                request_id=RequestId("x"),
+            )
+        assert asking.pending == 0
+        back = await broker.accept()
+        await back.grant()  # both at once
+        await until(lambda: not listening.outside.muted)
+        reading = asyncio.create_task(asking.ask(RequestTopic(mac, mac, VERSION), ApiVersion(), timeout=30.0))
+        assert (await back.expect(Publish)).topic.endswith("/apiversion")  # and nothing before it
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+@pytest.mark.rule("request-37")
+async def test_what_was_not_acknowledged_when_a_connection_broke_is_not_sent_again(shelf: Shelf) -> None:
+    async with Broker() as broker, Listening(broker.address, shelf) as listening:
+        peer = await broker.accept()
+        await peer.grant()
+        await listening.until_fine()
+        assert listening.outside.offer(numbered(1)[0])
+        assert (await peer.expect(Publish)).payload == b"0"
+        peer.close()
+        await until(lambda: listening.outside.muted)
+        back = await broker.accept()
+        await back.grant()
+        await until(lambda: listening.outside.offer(numbered(1, start=1)[0]))
+        assert (await back.expect(Publish)).payload == b"1"
         back.acknowledge([each for each in back.received if isinstance(each, Publish)])
 
 

@@ -18,6 +18,8 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from meshfleet.broker import Batch
 from meshfleet.broker.changes import Changes
 from meshfleet.broker.tree import Filters
@@ -62,7 +64,6 @@ def options_of(settings: Settings) -> Options:
     return Options(
         tls=None if settings.broker_ca is None else context(authorities=settings.broker_ca),
         patient=True,
-        once=True,  # a request must not fire twice; an ack that is lost is sent when its sample comes again
         delays=_RETURN,
         backlog=_BACKLOG,
         largest=settings.limits.packet_size,
@@ -100,7 +101,9 @@ class Outside:
         max_age: float = 60.0,
     ) -> None:
         """`max_age`: seconds that a message may wait for a broker that is away (request-30)."""
-        self._link = Link(address, client_id, clean=False, options=options)
+        # What is on its way when a connection breaks is given up: a request must not fire twice, and an ack
+        # that is lost is sent when its sample comes again.
+        self._link = Link(address, client_id, clean=False, options=replace(options, once=True))
         self._reports = Topics(prefix).reports()
         self._pauses = options.delays
         self._consumer = consumer
