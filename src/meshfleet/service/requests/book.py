@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_REST: Final = 0.1
+_REST: Final = 1.0
 """Seconds between two rounds when nobody waits for one."""
 
 _BETWEEN: Final = 1_000
