@@ -2,9 +2,9 @@
 
 500 reads a second over 50 emulated gateways, of the gateways themselves, where no mesh is between, and of
 devices behind them, less what the gateway tells that the mesh took. The service is the program that users
-run, gateways are one process, and who asks is another. The anchor is the same reads straight over MQTT, through
-mosquitto to the same gateways in another process, and nothing else between: what REST takes longer is what the
-service adds, its broker and HTTP included.
+run, gateways are one process, and who asks is another. The anchor is the same reads straight over MQTT,
+through mosquitto to the same gateways in another process, and nothing else between: what REST takes longer is
+what the service adds, its broker and HTTP included.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar.datastructures import MutableScopeHeaders
 from litestar.enums import ScopeType
 
 from meshfleet.errors import TooSlow, WentAway
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
     from meshfleet.service.operations.figures import Figures
+
+_SAFE: Final = [(name.encode("ascii"), value.encode("ascii")) for name, value in SAFE.items()]
+_SECURE: Final = [*_SAFE, (b"strict-transport-security", TRANSPORT_SECURITY.encode("ascii"))]
+"""As they are sent."""
 
 _BODY_SECONDS: Final = 30.0
 """For a whole body, which is small; uploads get more by their own route."""
@@ -58,11 +61,10 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableScopeHeaders.from_message(message)
-            for name, value in SAFE.items():
-                headers.setdefault(name, value)
-            if self._secure:
-                headers.setdefault("strict-transport-security", TRANSPORT_SECURITY)
+            given = list(message["headers"])
+            names = {name.lower() for name, _ in given}
+            always = _SECURE if self._secure else _SAFE
+            message["headers"] = [*given, *(each for each in always if each[0] not in names)]
         await self._send(message)
 
 

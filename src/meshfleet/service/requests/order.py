@@ -98,7 +98,8 @@ def read_order(asked: NewRequest) -> Order:
     request = requests.make(asked.operation, {_NAMES[name]: value for name, value in given.items()})
     if isinstance(request, requests.WriteDecoded):
         _check_encodable(str(identifier), request)
-    _check_writable(request)
+    if isinstance(request, requests.WriteDecoded | requests.Write):
+        _check_writable(request)
     return Order(
         asked.operation,
         identifier,
