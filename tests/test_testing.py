@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from meshfleet.client import check
+from meshfleet.client.blocking import Fleet
 from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import BrokerUnreachable, MalformedVersion, WireError
 from meshfleet.link import Address
-from meshfleet.testing import emulated_gateway, running_fleet
+from meshfleet.testing import EmulatedGateway, emulated_gateway, running_fleet
 from meshfleet.wire.codes import Kind, Status
-from meshfleet.wire.ids import Version
+from meshfleet.wire.ids import Mac, Version
 from tests.servers import TRUSTING_NOBODY, Mosquitto, free_port
 
 if TYPE_CHECKING:
@@ -139,7 +141,30 @@ def test_an_error_of_the_block_is_the_one_that_is_seen() -> None:
     assert not threads()
 
 
+def test_a_gateway_hides_the_password_of_its_broker() -> None:
+    url = "mqtt://me:hunter22@127.0.0.1"
+    shown = EmulatedGateway(broker=url, prefix="", mac=Mac("02005e000001"), devices=())
+    assert "hunter22" not in f"{shown!r} {shown.__rich_repr__()}"
+
+
 # --- A service ---
+
+
+@pytest.mark.parametrize("gateways", [0, -1])
+def test_a_fleet_has_gateways(gateways: int) -> None:
+    with pytest.raises(ValueError, match="one gateway or more"):
+        running_fleet(gateways=gateways)
+
+
+def test_all_devices_of_a_fleet_answer_at_once() -> None:
+    with (
+        running_fleet(gateways=2, devices=3) as place,
+        Fleet(place.url, user=place.user, password=place.password) as fleet,
+    ):
+        for gateway in place.gateways:
+            for device in (gateway.mac, *gateway.devices):
+                answer = check(fleet.requests.read(device, "8000"))
+                assert answer.gateway == gateway.mac
 
 
 def connected(place: RunningFleet) -> dict[str, bool]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it is broken."""
 
-_VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_PASSWORD")
+_VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHFLEET_TLS_CA")
 
 
 def run(*arguments: str, stdin: str = "", **variables: str) -> Result:

@@ -26,6 +26,9 @@ NOTHING = {
     "MESHFLEET_KEY": "",
     "MESHFLEET_PUBLIC_KEY": "",
     "MESHFLEET_PASSWORD": "",
+    "MESHFLEET_BROKER": "",
+    "MESHFLEET_MESH": "",
+    "MESHFLEET_TLS_CA": "",
 }
 """What the machine of who runs these tests may have set."""
 
@@ -41,6 +44,12 @@ class Shell:
     def login(self) -> Path:
         """Where the login is kept."""
         return self.home / "meshfleet" / "login.json"
+
+    def keep(self, content: str) -> None:
+        """Put something where the login is kept."""
+        self.login.parent.mkdir(parents=True, exist_ok=True)
+        self.login.touch(0o600)
+        self.login.write_text(content, errors="surrogateescape")
 
     def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Result:
         return run(*arguments, stdin=stdin, **{**self.variables, **variables})

@@ -70,15 +70,14 @@ def test_devices_and_labels_are_offered_to_who_is_logged_in(admin: Shell, place:
     assert offered(admin, "devices", "show", "BMAC-CA5BDA1A0002") == ["bmac-ca5bda1a0002"]
     assert offered(admin, "gateways", "rotate", "02") == [place.gateways[0].mac]
     assert offered(admin, "devices", "list", "--label", "comp") == ["completed"]
-    assert offered(admin, "devices", "unlabel", first, "2nd") == ["2nd floor"]
+    assert offered(admin, "devices", "unlabel", first, "2nd") == [r"2nd\ floor"]
 
 
 def test_who_is_not_logged_in_is_offered_nothing_and_told_nothing(nobody: Shell) -> None:
     assert offered(nobody, "devices", "show", "") == []
-    nobody.login.parent.mkdir(parents=True)
-    nobody.login.write_text('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
+    nobody.keep('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
     assert offered(nobody, "labels", "remove", "") == []
-    nobody.login.write_text("nonsense")
+    nobody.keep("nonsense")
     assert offered(nobody, "labels", "remove", "") == []
 
 

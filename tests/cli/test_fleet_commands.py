@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,6 +110,8 @@ def test_names_do_nothing_to_the_terminal(admin: Shell, devices: list[str]) -> N
         text = admin.text("devices", *arguments)
         assert "turned \ufffd around" in text
     assert "\u202e" not in admin.text("devices", "rename", devices[0], "\u202eagain")
+    assert "\u202e" not in admin.text("devices", "show", devices[0], "--json")
+    assert admin.object("devices", "show", devices[0])["friendlyName"] == "\u202eagain"
 
 
 # --- Labels ---
@@ -155,7 +159,21 @@ def test_who_is_not_there_keeps_no_other_from_its_labels(admin: Shell, devices: 
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [devices[3]]
     missing, error = result.stderr.splitlines()
     assert missing.startswith("020000000000: ")
-    assert error == "Error: 1 of 2 devices stay as they are."
+    assert error == "Error: 1 of 2 devices could not be changed as asked."
+
+
+def test_a_label_that_is_missing_keeps_no_other_on_the_device(admin: Shell, devices: list[str]) -> None:
+    admin.text("devices", "label", devices[4], "one", "other")
+    result = admin("devices", "unlabel", "-", "one", "missing", "other", stdin=f"{devices[4]}\n")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("Error: 1 of 1 devices could not be changed as asked.\n")
+    assert not {"one", "other"} & set(admin.object("devices", "show", devices[4])["labels"])
+
+
+def test_no_devices_at_all_are_told(admin: Shell) -> None:
+    result = admin("devices", "label", "-", "nobody", stdin="\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No devices on standard input.\n"
 
 
 def test_a_line_that_is_no_device_changes_nothing(admin: Shell, devices: list[str]) -> None:
@@ -271,6 +289,32 @@ def test_samples_come_as_csv_the_oldest_first(admin: Shell, sensor: str) -> None
     assert rows
     assert {row["kind"] for row in rows} == {"measurement"}
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+
+
+class _Sheet(BaseHTTPRequestHandler):
+    """A service whose samples are not harmless."""
+
+    def do_GET(self) -> None:
+        """Answer with a sheet, whatever is asked."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/csv")
+        self.end_headers()
+        self.wfile.write(b"value\r\n\x1b[2J\r\n")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_sheet_does_nothing_to_a_terminal_and_comes_whole_to_programs(nobody: Shell) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Sheet) as server, ThreadPoolExecutor() as pool:
+        pool.submit(server.serve_forever)
+        address = f"http://127.0.0.1:{server.server_port}"
+        nobody.keep(json.dumps({"url": address, "user": "ada", "token": "key"}))
+        try:
+            assert at_terminal(nobody, "samples", NEW, "--csv") == ("value\n\ufffd[2J\n", 0)
+            assert nobody.text("samples", NEW, "--csv") == "value\n\x1b[2J\n"
+        finally:
+            server.shutdown()
 
 
 def test_samples_of_nobody_and_in_two_forms_are_refused(admin: Shell, sensor: str) -> None:

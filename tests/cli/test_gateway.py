@@ -61,8 +61,8 @@ def test_a_mac_may_be_spelled_as_labels_do(spelled: str) -> None:
 
 WRONG = [
     (["--mac", ""], "--mac"),
-    (["--mac", "d0cf5e00000"], "12 lowercase hex digits"),
-    (["--mac", "d0cf5e00000g"], "12 lowercase hex digits"),
+    (["--mac", "d0cf5e00000"], "12 hex digits"),
+    (["--mac", "d0cf5e00000g"], "12 hex digits"),
     (["--mac", "ffffffffffff"], "--mac"),  # requests to it would be for all gateways
     (["--devices", "-1"], "--devices"),
     (["--devices", "10001"], "--devices"),

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trustme
 
 from meshfleet.cli.remote.reaching import reach
 from meshfleet.cli.remote.stored_login import StoredLogin, keep_login, read_login, renew_login
+from tests.cli.outside import PATIENCE, Program
 from tests.cli.shell import at_terminal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from meshfleet.testing import RunningFleet
     from tests.cli.shell import Shell
+
+PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
 pytestmark = pytest.mark.xdist_group("cli-login")
 
@@ -114,9 +119,42 @@ def test_without_a_login_one_is_told_what_to_do(nobody: Shell) -> None:
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"url": 1}', "\udcff"])
 def test_a_file_that_is_no_login_is_told(nobody: Shell, content: str) -> None:
-    nobody.login.parent.mkdir(parents=True)
-    nobody.login.write_text(content, errors="surrogateescape")
+    nobody.keep(content)
     assert "is not a login: run meshfleet login" in nobody.failure("devices", "list")
+    assert "the login is removed here, but no service was told" in nobody.failure("logout")
+    assert not nobody.login.exists()
+
+
+def test_what_is_no_file_is_not_waited_for(nobody: Shell) -> None:
+    nobody.login.parent.mkdir(parents=True)
+    os.mkfifo(nobody.login, 0o600)
+    with nobody.start("devices", "list") as program:
+        code, said, errors = program.end()
+    assert (code, said) == (1, "")
+    assert "is not a file" in errors
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o606, 0o620])
+def test_a_login_that_is_open_to_others_is_not_used_but_ended(
+    admin: Shell, place: RunningFleet, mode: int
+) -> None:
+    token = json.loads(admin.login.read_text())["token"]
+    admin.login.chmod(mode)
+    assert "is open to others: run meshfleet login again" in admin.failure("devices", "list")
+    admin.text("logout")
+    script = {"MESHFLEET_URL": place.url, "MESHFLEET_TOKEN": token}
+    assert "does not take MESHFLEET_TOKEN" in admin.failure("devices", "list", **script)
+
+
+def test_a_folder_that_a_link_leads_to_stays_as_it_is(
+    nobody: Shell, place: RunningFleet, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir(0o755)
+    nobody.home.mkdir()
+    nobody.login.parent.symlink_to(tmp_path / "mine")
+    log_in(nobody, place, MESHFLEET_PASSWORD=place.password)
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+    assert nobody.login.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_login_that_does_not_hold_is_told_with_what_to_do(admin: Shell, place: RunningFleet) -> None:
@@ -127,6 +165,12 @@ def test_a_login_that_does_not_hold_is_told_with_what_to_do(admin: Shell, place:
         f"not logged in at {place.url} any more: run meshfleet login --url {place.url} --user admin" in said
     )
     assert kept["token"][:20] not in said
+
+
+def test_what_to_do_is_told_so_that_it_can_be_copied(nobody: Shell, place: RunningFleet) -> None:
+    nobody.keep(json.dumps({"url": place.url, "user": "a;b \x1b[2J", "token": "a.b.c"}))
+    said = nobody.failure("devices", "list")
+    assert said.endswith("--user 'a;b \ufffd[2J'\n")
 
 
 # --- The end of it ---
@@ -147,8 +191,7 @@ def test_a_second_logout_has_nothing_to_do(admin: Shell) -> None:
 
 
 def test_a_logout_where_the_service_is_away_still_forgets_the_token(nobody: Shell) -> None:
-    nobody.login.parent.mkdir(parents=True)
-    nobody.login.write_text('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
+    nobody.keep('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
     assert "the service was not told" in nobody.failure("logout")
     assert not nobody.login.exists()
 
@@ -170,6 +213,36 @@ def test_a_token_without_a_service_is_wrong_usage(admin: Shell) -> None:
 def test_a_login_is_not_used_for_another_service(admin: Shell) -> None:
     said = admin.failure("devices", "list", MESHFLEET_URL="http://127.0.0.1:1")
     assert "not logged in at http://127.0.0.1:1" in said
+
+
+def test_a_password_in_an_address_is_not_repeated(nobody: Shell) -> None:
+    for token in ("", "x"):
+        address = "http://ada:secret-secret@h"
+        said = nobody.failure("devices", "list", MESHFLEET_URL=address, MESHFLEET_TOKEN=token)
+        assert "has a user name or password in it" in said
+        assert "secret-secret" not in said
+
+
+def test_a_script_says_who_vouches_for_the_service(nobody: Shell, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    own = authority.issue_cert("127.0.0.1")
+    own.private_key_pem.write_to_path(tmp_path / "key.pem")
+    own.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    given += ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as service:
+        trust = {"MESHFLEET_TLS_CA": str(tmp_path / "authority.pem")}
+        address = json.loads(service.line())["url"]
+        given = ["login", "--url", address, "--user", "admin", "--password", PASSWORD]
+        assert "certificate" in nobody.failure(*given)
+        nobody.text(*given, **trust)
+        key = nobody.object("keys", "add", "a script", "--role", "viewer")["key"]
+        script = {"MESHFLEET_URL": address, "MESHFLEET_TOKEN": key}
+        assert "certificate" in nobody.failure("devices", "list", **script)
+        assert nobody.objects("devices", "list", **script, **trust) == []
+        missing = str(tmp_path / "missing.pem")
+        assert "missing.pem" in nobody.failure("devices", "list", **script, MESHFLEET_TLS_CA=missing)
 
 
 # --- New tokens ---
@@ -198,6 +271,22 @@ def test_a_new_token_does_not_bring_back_who_logged_out_or_in_again() -> None:
     keep_login(other)
     renew_login(ADA, "second")
     assert read_login() == other
+
+
+def test_a_new_token_waits_for_who_logs_out_meanwhile(home: Path) -> None:
+    keep_login(ADA)
+    held = os.open(home / "meshfleet", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with ThreadPoolExecutor() as pool:
+        renewing = pool.submit(renew_login, ADA, "second")
+        until = time.monotonic() + PATIENCE
+        while not renewing.done() and "->" not in Path("/proc/locks").read_text():
+            assert time.monotonic() < until, "it neither waits nor ends"
+        assert not renewing.done()
+        (home / "meshfleet" / "login.json").unlink()
+        os.close(held)
+        renewing.result(PATIENCE)
+    assert read_login() is None
 
 
 def test_a_token_that_the_service_gives_meanwhile_is_kept(

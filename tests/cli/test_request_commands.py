@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import certifi
 import pytest
 
 from meshfleet.testing import emulated_gateway
@@ -94,6 +95,12 @@ def test_text_that_is_no_json_is_written_as_text_and_nothing_as_null(way: Way) -
     assert said == "request-property-reporting = NULL is written"
 
 
+def test_a_text_that_begins_with_a_hyphen_stands_behind_two(way: Way) -> None:
+    said = way.shell.failure("write", way.devices[0], "device-mode", *through(way), "--", "-connected")
+    assert "No such option" not in said
+    way.shell.failure("write", way.devices[0], "device-mode", "-connected", *through(way), code=2)
+
+
 def test_a_status_that_says_no_is_exit_code_1_in_words_with_who_said_it(way: Way) -> None:
     said = way.shell.failure("read", way.devices[1], "9820", *through(way))
     assert said.startswith("Error: unknown-identifier (status 4): ")
@@ -162,6 +169,9 @@ def test_erasing_asks_back_unless_told_not_to(way: Way) -> None:
         ["ack", "ca5bda1a0002", "8800", "--time", "now"],
         ["ack", "ca5bda1a0002", "8800", "--time", SOON, "--type", "3"],
         ["apiversion"],
+        ["apiversion", "02005e000001", "--topic-prefix", "site/7"],
+        ["read", "ca5bda1a0002", "8100", "--tls-ca", __file__],
+        ["watch", "--topic-prefix", "site/7"],
         ["requests", "xyz"],
     ],
 )
@@ -171,6 +181,25 @@ def test_wrong_usage_is_exit_code_2(nobody: Shell, arguments: list[str]) -> None
 
 def test_without_a_login_nobody_is_asked(nobody: Shell) -> None:
     assert "not logged in" in nobody.failure("read", "ca5bda1a0002", "8100")
+
+
+@pytest.mark.parametrize("broker", ["embedded", "mqtt://meshfleet:secret-secret@127.0.0.1:1"])
+def test_the_broker_of_a_service_on_this_machine_means_nothing_here(
+    admin: Shell, place: RunningFleet, broker: str
+) -> None:
+    device = place.gateways[0].devices[0]
+    found = admin.object("read", device, "battery-level", MESHFLEET_BROKER=broker)
+    assert found["choice"]["candidates"]  # it was the service that chose
+
+
+def test_the_way_to_a_broker_may_be_in_the_environment(nobody: Shell, alone: EmulatedGateway) -> None:
+    given = ["apiversion", alone.mac, "--topic-prefix", alone.prefix]
+    assert nobody.object(*given, MESHFLEET_MESH=alone.broker)["version"] == "2.4.0"
+
+
+def test_who_vouches_for_a_service_is_not_in_the_way_of_a_request(admin: Shell, place: RunningFleet) -> None:
+    device = place.gateways[0].devices[0]
+    assert admin.object("read", device, "8100", MESHFLEET_TLS_CA=certifi.where())["status"] == 0
 
 
 def test_a_gateway_that_does_not_answer_is_told(nobody: Shell, alone: EmulatedGateway) -> None:

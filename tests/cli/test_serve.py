@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 
-from meshfleet.settings import SETTINGS
+from meshfleet.settings import SETTINGS, load
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program, run
 
@@ -113,6 +113,11 @@ def test_it_serves_with_a_certificate(tmp_path: Path) -> None:
         url = said(program).url
         assert url.startswith("https://")
         assert httpx.get(f"{url}/healthz", verify=trusting, timeout=PATIENCE).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["MESHFLEET_MESH", "MESHFLEET_TLS_CA", "MESHFLEET_TOKEN", "MESHFLEET_KEY"])
+def test_variables_of_other_commands_are_no_misspelt_settings(name: str) -> None:
+    assert load({}, {name: "anything"}) == load({}, {})
 
 
 def test_every_setting_has_a_flag_whose_help_names_its_variable() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,23 @@ def test_what_cannot_be_reached_is_told(nobody: Shell) -> None:
         with nobody.start("watch", *arguments) as program:
             code, said, errors = program.end()
         assert (code, said, len(errors.splitlines())) == (1, "", 1), errors
+
+
+def test_the_end_of_its_time_before_anybody_answers_is_told(nobody: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        nobody.keep(json.dumps({"url": f"http://127.0.0.1:{port}", "user": "ada", "token": "a.b.c"}))
+        for arguments in ([], ["--broker", f"mqtt://127.0.0.1:{port}"]):
+            with nobody.start("watch", "--seconds", "0.5", *arguments) as program:
+                code, said, errors = program.end()
+            assert (code, said) == (1, "")
+            assert "nobody answered within 0.5 s" in errors
+
+
+def test_a_key_of_a_viewer_is_enough(admin: Shell, place: RunningFleet) -> None:
+    key = admin.object("keys", "add", "watching", "--role", "viewer")["key"]
+    with admin.start("watch", "--count", "1", MESHFLEET_URL=place.url, MESHFLEET_TOKEN=key) as program:
+        assert program.end()[0] == 0
 
 
 # --- When connections come and go ---

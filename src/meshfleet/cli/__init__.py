@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from importlib import import_module
 from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
 
-from meshfleet.cli import shells as shells  # noqa: PLC0414 # click finds them by their names
+from meshfleet.cli import shells as shells  # click finds them by their names
 from meshfleet.cli.terminal import printable
 from meshfleet.errors import FleetError
 
@@ -33,7 +34,7 @@ _COMMANDS: Final = {
     "samples": "List the samples of a device.",
     "serve": "Run the service.",
     "simulate": "Run thousands of emulated gateways.",
-    "users": "Let people in, and help those who cannot sign in.",
+    "users": "Let people in, and help those who cannot log in.",
     "watch": "Show reports as they come.",
     "write": "Write a property of a device.",
 }
@@ -59,6 +60,10 @@ _REMOTE: Final = frozenset(
     }
 )
 """Those that are in `remote`."""
+
+
+_FULL: Final = {EDQUOT, EFBIG, EIO, ENOSPC}
+"""What a disk says on which nothing more can be written."""
 
 
 class _Commands(click.Group):
@@ -95,6 +100,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except FleetError as exc:
             raise click.ClickException("\n".join(map(printable, str(exc).splitlines()))) from exc
+        except OSError as exc:
+            if exc.errno not in _FULL:
+                raise
+            raise click.ClickException(f"the output cannot be written: {exc.strerror}") from exc
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from meshfleet.errors import MalformedMac, WireError
+from meshfleet.errors import MalformedMac, MalformedText, WireError, shown
 from meshfleet.link import Address
 from meshfleet.wire.ids import EVERY_GATEWAY, Mac, Version, parse_mac
 from meshfleet.wire.topics import Topics
@@ -47,10 +47,22 @@ class Number(click.FloatRange):
 
 def read_mac(text: str) -> Mac:
     """Labels print MACs in other ways than topics do."""
-    mac = parse_mac(text.replace(":", "").replace("-", "").lower())
+    try:
+        mac = parse_mac(text.replace(":", "").replace("-", "").lower())
+    except MalformedMac:
+        raise MalformedMac("mac", f"{shown(text)} is not 12 hex digits") from None
     if mac == EVERY_GATEWAY:
         raise MalformedMac("mac", f"{mac} stands for all gateways")
     return mac
+
+
+def read_text(text: str, field: str = "text") -> str:
+    """Bytes of a command line or a variable that are no text come to us as halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MalformedText(field, "is not Unicode text") from None  # the cause would hold what may be secret
+    return text
 
 
 def _prefix(text: str) -> str:
@@ -58,11 +70,14 @@ def _prefix(text: str) -> str:
     return text
 
 
+TEXT = Text("text", read_text)
 MAC = Text("mac", read_mac)
 VERSION = Text("version", Version.parse)
 ADDRESS = Text("url", Address.parse)
 PREFIX = Text("prefix", _prefix)
 
+
+TLS_CA: Final = "MESHFLEET_TLS_CA"
 
 broker_option = click.option(
     "--broker",
@@ -74,6 +89,8 @@ broker_option = click.option(
 authorities_option = click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar=TLS_CA,
+    show_envvar=True,
     help="Trust the authorities in this file, instead of the system's.",
 )
 speed_option = click.option(

@@ -1,4 +1,4 @@
-"""`meshfleet users reset-password`: help for who cannot sign in, straight from the database."""
+"""`meshfleet users reset-password`: help for who cannot log in, straight from the database."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, 
     if as_json:
         click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
     elif ask:
-        click.echo(f"{username} signs in with the new password from now on.")
+        click.echo(f"{username} logs in with the new password from now on.")
     else:
-        click.echo(f"{username} signs in with the password {password} from now on (shown this once)")
+        click.echo(f"{username} logs in with the password {password} from now on (shown this once)")
 
 
 def _asked() -> str:

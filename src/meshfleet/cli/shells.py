@@ -1,7 +1,8 @@
-"""Shells that complete our commands. What they are offered may be somebody else's words, such as labels: on a
-command line these must stay words, whatever a shell would make of `$(…)`, a space or a `*` in them.
+"""Shells that complete our commands.
 
-In bash nobody quotes what is offered but who offers it. For zsh and fish we trust only plain words.
+What they are offered may be somebody else's words, such as labels. On a command line these must stay words,
+whatever a shell would make of `$(…)`, a space or a `*` in them. A bash takes what is offered as it is, so it
+gets it quoted; zsh and fish get plain words alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PLAIN: Final = re.compile(r"[\w.:@+-]+")
 """Words that no shell takes for more than that."""
 
 _BARE: Final = re.compile(r"[^\w./,+%-]")
-"""What gets a backslash in front outside quotes: more than needs one, so that nobody has to know what does."""
+"""What gets a backslash in front outside quotes: more than needs one."""
 
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[$`"\\]')
 
@@ -55,7 +56,9 @@ class Bash(BashComplete):
         typed = self._typed()
         items = self.get_completions(*self.get_completion_args())
         return "\n".join(
-            f"{item.type},{word}" for item in items if (word := quoted_for_bash(item.value, typed)) is not None
+            f"{item.type},{word}"
+            for item in items
+            if (word := quoted_for_bash(item.value, typed)) is not None
         )
 
     @staticmethod

@@ -7,8 +7,8 @@ values          what callers write
 checking        answers that say no, as errors
 blocking        the same for programs without an event loop
 
-The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.wire.rest`. `reports` has what a
-report over MQTT holds, kind by kind.
+The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.wire.rest`. `reports` has what
+reports over MQTT hold, kind by kind.
 """
 
 from meshfleet.client.checking import check
@@ -61,15 +61,19 @@ from meshfleet.wire.rest import (
 )
 
 __all__ = [
-    ")",
+    "AccessType",
     "AckType",
+    "ApiKey",
+    "ApiVersionResponse",
     "AuditRow",
     "Connectivity",
     "ConnectivityChange",
     "Device",
     "DeviceDetail",
+    "Event",
     "EventData",
-    "EventType from meshfleet.client.rest.fleet import Fleet from meshfleet.client.rest.samples import SampleKind from meshfleet.client.rest.session import Session from meshfleet.wire import reports from meshfleet.wire.codes import AccessType",
+    "EventType",
+    "Fleet",
     "ForgottenDevice",
     "Gateway",
     "GatewayCandidate",
@@ -86,6 +90,8 @@ __all__ = [
     "LiveLink",
     "LiveSample",
     "Me",
+    "Mesh",
+    "Moment",
     "NewRequest",
     "Operation",
     "Origin",
@@ -94,17 +100,22 @@ __all__ = [
     "ReadResponse",
     "Reject",
     "ReleasedGateway",
+    "Report",
     "RequestAccepted",
     "RequestAnswer",
     "RequestRecord",
     "RequestState",
-    "Response from meshfleet.wire.rest import (     ApiKey",
+    "Response",
     "Resync",
     "Role",
     "Sample",
+    "SampleKind",
     "Series",
-    "Status from meshfleet.wire.responses import ApiVersionResponse",
+    "Session",
+    "Sort",
+    "Status",
     "Summary",
     "User",
-    "check from meshfleet.client.mesh.mesh import Mesh from meshfleet.client.mesh.reports import Report from meshfleet.client.names import Moment from meshfleet.client.rest.devices import Sort from meshfleet.client.rest.events import Event",
+    "check",
+    "reports",
 ]

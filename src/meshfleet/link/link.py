@@ -181,6 +181,8 @@ class Link:
         What comes back is done when the broker has acknowledged it; with `Options.once` it fails with
         ConnectionLost when the connection breaks before.
         """
+        if message.qos != _HIGHEST_QOS:
+            raise MalformedPacket("PUBLISH qos", "what is sent is acknowledged, so it is of QoS 1")
         delivery = Delivery(1, asyncio.get_running_loop().create_future())
         async with self._turn:
             connection, _ = await self._room()

@@ -14,7 +14,7 @@ import pytest
 
 from meshfleet.client import Role
 from meshfleet.client.blocking import Fleet
-from meshfleet.errors import NotFound, ServiceUnreachable
+from meshfleet.errors import LinkClosed, NotFound, ServiceUnreachable
 from tests.servers import free_port
 from tests.service.http.running import PASSWORD
 from tests.service.ingest.messages import heartbeat, temperature
@@ -56,9 +56,9 @@ def test_nothing_is_left_of_a_fleet_that_is_closed(service: Stage) -> None:
         devices = fleet.devices.list()
         assert next(devices).id
     assert not loops()
-    with pytest.raises(RuntimeError, match="not open"):
+    with pytest.raises(LinkClosed, match="not open"):
         fleet.me()
-    with pytest.raises(RuntimeError, match="not open"):
+    with pytest.raises(LinkClosed, match="not open"):
         next(devices)
     with pytest.raises(StopIteration):
         next(devices)
@@ -77,9 +77,9 @@ def test_a_fleet_is_open_once_at_a_time(service: Stage) -> None:
 
 def test_a_fleet_is_used_inside_of_its_block() -> None:
     fleet = Fleet("http://127.0.0.1", token="mfk_x")  # noqa: S106 # of nobody
-    with pytest.raises(RuntimeError, match="with"):
+    with pytest.raises(LinkClosed, match="with"):
         fleet.me()
-    with pytest.raises(RuntimeError, match="with"):
+    with pytest.raises(LinkClosed, match="with"):
         next(fleet.labels.list())
 
 
@@ -138,7 +138,7 @@ def test_who_waits_when_it_is_closed_is_told(service: Stage) -> None:
         try:
             for _ in fleet.live(types="report", ids=service.new_mac()):
                 pass
-        except RuntimeError as exc:
+        except LinkClosed as exc:
             failed.append(exc)
 
     with fleet:

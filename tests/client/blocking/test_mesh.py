@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.client import check
 from meshfleet.client.blocking import Mesh
-from meshfleet.errors import BrokerUnreachable
+from meshfleet.client.blocking.running import Runner
+from meshfleet.client.blocking.walking import Items
+from meshfleet.errors import BrokerUnreachable, LinkClosed
 from meshfleet.testing import EmulatedGateway, emulated_gateway
 from tests.servers import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator
 
 pytestmark = pytest.mark.xdist_group("client/blocking/test_mesh.py")
 
@@ -41,3 +46,52 @@ def test_a_broker_that_is_not_there_leaves_nothing_behind() -> None:
     with pytest.raises(BrokerUnreachable):
         mesh.__enter__()
     assert not [each for each in threading.enumerate() if each.name == "Mesh"]
+
+
+def test_a_session_is_read_again_as_soon_as_it_is_closed(gateway: EmulatedGateway) -> None:
+    with Mesh(gateway.broker) as mesh:
+        for _ in range(10):
+            with closing(mesh.reports(session="again")) as reports:
+                assert next(reports).gateway == gateway.mac
+            with mesh.reports(session="again") as reports:
+                assert next(reports).gateway == gateway.mac
+            assert list(reports) == []
+        mesh.end_session("again")
+
+
+def test_an_iterator_is_for_one_thread_at_a_time() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_for_ever() -> AsyncGenerator[int, None]:
+        begun.set()
+        await asyncio.Event().wait()
+        yield 1
+
+    def wait() -> None:
+        with pytest.raises(LinkClosed, match="closed meanwhile"):
+            next(items)
+        ended.set()
+
+    runner = Runner("Mesh")
+    runner.start()
+    items = Items(wait_for_ever(), runner)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert begun.wait(30)
+    with pytest.raises(ValueError, match="another thread"):
+        next(items)
+    with pytest.raises(ValueError, match="another thread"):
+        items.close()
+    runner.stop()
+    waiting.join(30)
+    assert ended.is_set()
+    assert list(items) == []
+
+
+def test_methods_say_what_they_give() -> None:
+    mesh = Mesh("mqtt://127.0.0.1")
+    assert inspect.signature(mesh.reports).return_annotation == "Items[Report]"
+    assert mesh.reports.__annotations__["return"] == "Items[Report]"
+    assert [*inspect.signature(mesh.reports).parameters] == ["gateway", "device", "kinds", "session"]
+    behind = inspect.signature(type(mesh._behind).reports)  # noqa: SLF001 # it stays as it was
+    assert behind.return_annotation == "AsyncGenerator[Report, None]"

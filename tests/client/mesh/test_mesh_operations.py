@@ -212,7 +212,27 @@ async def test_errors_have_their_classes(alone: Mesh) -> None:
     with pytest.raises(UnencodableValue):
         await alone.write(GATEWAY, GATEWAY, "tx-power", {1, timedelta})
     for timeout in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="more than nothing"):
+        with pytest.raises(WireError, match="more than nothing"):
             await alone.apiversion(GATEWAY, timeout=timeout)
     with pytest.raises(MalformedTime):
         await alone.ack(GATEWAY, GATEWAY, "8800", time=datetime(2026, 1, 1))  # noqa: DTZ001 # that is the point
+    with pytest.raises(MalformedTime):
+        await alone.ack(GATEWAY, GATEWAY, "8800", time="soon")
+    with pytest.raises(WireError, match="'bogus' is none of unprovisioned, legacy"):
+        await alone.read(GATEWAY, GATEWAY, "8000", access_type="bogus")
+    with pytest.raises(TypeError, match="prioritty"):
+        await alone.read(GATEWAY, GATEWAY, "8000", prioritty=1)  # type: ignore[call-arg] # that is the test
+
+
+@pytest.mark.parametrize("value", [float("nan"), 4, object, "zz"], ids=repr)
+async def test_a_raw_value_is_hex_or_bytes(alone: Mesh, value: object) -> None:
+    with pytest.raises(WireError) as refused:
+        await alone.write(GATEWAY, GATEWAY, TX_POWER, value)
+    assert refused.value.field == "value"
+
+
+async def test_all_gateways_at_once_are_not_asked(alone: Mesh) -> None:
+    for deed in (alone.apiversion("f" * 12), alone.read("F" * 12, GATEWAY, "8000")):
+        with pytest.raises(WireError, match="ask one"):
+            await deed
+    assert alone.pending == 0

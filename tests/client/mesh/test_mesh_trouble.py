@@ -94,6 +94,23 @@ async def test_an_answer_that_nobody_can_read_is_an_error(broker: str, fields: d
         assert mesh.pending == 0
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [b"\xff", b"", b'{"id": NaN}', b"[" * 5000, b'{"id": "' + b"x" * 70_000 + b'"}'],
+    ids=["utf-8", "nothing", "nan", "deep", "long"],
+)
+async def test_who_waits_for_an_answer_that_has_not_even_an_id_is_told_so_in_the_end(
+    broker: str, payload: bytes
+) -> None:
+    def rubbish(asked: Asked) -> list[Said]:
+        return [Said(asked.answer().topic, payload)]
+
+    async with gateway(port_of(broker), rubbish), Mesh(broker) as mesh:
+        with pytest.raises(MalformedResponse, match="cannot be read"):
+            await mesh.read(GATEWAY, DEVICE, "8000", timeout=1.0)
+        assert mesh.pending == 0
+
+
 async def test_answers_as_other_gateways_write_them_are_understood(broker: str) -> None:
     quirks = {"status": 0.0, "time": "2020-11-04T11:07:20.5851234+01:00", "value": "2011", "more": [1]}
     async with gateway(port_of(broker), lambda asked: [asked.answer(**quirks)]), Mesh(broker) as mesh:
@@ -264,8 +281,9 @@ async def test_a_broker_that_has_gone_is_told_and_that_nothing_was_sent(tmp_path
                 mesh.read(GATEWAY, DEVICE, "8000", timeout=1.0),
                 mesh.write(GATEWAY, DEVICE, "9802", "00", timeout=1.0),
             ):
-                with pytest.raises(BrokerUnreachable, match=f"nothing was sent to gateway {GATEWAY}"):
+                with pytest.raises(BrokerUnreachable, match=f"nothing was sent to gateway {GATEWAY}") as lost:
                     await deed
+                assert str(lost.value).count(f":{mosquitto.address.port}") == 1
             assert mesh.pending == 0
 
 
@@ -283,4 +301,6 @@ async def test_a_mesh_that_is_closed_or_was_never_opened_says_so(broker: str) ->
             await waiting
     with pytest.raises(LinkClosed):
         await mesh.read(GATEWAY, DEVICE, "8000")
+    with pytest.raises(LinkClosed, match="Mesh is opened once"):
+        await mesh.__aenter__()
     assert mesh.pending == 0

@@ -73,6 +73,23 @@ async def test_no_error_tells_the_key_of_a_request(caplog: pytest.LogCaptureFixt
     assert SECRET not in all_of(failed.value) + caplog.text
 
 
+@pytest.mark.parametrize("said", [SECRET, SECRET[:4] + "\x1b" + SECRET[4:]], ids=["plain", "disguised"])
+async def test_no_error_repeats_a_secret_that_the_service_repeats(said: str) -> None:
+    told = problem(400, "invalid-request", f"{said} is wrong")
+    async with scripted(told) as server, Fleet(server.url, token="mfk_x") as fleet:  # noqa: S106 # of nobody
+        for deed in (
+            fleet.requests.write(DEVICE, "8000", "00", key=SECRET),
+            fleet.requests.read(DEVICE, "8000", public_key=SECRET),
+            fleet.users.add("me", SECRET, "viewer"),
+            fleet.users.change("me", password=SECRET),
+            fleet.change_password(SECRET, "x"),
+            fleet.change_password("x", SECRET),
+        ):
+            with pytest.raises(FleetError, match="… is wrong") as failed:
+                await deed
+            assert SECRET not in all_of(failed.value)
+
+
 async def test_nothing_is_logged_that_is_secret(service: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     username = service.new_user()

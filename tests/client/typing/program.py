@@ -23,6 +23,7 @@ from meshfleet.client import (
     Status,
     blocking,
     check,
+    reports,
 )
 from meshfleet.errors import Declined, Unanswered
 from meshfleet.testing import emulated_gateway, running_fleet
@@ -30,7 +31,21 @@ from meshfleet.testing import emulated_gateway, running_fleet
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshfleet.client import Event, Report, Session
+    from meshfleet.client import (
+        Event,
+        EventData,
+        EventType,
+        GatewayChoice,
+        Health,
+        Moment,
+        ReadDecodedResponse,
+        ReadResponse,
+        Report,
+        Response,
+        SampleKind,
+        Session,
+        Sort,
+    )
     from meshfleet.testing import EmulatedGateway, RunningFleet
 
 DEVICE, GATEWAY = "c0ffee000001", "02005e000001"
@@ -95,6 +110,30 @@ async def listen(mesh: Mesh) -> Report | None:
             if mesh.rejected:
                 return report
     return None
+
+
+async def name_what_is_told(fleet: Fleet, sort: Sort, about: EventType, kind: SampleKind) -> EventData | None:
+    """All that a service takes and gives has a name to annotate it with."""
+    choice: GatewayChoice = (await fleet.requests.read(DEVICE, "8000")).choice
+    health: Health = await fleet.operations.health()
+    named = [choice.reason, health.status, *[each.id async for each in fleet.devices.list(sort=sort)]]
+    named += [each.time async for each in fleet.samples.list(DEVICE, kinds=kind)]
+    async for event in fleet.live(about):
+        if event.id in named:
+            return event.data
+    return None
+
+
+async def name_what_is_reported(mesh: Mesh, since: Moment) -> int:
+    """The same of gateways, and what reports hold."""
+    answer: ReadResponse | ReadDecodedResponse = await mesh.read(GATEWAY, DEVICE, "8000")
+    response: Response = await mesh.write(GATEWAY, DEVICE, "9802", b"\x00", key="00", priority=1)
+    await mesh.ack(GATEWAY, DEVICE, "8800", time=since)
+    async for report in mesh.reports():
+        match report.body:
+            case reports.Rssi(rssi=rssi):
+                return rssi
+    return answer.status + response.status
 
 
 async def ask_a_gateway(mesh: Mesh) -> bytes:

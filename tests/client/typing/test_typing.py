@@ -36,7 +36,7 @@ WRONG = {
     "await fleet.requests.ack(DEVICE, '8800')": "call-arg",
     "fleet.samples.list(DEVICE, since=12)": "arg-type",
     "await mesh.read(GATEWAY, '8000')": "call-arg",
-    "await mesh.ack(GATEWAY, DEVICE, '8800', time='now')": "arg-type",
+    "await mesh.ack(GATEWAY, DEVICE, '8800', time=12)": "arg-type",
     "await mesh.acknowledge(DEVICE)": "arg-type",
     "Fleet('http://localhost', 'me', 'correct-horse')": "call-arg",
     "Fleet('http://localhost', tls_ca='ca.pem')": "arg-type",

@@ -53,7 +53,7 @@ def ack(  # noqa: PLR0913 # one for each option
         click.confirm(question, abort=True, err=True)
     how: Any = {"time": time, "type": AckType(number), "priority": read_priority(priority)}
     sent = send(
-        Way(gateway, broker, topic_prefix, tls_ca),
+        Way.chosen(gateway, broker, topic_prefix, tls_ca),
         lambda fleet: fleet.requests.ack(device, identifier, gateway=gateway, **how),
         lambda mesh, through: mesh.ack(through, device, identifier, **how),
     )

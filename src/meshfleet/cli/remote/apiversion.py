@@ -41,7 +41,7 @@ def apiversion(  # noqa: PLR0913 # one for each option
     """Ask a gateway which version of the interface it speaks."""
     how: Any = {"priority": read_priority(priority), "timeout": timeout}
     found = send(
-        Way(gateway, broker, topic_prefix, tls_ca),
+        Way.chosen(gateway, broker, topic_prefix, tls_ca),
         lambda fleet: fleet.requests.apiversion(gateway, **how),
         lambda mesh, through: mesh.apiversion(through, **how),
     )

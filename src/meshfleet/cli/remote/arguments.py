@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,9 +15,13 @@ from meshfleet.cli.remote.completing import (
     complete_identifiers,
     complete_labels,
 )
-from meshfleet.wire.ids import Mac, is_identifier, parse_identifier_name
+from meshfleet.client.names import identifier_of
+from meshfleet.errors import MalformedTime
 from meshfleet.wire.rest import Role, parse_label, parse_username
 from meshfleet.wire.times import parse_time
+
+if TYPE_CHECKING:
+    from meshfleet.wire.ids import Mac
 
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -28,20 +32,18 @@ def _device(text: str) -> Mac:
     return read_mac(text.lower().removeprefix("bmac-"))
 
 
-def _identifier(text: str) -> str:
-    """In hex, in either case, or a name."""
-    return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
-
-
 def _past(text: str) -> datetime:
     found = _AGO.fullmatch(text)
-    if found:
+    if not found:
+        return parse_time(text)
+    try:
         return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
-    return parse_time(text)
+    except OverflowError:
+        raise MalformedTime("time", f"{text} is longer ago than there are dates") from None
 
 
 DEVICE = Text("device", _device)
-IDENTIFIER = Text("identifier", _identifier)
+IDENTIFIER = Text("identifier", identifier_of)
 LABEL = Text("label", parse_label)
 TIME = Text("time", parse_time)
 """As ISO 8601 has it, UTC unless it says otherwise."""

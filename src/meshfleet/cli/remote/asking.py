@@ -10,8 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 
-from meshfleet.cli.options import PREFIX, Number, Text, authorities_option
+from meshfleet.cli.options import PREFIX, TEXT, Number, Text, authorities_option, read_text
 from meshfleet.cli.remote.arguments import DEVICE
 from meshfleet.cli.remote.completing import complete_gateways
 from meshfleet.cli.remote.reaching import talk
@@ -50,6 +51,15 @@ class Way(NamedTuple):
     topic_prefix: str
     tls_ca: Path | None
 
+    @classmethod
+    def chosen(cls, gateway: Mac | None, broker: str | None, topic_prefix: str, tls_ca: Path | None) -> Way:
+        """The one that the options lead to; some lead nowhere without a broker."""
+        if broker is None:
+            for name, option in (("topic_prefix", "--topic-prefix"), ("tls_ca", "--tls-ca")):
+                if _is_typed(name):
+                    raise click.UsageError(f"{option} goes with --broker.")
+        return cls(gateway, broker, topic_prefix, tls_ca)
+
     def needed_gateway(self) -> Mac:
         """At a broker nobody knows who hears a device."""
         if self.gateway is None:
@@ -57,12 +67,18 @@ class Way(NamedTuple):
         return self.gateway
 
 
+def _is_typed(parameter: str) -> bool:
+    """Whether it stands on the command line: what the environment says may be for others."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is ParameterSource.COMMANDLINE
+
+
 def broker_options(command: Any) -> Any:
     """Give a command all that leads to a broker; it gets them under the names of `Way`."""
     broker = click.option(
         "--broker",
         type=_URL,
-        envvar="MESHFLEET_BROKER",
+        envvar="MESHFLEET_MESH",  # not MESHFLEET_BROKER: that is the one of a service on this machine
         show_envvar=True,
         help="Without any service: mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
     )
@@ -132,9 +148,9 @@ def read_priority(word: str | None) -> Priority | None:
 
 def _secret(variable: str, question: str, *, ask: bool) -> str | None:
     if ask:
-        typed: str = click.prompt(question, hide_input=True, err=True)
+        typed: str = click.prompt(question, type=TEXT, hide_input=True, err=True)
         return typed
-    return os.environ.get(variable) or None
+    return read_text(os.environ.get(variable, ""), variable) or None
 
 
 def send(

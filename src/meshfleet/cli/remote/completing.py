@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -80,5 +83,24 @@ def _asked(
 
 
 async def _at_once(work: Callable[[Fleet], Coroutine[Any, Any, Items]]) -> Items:
+    asyncio.get_running_loop().set_default_executor(_Threads())
     async with asyncio.timeout(_PATIENCE), reach() as fleet:
         return await work(fleet)
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads for which nobody waits at the end. A nameserver may take minutes to say nothing."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        """Run it in a thread of its own."""
+        future: Future[Any] = Future()
+        Thread(target=_run, args=(future, partial(work, *given, **named)), daemon=True).start()
+        return future
+
+
+def _run(future: Future[Any], work: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(work())
+        except Exception as exc:  # noqa: BLE001 # it is for who asked
+            future.set_exception(exc)

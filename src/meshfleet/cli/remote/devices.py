@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
+from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.arguments import DEVICE, LABEL, device_argument
 from meshfleet.cli.remote.completing import complete_devices, complete_gateways, complete_labels
 from meshfleet.cli.remote.labelling import each_device, put_on, take_off
@@ -19,12 +20,11 @@ from meshfleet.cli.remote.printing import (
     print_json,
 )
 from meshfleet.cli.remote.reaching import talk
+from meshfleet.client.rest.devices import Sort
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
     from meshfleet.wire.rest import Device
-
-_SORTS: Final = ["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
 
 _COLUMNS: Final = (
     Column("id", lambda each: each.id, is_whole=True),
@@ -56,15 +56,15 @@ def devices() -> None:
     help="With this label; repeat it for devices that have all of them.",
 )
 @click.option("--connected/--disconnected", default=None, help="Only those that are, or are not.")
-@click.option("--model", "model_number", help="The model number, such as 2011.")
-@click.option("--firmware", "firmware_version", help="The firmware version, such as 2.4.0.")
-@click.option("--hardware", "hardware_version", help="The hardware version, such as 1.2.0.")
-@click.option("--name", "friendly_name", help="A part of the name, in any case.")
+@click.option("--model", "model_number", type=TEXT, help="The model number, such as 2011.")
+@click.option("--firmware", "firmware_version", type=TEXT, help="The firmware version, such as 2.4.0.")
+@click.option("--hardware", "hardware_version", type=TEXT, help="The hardware version, such as 1.2.0.")
+@click.option("--name", "friendly_name", type=TEXT, help="A part of the name, in any case.")
 @click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Behind this gateway.")
 @click.option(
     "--id", "ids", type=DEVICE, multiple=True, shell_complete=complete_devices, help="This one; repeatable."
 )
-@click.option("--sort", type=click.Choice(_SORTS), help="A hyphen in front reverses it.")
+@click.option("--sort", type=click.Choice(get_args(Sort)), help="A hyphen in front reverses it.")
 @click.option("--limit", type=click.IntRange(1), help="No more than so many.")
 @json_option
 def list_devices(*, limit: int | None, as_json: bool, **filters: Any) -> None:
@@ -86,7 +86,7 @@ def show(device: Mac, *, as_json: bool) -> None:
 
 @devices.command()
 @device_argument
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @json_option
 def rename(device: Mac, name: str, *, as_json: bool) -> None:
     """Give a device the friendly name NAME."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.arguments import DEVICE, gateway_argument
 from meshfleet.cli.remote.printing import Column, json_option, print_all, print_facts, print_json
 from meshfleet.cli.remote.printing import answer as tell
@@ -41,7 +42,7 @@ def list_gateways(*, as_json: bool) -> None:
 
 @gateways.command()
 @click.argument("mac", type=DEVICE)
-@click.option("--name", help="How it is called.")
+@click.option("--name", type=TEXT, help="How it is called.")
 @json_option
 def add(mac: Mac, name: str | None, *, as_json: bool) -> None:
     """Take a gateway into the fleet, and tell what it needs to connect; its password is shown this once."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.arguments import ROLE, TIME
 from meshfleet.cli.remote.printing import Column, answer, json_option, print_all
 from meshfleet.cli.remote.reaching import talk
@@ -37,7 +38,7 @@ def list_keys(*, as_json: bool) -> None:
 
 
 @keys.command()
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @click.option("--role", type=ROLE, required=True, help="What the program may do.")
 @click.option("--expires", type=TIME, help="When it ends to hold, such as 2027-01-01T00:00:00Z.")
 @json_option
@@ -48,7 +49,7 @@ def add(name: str, role: str, expires: datetime | None, *, as_json: bool) -> Non
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID")
+@click.argument("key_id", metavar="ID", type=TEXT)
 @json_option
 def remove(key_id: str, *, as_json: bool) -> None:
     """Revoke the API key with this ID: it does not hold any more."""

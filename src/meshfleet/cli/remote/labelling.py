@@ -37,11 +37,17 @@ async def put_on(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
 
 
 async def take_off(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
-    """Take labels off a device, one or more."""
-    *others, last = labels
-    for label in others:
-        await fleet.devices.unlabel(device, label)
-    return await fleet.devices.unlabel(device, last)
+    """Take labels off a device, one or more; one that it does not have keeps no other on it."""
+    done: list[Device] = []
+    missing: list[NotFound] = []
+    for label in labels:
+        try:
+            done.append(await fleet.devices.unlabel(device, label))
+        except NotFound as exc:
+            missing.append(exc)
+    if missing:
+        raise missing[0]
+    return done[-1]
 
 
 def each_device(named: str, labels: Sequence[str], deed: Deed, tell: Callable[[Device], None]) -> None:
@@ -51,6 +57,9 @@ def each_device(named: str, labels: Sequence[str], deed: Deed, tell: Callable[[D
         tell(talk(lambda fleet: deed(fleet, device, labels)))
         return
     devices = [DEVICE.convert(line.strip(), None, None) for line in sys.stdin if line.strip()]
+    if not devices:
+        click.echo("No devices on standard input.", err=True)
+        return
     # What is told of each device shows on a terminal how far it is.
     hidden = sys.stdout.isatty() or not sys.stderr.isatty()
     console = Console(stderr=True)
@@ -91,4 +100,4 @@ async def _all(
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the others have the same reason
     if missing:
-        raise click.ClickException(f"{len(missing)} of {len(devices)} devices stay as they are.")
+        raise click.ClickException(f"{len(missing)} of {len(devices)} devices could not be changed as asked.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from meshfleet.cli.options import authorities_option
+from meshfleet.cli.options import TEXT, authorities_option, read_text
 from meshfleet.cli.remote.arguments import USERNAME
 from meshfleet.cli.remote.printing import answer, json_option
 from meshfleet.cli.remote.stored_login import StoredLogin, keep_login, login_file
@@ -19,9 +19,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--url", envvar="MESHFLEET_URL", show_envvar=True, required=True, help="Of the service.")
+@click.option(
+    "--url", type=TEXT, envvar="MESHFLEET_URL", show_envvar=True, required=True, help="Of the service."
+)
 @click.option("--user", type=USERNAME, required=True, help="Who logs in.")
-@click.option("--password", envvar="MESHFLEET_PASSWORD", show_envvar=True, help="Asked for if it is missing.")
+@click.option(
+    "--password",
+    type=TEXT,
+    envvar="MESHFLEET_PASSWORD",
+    show_envvar=True,
+    help="Asked for if it is missing.",
+)
 @authorities_option
 @json_option
 def login(url: str, user: str, password: str | None, tls_ca: Path | None, *, as_json: bool) -> None:
@@ -38,7 +46,7 @@ async def _log_in(url: str, user: str, password: str, authorities: Path | None) 
         session, me = await fleet.log_in(), await fleet.me()
         return StoredLogin(
             url=session.url,
-            user=me.username,
+            user=user,
             token=session.token,
             tls_ca=None if authorities is None else str(authorities),
         ), me.role
@@ -47,8 +55,8 @@ async def _log_in(url: str, user: str, password: str, authorities: Path | None) 
 def _asked() -> str:
     """From the terminal, where it is not shown; or the first line from a program."""
     if sys.stdin.isatty():
-        typed: str = click.prompt("Password", hide_input=True, err=True)
+        typed: str = click.prompt("Password", type=TEXT, hide_input=True, err=True)
         return typed
     if line := sys.stdin.readline().rstrip("\r\n"):
-        return line
+        return read_text(line, "password")
     raise click.UsageError("There is no password, and no terminal to ask for it: set MESHFLEET_PASSWORD.")

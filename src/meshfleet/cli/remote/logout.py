@@ -18,7 +18,13 @@ from meshfleet.errors import FleetError, NotLoggedIn
 @json_option
 def logout(*, as_json: bool) -> None:
     """End the login, at the service and here."""
-    stored = read_login()
+    try:
+        stored = read_login()
+    except click.ClickException as exc:  # then nobody knows whom to tell, and it must go all the same
+        drop_login()
+        raise click.ClickException(
+            f"the login is removed here, but no service was told: {exc.message}"
+        ) from exc
     if stored is None:
         answer({"loggedOut": False}, "Nobody is logged in.", as_json=as_json)
         return

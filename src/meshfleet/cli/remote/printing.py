@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -39,7 +40,13 @@ def json_option(command: Any) -> Any:
 
 def print_json(thing: object) -> None:
     """Print something on one line, for programs."""
-    click.echo(msgspec.json.encode(thing))
+    text = msgspec.json.encode(thing).decode()
+    click.echo((text if text.isprintable() else _escaped(text)).encode())
+
+
+def _escaped(text: str) -> str:
+    """The same JSON, in which nothing does anything to a terminal that happens to show it."""
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def answer(thing: object, sentence: str, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -11,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 from msgspec.structs import replace
 
-from meshfleet.cli.remote.stored_login import StoredLogin, read_login, renew_login
+from meshfleet.cli.options import TLS_CA
+from meshfleet.cli.remote.stored_login import StoredLogin, check_private, read_login, renew_login
+from meshfleet.cli.terminal import printable
 from meshfleet.client import Fleet
+from meshfleet.client.rest.address import Base
 from meshfleet.errors import NotLoggedIn
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ class _Access(NamedTuple):
 
     url: str
     token: str
+    authorities: str | None
+    """The file with those that vouch for the service, instead of the system's."""
     login: StoredLogin | None
     """None: it comes from the environment, and is not ours to keep."""
 
@@ -47,8 +53,8 @@ async def _talk(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
 async def reach() -> AsyncIterator[Fleet]:
     """The service, for as long as the block lasts; a new token is kept for the next command."""
     access = _access()
-    authorities = access.login and access.login.tls_ca
-    fleet = Fleet(access.url, token=access.token, tls_ca=Path(authorities) if authorities else None)
+    authorities = Path(access.authorities) if access.authorities else None
+    fleet = Fleet(access.url, token=access.token, tls_ca=authorities)
     try:
         async with fleet, _kept(fleet, access.login):
             yield fleet
@@ -94,22 +100,22 @@ def _renewed(fleet: Fleet, known: StoredLogin) -> StoredLogin:
 def _access() -> _Access:
     url, token = os.environ.get("MESHFLEET_URL"), os.environ.get("MESHFLEET_TOKEN")
     if url and token:
-        return _Access(url, token, None)
+        return _Access(str(Base(url)), token, os.environ.get(TLS_CA), None)
     if token:
         raise click.UsageError("MESHFLEET_TOKEN is set, and MESHFLEET_URL does not say for which service.")
+    asked = str(Base(url)) if url else None
     login = read_login()
-    if login is None or (url and url.rstrip("/") != login.url):
-        where = f" at {url}" if url else ""
+    if login is None or (asked and asked != login.url):
+        where = f" at {asked}" if asked else ""
         raise click.ClickException(
-            f"not logged in{where}: run meshfleet login --url {url or 'URL'} --user NAME"
+            f"not logged in{where}: run meshfleet login --url {asked or 'URL'} --user NAME"
         )
-    return _Access(login.url, login.token, login)
+    check_private()
+    return _Access(login.url, login.token, login.tls_ca, login)
 
 
 def _advice(access: _Access) -> str:
     if access.login is None:
         return f"{access.url} does not take MESHFLEET_TOKEN: issue another key with meshfleet keys add"
-    return (
-        f"not logged in at {access.url} any more: "
-        f"run meshfleet login --url {access.url} --user {access.login.user}"
-    )
+    url, user = shlex.quote(access.url), shlex.quote(access.login.user)
+    return printable(f"not logged in at {access.url} any more: run meshfleet login --url {url} --user {user}")

@@ -34,7 +34,7 @@ def read(  # noqa: PLR0913 # one for each option
     **given: Any,
 ) -> None:
     """Read the property IDENTIFIER of a device: decoded by its name, raw by its id in hex."""
-    way, how = Way(gateway, broker, topic_prefix, tls_ca), access(**given)
+    way, how = Way.chosen(gateway, broker, topic_prefix, tls_ca), access(**given)
     found = send(
         way,
         lambda fleet: fleet.requests.read(device, identifier, gateway=gateway, **how),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import UNSET
 
+from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.arguments import device_argument
 from meshfleet.cli.remote.printing import Column, facts_of, json_option, print_all, print_facts, print_json
 from meshfleet.cli.remote.reaching import talk
@@ -75,7 +76,7 @@ def list_requests(device: Mac, *, limit: int, as_json: bool) -> None:
 
 
 @requests.command()
-@click.argument("request_id", metavar="ID")
+@click.argument("request_id", metavar="ID", type=TEXT)
 @json_option
 def show(request_id: str, *, as_json: bool) -> None:
     """Tell all about a request, and its answer."""

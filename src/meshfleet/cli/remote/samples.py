@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
@@ -11,12 +12,13 @@ from meshfleet.cli.remote.completing import complete_identifiers
 from meshfleet.cli.remote.printing import Column, json_option, print_all
 from meshfleet.cli.remote.reaching import talk
 from meshfleet.cli.remote.values import error_text, value_text
+from meshfleet.cli.terminal import printable
+from meshfleet.client.rest.samples import SampleKind
 
 if TYPE_CHECKING:
     from meshfleet.client import Fleet
     from meshfleet.wire.ids import Mac
 
-_KINDS: Final = ("property", "measurement", "measurement-error", "event")
 _LIMIT: Final = 100
 
 _COLUMNS: Final = (
@@ -32,7 +34,13 @@ _COLUMNS: Final = (
 
 @click.command()
 @device_argument
-@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Of this kind; repeatable.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(get_args(SampleKind)),
+    multiple=True,
+    help="Of this kind; repeatable.",
+)
 @click.option(
     "--identifier", type=IDENTIFIER, shell_complete=complete_identifiers, help="By name, or its id in hex."
 )
@@ -56,5 +64,7 @@ def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **fi
 
 
 async def _print_csv(fleet: Fleet, device: Mac, filters: dict[str, Any]) -> None:
+    is_terminal = sys.stdout.isatty()
     async for line in fleet.samples.csv(device, **filters):
-        click.echo(line)
+        # Programs get all of it as it is; of text click would take off what looks like colours.
+        click.echo(printable(line) if is_terminal else line.encode())

@@ -7,14 +7,19 @@ it meanwhile finds the old one or the new one.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import stat
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class StoredLogin(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -43,7 +48,7 @@ def read_login() -> StoredLogin | None:
     """Read the login; None: there is none."""
     file = login_file()
     try:
-        return msgspec.json.decode(file.read_bytes(), type=StoredLogin)
+        return msgspec.json.decode(_content(file), type=StoredLogin)
     except FileNotFoundError:
         return None
     except OSError as exc:
@@ -52,22 +57,41 @@ def read_login() -> StoredLogin | None:
         raise click.ClickException(f"{file} is not a login: run meshfleet login") from None
 
 
+def _content(file: Path) -> bytes:
+    """Of a regular file: nobody waits for what never comes, as from a pipe."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise click.ClickException(f"{file} is not a file")
+    return file.read_bytes()
+
+
+def check_private() -> None:
+    """Refuse a login that others on this machine can read, or change."""
+    file = login_file()
+    if os.name == "posix" and file.stat().st_mode & 0o077:
+        raise click.ClickException(f"{file} is open to others: run meshfleet login again")
+
+
 def keep_login(login: StoredLogin) -> None:
     """Keep this login instead of any other."""
     file = login_file()
     try:
+        # One that is there already may be a link, and is as its owner wants it.
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.parent.chmod(0o700)
-        _write(file, msgspec.json.format(msgspec.json.encode(login)) + b"\n")
+        with _alone(file.parent):
+            _write(file, login)
     except OSError as exc:
         raise click.ClickException(f"the login cannot be kept in {file}: {exc.strerror}") from exc
 
 
 def renew_login(known: StoredLogin, token: str) -> StoredLogin:
     """Keep a new token for a login, unless somebody logged out or in again meanwhile."""
-    renewed = replace(known, token=token)
-    if read_login() == known:
-        keep_login(renewed)
+    renewed, file = replace(known, token=token), login_file()
+    try:
+        with suppress(FileNotFoundError), _alone(file.parent):
+            if read_login() == known:
+                _write(file, renewed)
+    except OSError as exc:
+        raise click.ClickException(f"the login cannot be kept in {file}: {exc.strerror}") from exc
     return renewed
 
 
@@ -75,12 +99,30 @@ def drop_login() -> None:
     """Forget the login, if there is one."""
     file = login_file()
     try:
-        file.unlink(missing_ok=True)
+        with suppress(FileNotFoundError), _alone(file.parent):
+            file.unlink()
     except OSError as exc:
         raise click.ClickException(f"{file} cannot be removed: {exc.strerror}") from exc
 
 
-def _write(file: Path, content: bytes) -> None:
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let no other command change the login meanwhile."""
+    try:
+        import fcntl  # noqa: PLC0415 # not there on Windows, where two commands may still meet
+    except ImportError:
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def _write(file: Path, login: StoredLogin) -> None:
+    content = msgspec.json.format(msgspec.json.encode(login)) + b"\n"
     # A temporary file is for its owner alone from the first moment.
     with NamedTemporaryFile(dir=file.parent, prefix=".login-", delete=False) as new:
         try:

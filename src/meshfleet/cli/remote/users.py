@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.arguments import ROLE, USERNAME
 from meshfleet.cli.remote.printing import Column, answer, json_option, print_all
 from meshfleet.cli.remote.reaching import talk
@@ -46,7 +47,7 @@ class _Users(click.Group):
 
 @click.group(cls=_Users)
 def users() -> None:
-    """Let people in, and help those who cannot sign in."""
+    """Let people in, and help those who cannot log in."""
 
 
 @users.command("list")
@@ -67,7 +68,7 @@ def add(name: str, role: str, *, ask: bool, as_json: bool) -> None:
     added = talk(lambda fleet: fleet.users.add(name, password, Role(role)))
     shown = "the password that you gave" if ask else f"the password {password} (shown this once)"
     told = {"username": added.username, "role": added.role, "password": None if ask else password}
-    answer(told, f"{added.username} signs in with {shown}", as_json=as_json)
+    answer(told, f"{added.username} logs in with {shown}", as_json=as_json)
 
 
 @users.command()
@@ -90,4 +91,6 @@ def remove(name: str, *, as_json: bool) -> None:
 
 
 def _asked() -> str:
-    return parse_password(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    return parse_password(
+        click.prompt("Password", type=TEXT, hide_input=True, confirmation_prompt=True, err=True)
+    )

@@ -70,14 +70,19 @@ def watch(  # noqa: PLR0913 # one for each option
         kinds=frozenset(kinds),
         names=frozenset(map(name_of, identifiers)),
     )
+    way, inside = Way.chosen(None, broker, topic_prefix, tls_ca), asyncio.Event()
     reports = (
-        _of_service(devices, gateways)
+        _of_service(devices, gateways, inside)
         if broker is None
-        else _of_broker(Way(None, broker, topic_prefix, tls_ca), devices, gateways)
+        else _of_broker(way, devices, gateways, inside)
     )
     tell_connections()
-    with suppress(KeyboardInterrupt, TimeoutError):
-        asyncio.run(wait_for(_show(reports, wanted, count=count, as_json=as_json), seconds))
+    try:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(wait_for(_show(reports, wanted, count=count, as_json=as_json), seconds))
+    except TimeoutError:
+        if not inside.is_set():
+            raise click.ClickException(f"nobody answered within {seconds:g} s") from None
 
 
 async def _show(reports: _Reports, wanted: Wanted, *, count: int | None, as_json: bool) -> None:
@@ -92,8 +97,11 @@ async def _show(reports: _Reports, wanted: Wanted, *, count: int | None, as_json
                 return
 
 
-async def _of_service(devices: tuple[Mac, ...], gateways: tuple[Mac, ...]) -> _Reports:
+async def _of_service(devices: tuple[Mac, ...], gateways: tuple[Mac, ...], inside: asyncio.Event) -> _Reports:
+    """Reports of a service; `inside` is set as soon as it lets us in."""
     async with reach() as fleet, aclosing(fleet.live("report", devices, gateways)) as events:
+        await fleet.me()
+        inside.set()
         async for event in events:
             match event.data:
                 case LiveSample() | LiveHeartbeat() | LiveLink() as report:
@@ -102,9 +110,13 @@ async def _of_service(devices: tuple[Mac, ...], gateways: tuple[Mac, ...]) -> _R
                     notice(f"some reports were missed: {reason}")
 
 
-async def _of_broker(way: Way, devices: tuple[Mac, ...], gateways: tuple[Mac, ...]) -> _Reports:
+async def _of_broker(
+    way: Way, devices: tuple[Mac, ...], gateways: tuple[Mac, ...], inside: asyncio.Event
+) -> _Reports:
+    """Reports at a broker; `inside` is set as soon as it lets us in."""
     device = devices[0] if len(devices) == 1 else None
     gateway = gateways[0] if len(gateways) == 1 else None
     async with open_mesh(way) as mesh, aclosing(mesh.reports(gateway=gateway, device=device)) as reports:
+        inside.set()
         async for report in reports:
             yield heard(report)

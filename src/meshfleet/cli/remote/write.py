@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
+from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.answers import spelt, tell_answer
 from meshfleet.cli.remote.arguments import device_argument, identifier_argument
 from meshfleet.cli.remote.asking import Way, access, access_options, send, way_options
@@ -15,16 +16,26 @@ from meshfleet.errors import MalformedHex
 from meshfleet.wire.hextext import to_bytes
 from meshfleet.wire.ids import is_identifier
 
+_ALL_VALUES: Final = "meshfleet.write.all-values"
+
 if TYPE_CHECKING:
     from meshfleet.wire.fields import Json
     from meshfleet.wire.ids import Mac
 
 
-# A negative number is a value, although it begins like an option.
-@click.command(context_settings={"ignore_unknown_options": True})
+class _Write(click.Command):
+    """A negative number is a value, although it begins like an option; a text only behind `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remember whether there is a `--`, of which nothing is left."""
+        ctx.meta[_ALL_VALUES] = "--" in args
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Write, context_settings={"ignore_unknown_options": True})
 @device_argument
 @identifier_argument
-@click.argument("value", required=False)
+@click.argument("value", type=TEXT, required=False)
 @way_options
 @access_options
 @json_option
@@ -44,7 +55,11 @@ def write(  # noqa: PLR0913 # one for each option
 
     By its name IDENTIFIER takes JSON, and what is none is taken as text; by its id in hex it takes hex.
     """
-    way, how, written = Way(gateway, broker, topic_prefix, tls_ca), access(**given), _value(identifier, value)
+    way, how, written = (
+        Way.chosen(gateway, broker, topic_prefix, tls_ca),
+        access(**given),
+        _value(identifier, value),
+    )
     found = send(
         way,
         lambda fleet: fleet.requests.write(device, identifier, written, gateway=gateway, **how),
@@ -61,9 +76,9 @@ def _value(identifier: str, text: str | None) -> Json:
         return _hex(text)
     try:
         value: Json = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except msgspec.DecodeError:
         value = text
-    if value is text and text.startswith("-"):
+    if value is text and text.startswith("-") and not click.get_current_context().meta[_ALL_VALUES]:
         raise click.NoSuchOption(text)
     return value
 

@@ -1,0 +1,127 @@
+"""What no text is, or too much of it, and outputs that are full: a sentence each, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.outside import PATIENCE, run
+
+if TYPE_CHECKING:
+    from tests.cli.shell import Shell
+
+pytestmark = pytest.mark.xdist_group("cli-wrong-input")
+
+MESHFLEET = Path(sys.executable).with_name("meshfleet")
+DEVICE = "ca5bda1a0002"
+NO_TEXT = "\udcff"
+"""What Python makes of a byte on the command line that is no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["devices", "rename", DEVICE, NO_TEXT],
+        ["devices", "list", "--name", NO_TEXT],
+        ["devices", "list", "--model", NO_TEXT],
+        ["devices", "list", "--label", NO_TEXT],
+        ["devices", "label", DEVICE, NO_TEXT],
+        ["devices", "label", NO_TEXT, "label"],
+        ["gateways", "add", "02005e00f001", "--name", NO_TEXT],
+        ["keys", "add", NO_TEXT, "--role", "viewer"],
+        ["keys", "remove", NO_TEXT],
+        ["requests", "show", NO_TEXT],
+        ["requests", NO_TEXT],
+        ["users", "add", NO_TEXT, "--role", "viewer"],
+        ["write", DEVICE, "tx-power", NO_TEXT],
+        ["write", DEVICE, NO_TEXT, "1"],
+        ["read", DEVICE, NO_TEXT],
+        ["login", "--url", NO_TEXT, "--user", "ada", "--password", "x"],
+        ["login", "--url", "http://127.0.0.1:1", "--user", "ada", "--password", NO_TEXT],
+        ["samples", DEVICE, "--from", "999999d"],
+        ["samples", DEVICE, "--to", "999999d"],
+    ],
+)
+def test_what_is_no_text_or_no_time_is_wrong_usage(admin: Shell, arguments: list[str]) -> None:
+    result = admin(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    assert "Error: " in result.stderr
+
+
+def test_secrets_that_are_no_text_are_told_and_not_repeated(admin: Shell) -> None:
+    secret = f"secret-secret{NO_TEXT}"
+    login = ["login", "--url", "http://127.0.0.1:1", "--user", "ada"]
+    assert "is not Unicode text" in (said := admin.failure(*login, code=2, MESHFLEET_PASSWORD=secret))
+    assert "secret-secret" not in said
+    for variable in ("MESHFLEET_KEY", "MESHFLEET_PUBLIC_KEY"):
+        given = {variable: secret}
+        said = admin("read", DEVICE, "8100", **given).stderr
+        assert said == f"Error: {variable}: is not Unicode text\n"
+
+
+def test_a_mac_is_told_to_have_hex_digits_of_either_case() -> None:
+    said = run("devices", "show", "CA5BDA1A000").stderr
+    assert "is not 12 hex digits" in said
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["people", "programs"])
+def test_an_output_that_is_full_is_told(nobody: Shell, form: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [MESHFLEET, "identifiers", *form],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **nobody.variables},
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: the output cannot be written: No space left on device\n",
+    )
+
+
+def test_who_reads_no_further_is_told_nothing(nobody: Shell) -> None:
+    with subprocess.Popen(
+        [MESHFLEET, "identifiers", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **nobody.variables},
+    ) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        program.stdout.close()
+        assert program.stderr.read() == b""
+        program.wait(PATIENCE)
+
+
+SILENT_NAMESERVER = """
+import socket, threading
+socket.getaddrinfo = lambda *_, **__: threading.Event().wait()
+from meshfleet.cli import main
+main(prog_name="meshfleet")
+"""
+
+
+def test_the_tab_key_waits_for_no_nameserver(nobody: Shell) -> None:
+    nobody.keep('{"url": "http://fleet.example.org", "user": "ada", "token": "a.b.c"}')
+    asked = {
+        "_MESHFLEET_COMPLETE": "bash_complete",
+        "COMP_WORDS": "meshfleet\nlabels\nremove\n",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT_NAMESERVER],
+        env={**os.environ, **nobody.variables, **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")
