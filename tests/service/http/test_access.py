@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 OURS = [(name, least) for name, least in ROLES.items() if least is not OPEN]
 LOWER = [(name, role) for name, least in OURS for role in Role if not role.includes(least)]
-NOBODY = {"device_id": "bmac-0", "label": "no-such-label", "mac": "0", "username": "-", "key_id": "-"}
+NOBODY = {
+    "device_id": "bmac-0",
+    "label": "no-such-label",
+    "mac": "0",
+    "username": "-",
+    "key_id": "-",
+    "request_id": "-",
+}
 """Ids of nothing: whoever gets in does no harm."""
 
 
@@ -70,7 +77,7 @@ def test_reading_takes_a_viewer_work_an_operator_and_people_and_gateways_an_admi
         method, path = name.split()
         if path.startswith("/api/v1/auth/") or (method == "GET" and not _is_for_admins(path)):
             assert least is Role.VIEWER
-        elif "labels" in path or path.endswith("/friendly-name"):
+        elif "labels" in path or path.endswith(("/friendly-name", "/requests")):
             assert least is Role.OPERATOR
         else:
             assert least is Role.ADMIN

@@ -74,6 +74,7 @@ def known(service: Running) -> dict[str, list[str]]:
         "label": labels,
         "username": [service.new_user() for _ in range(2)],
         "key_id": [key["id"] for key in keys],  # none of these is the one that we come with
+        "request_id": ["-"],
     }
 
 

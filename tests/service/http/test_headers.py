@@ -34,7 +34,9 @@ def _check(headers: Mapping[str, str]) -> None:
 @pytest.mark.parametrize("name", list(ROLES))
 def test_every_route_answers_with_safe_headers(service: Running, name: str) -> None:
     method, path = name.split()
-    path = path.format(device_id="x", label="no-such-label", mac="x", username="-", key_id="-")
+    path = path.format(
+        device_id="x", label="no-such-label", mac="x", username="-", key_id="-", request_id="-"
+    )
     path += "?Types=none" if path == STREAM else ""  # with a mistake, or it would never end
     body = b"{" if method in {"POST", "PUT"} else None
     _check(service.admin.request(method, path, content=body).headers)
