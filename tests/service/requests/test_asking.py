@@ -137,6 +137,29 @@ async def test_an_answer_that_nobody_can_read_is_an_error(stage: Stage, fields: 
     assert asking.pending == 0
 
 
+@pytest.mark.parametrize("noise", [b"\xff\xfe", b"{", b"[]", b'{"id": NaN}'])
+async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: Stage, noise: bytes) -> None:
+    asking = asking_on(stage)
+    async with gateway(stage.port, lambda asked: [Said(asked.answer().topic, noise)]) as third:
+        with pytest.raises(MalformedResponse, match="no JSON"):
+            await read(asking, timeout=2.0)
+        assert len(third.asked) == 1
+
+
+async def test_noise_of_others_does_not_disturb_an_answer_and_old_noise_says_nothing(stage: Stage) -> None:
+    asking, said = asking_on(stage), list[object]()
+
+    def answer(asked: Asked) -> list[Said]:
+        said.append(asked)
+        noise = Said(asked.answer().topic, b"noise")
+        return [noise, asked.answer(value="2011")] if len(said) == 1 else []
+
+    async with gateway(stage.port, answer):
+        assert (await read(asking)).response.status == Status.OK
+        with pytest.raises(GatewayTimeout):
+            await read(asking, timeout=0.3)
+
+
 @pytest.mark.rule("request-28", "request-29")
 async def test_answers_to_others_and_rubbish_disturb_nobody(stage: Stage) -> None:
     def others_first(asked: Asked) -> list[Said]:

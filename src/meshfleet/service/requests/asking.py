@@ -25,7 +25,7 @@ from meshfleet.errors import (
     WireError,
 )
 from meshfleet.service.requests.lanes import Lanes
-from meshfleet.wire import gating, requests, responses
+from meshfleet.wire import gating, payload, requests, responses
 from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.topics import RequestTopic, ResponseTopic
@@ -45,6 +45,9 @@ AT_ONCE: Final = 16
 
 _FULL: Final = 0.01
 """Seconds until another try when there is no room on the way to the broker."""
+
+_NOISE: Final = 1000
+"""Topics with such noise that are remembered."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks at whether gateways are still there that were asked something."""
@@ -90,6 +93,8 @@ class Asking:
         self._exchange = Exchange(secrets.token_hex(8))
         self._lanes: Lanes[asyncio.Future[None]] = Lanes(at_once)
         self._waiting: dict[RequestId, _Asked] = {}
+        self._noise: dict[ResponseTopic, float] = {}
+        """When something came that nobody can read, where answers come."""
         self.heard: Counter[Fate] = Counter()
         """The responses of all gateways, by what they were to us."""
         carrier.listen(topics.responses(), self._hear)
@@ -151,7 +156,7 @@ class Asking:
         cancels it does not call it back.
         """
         self.check(topic, request)
-        request_id = self._exchange.open(topic.response(), request_id)
+        request_id, began = self._exchange.open(topic.response(), request_id), _moment()
         late: Unanswered = GatewayBusy(f"gateway {topic.gateway} had no time for it within {timeout:g} s")
         try:
             async with asyncio.timeout(timeout):
@@ -159,6 +164,8 @@ class Asking:
                 late = GatewayTimeout(f"gateway {topic.gateway} did not answer within {timeout:g} s")
                 return await self._exchanged(topic, request, request_id)
         except TimeoutError:
+            if self._noise.get(topic.response(), -1) >= began and isinstance(late, GatewayTimeout):
+                late = MalformedResponse(f"gateway {topic.gateway} answered what is no JSON")
             raise late from None
         finally:
             self._exchange.give_up(request_id)
@@ -234,6 +241,8 @@ class Asking:
         if not isinstance(topic, ResponseTopic):
             return
         request_id = requests.read_id(message.payload)
+        if request_id is None and _is_noise(message):
+            self._hear_noise(topic)
         fate = self._exchange.hear(topic, request_id)
         self.heard[fate] += 1
         if fate is not Fate.ANSWER or request_id is None:
@@ -242,10 +251,30 @@ class Asking:
         if asked is not None and not asked.answer.done():  # else cancelled a moment ago, or not sent yet
             asked.answer.set_result(self._read(topic, message.payload))
 
-    def _read(self, topic: ResponseTopic, payload: bytes) -> Answer | MalformedResponse:
+    def _hear_noise(self, topic: ResponseTopic) -> None:
+        """Nobody can tell to whom this was said. If no answer comes there, it was the answer."""
+        if len(self._noise) >= _NOISE:
+            self._noise.clear()
+        self._noise[topic] = _moment()
+
+    def _read(self, topic: ResponseTopic, data: bytes) -> Answer | MalformedResponse:
         try:
-            return Answer(responses.decode(topic.operation, payload), 0, self._now())
+            return Answer(responses.decode(topic.operation, data), 0, self._now())
         except WireError as exc:
             problem = MalformedResponse(f"gateway {topic.gateway} answered what cannot be read: {exc}")
             problem.__cause__ = exc
             return problem
+
+
+def _moment() -> float:
+    """The time of the event loop, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+def _is_noise(message: Publish) -> bool:
+    """Whether not even an id can be read from it."""
+    try:
+        payload.read_object(message.payload)
+    except WireError:
+        return True
+    return False
