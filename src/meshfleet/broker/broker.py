@@ -118,10 +118,9 @@ class Broker:
         for message in messages:
             self._post.tell(message)
 
-    def offer(self, message: Publish) -> bool:
+    async def offer(self, message: Publish) -> None:
         """Send one message as `send` does: it leaves at once, or its gateway is away."""
         self._post.tell(message)
-        return True
 
     @property
     def muted(self) -> None:

@@ -164,7 +164,7 @@ class Link:
         delivery = Delivery(sum(levels), asyncio.get_running_loop().create_future())
         async with self._turn:
             sent = 0
-            while sent < len(messages) and not delivery.done.done():
+            while sent < len(messages) and not (delivery.left and delivery.done.done()):  # given up meanwhile
                 connection, room = await self._room()
                 packets = self._flight.launch(messages[sent : sent + room], delivery)
                 connection.send(b"".join(packets))

@@ -69,7 +69,7 @@ def test_nothing_is_left_of_a_fleet_that_is_closed(service: Stage) -> None:
 
 def test_a_fleet_is_open_once_at_a_time(service: Stage) -> None:
     with Fleet(service.url, token=service.key) as fleet:
-        with pytest.raises(RuntimeError, match="already"):
+        with pytest.raises(LinkClosed, match="already"):
             fleet.__enter__()
         assert fleet.me().kind == "api-key"
     assert not loops()

@@ -54,9 +54,8 @@ class Post:
     def turn(self, gateway: str) -> None:
         """See `gateways`."""
 
-    def offer(self, message: Publish) -> bool:
+    async def offer(self, message: Publish) -> None:
         """See `Carrier`."""
-        raise NotImplementedError
 
     @property
     def muted(self) -> None:

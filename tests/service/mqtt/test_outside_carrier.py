@@ -157,15 +157,39 @@ async def test_what_was_not_acknowledged_when_a_connection_broke_is_not_sent_aga
         peer = await broker.accept()
         await peer.grant()
         await listening.until_fine()
-        assert listening.outside.offer(numbered(1)[0])
+        await listening.outside.offer(numbered(1)[0])
         assert (await peer.expect(Publish)).payload == b"0"
         peer.close()
         await until(lambda: listening.outside.muted)
         back = await broker.accept()
         await back.grant()
-        await until(lambda: listening.outside.offer(numbered(1, start=1)[0]))
+        await soon(listening.outside.offer(numbered(1, start=1)[0]))
         assert (await back.expect(Publish)).payload == b"1"
         back.acknowledge([each for each in back.received if isinstance(each, Publish)])
+
+
+async def test_a_request_does_not_wait_behind_acks_and_one_that_nobody_wants_never_leaves(
+    shelf: Shelf,
+) -> None:
+    async with Broker() as broker, Listening(broker.address, shelf) as listening:
+        peer = await broker.accept()
+        await peer.grant()
+        await listening.until_fine()
+        listening.outside.send(numbered(3000))  # more than may be on its way at once
+        first = await peer.publishes(PATIENT.window)
+        unwanted, wanted = (
+            asyncio.create_task(listening.outside.offer(Publish(REQUEST, name, 1)))
+            for name in (b"unwanted", b"wanted")
+        )
+        await asyncio.sleep(0)
+        unwanted.cancel()
+        peer.acknowledge(first)
+        next_one = await peer.expect(Publish)
+        assert next_one.payload == b"wanted"
+        await soon(wanted)
+        rest = await peer.publishes(PATIENT.window - 1)
+        assert b"unwanted" not in {each.payload for each in rest}
+        peer.close()
 
 
 @pytest.mark.rule("request-30")

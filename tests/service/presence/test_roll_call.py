@@ -43,9 +43,8 @@ class Roll:
     def send(self, messages: Sequence[Publish]) -> None:
         """See `Carrier`."""
 
-    def offer(self, message: Publish) -> bool:
+    async def offer(self, message: Publish) -> None:
         """See `Carrier`."""
-        raise NotImplementedError
 
     @property
     def muted(self) -> None:

@@ -177,6 +177,17 @@ async def test_gateways_do_not_wait_for_each_other(stage: Stage) -> None:
 
 
 @pytest.mark.anyio
+async def test_what_is_over_before_it_begins_is_not_sent(stage: Stage) -> None:
+    asking = asking_on(stage, 1)
+    async with gateway(stage.port, lambda asked: [asked.answer(value="2011")]) as third:
+        with pytest.raises(GatewayBusy):
+            await ask(asking, 0, seconds=0.0)
+        await ask(asking, 1)
+        assert len(third.asked) == 1
+    assert asking.pending == 0
+
+
+@pytest.mark.anyio
 @pytest.mark.rule("request-36")
 async def test_who_waits_too_long_for_its_turn_was_never_sent(stage: Stage) -> None:
     asking = asking_on(stage, 1)

@@ -45,7 +45,7 @@ class Elsewhere:
     def send(self, messages: object) -> None:
         raise NotImplementedError
 
-    def offer(self, message: object) -> bool:
+    async def offer(self, message: object) -> None:
         raise NotImplementedError
 
     def listen(self, wanted: str, heard: object) -> object:

@@ -108,7 +108,7 @@ def _access() -> _Access:
     if login is None or (asked and asked != login.url):
         where = f" at {asked}" if asked else ""
         raise click.ClickException(
-            f"not logged in{where}: run meshfleet login --url {asked or 'URL'} --user NAME"
+            f"not logged in{where}: run meshfleet login --url {shlex.quote(asked or 'URL')} --user NAME"
         )
     check_private()
     return _Access(login.url, login.token, login.tls_ca, login)

@@ -67,7 +67,11 @@ def _content(file: Path) -> bytes:
 def check_private() -> None:
     """Refuse a login that others on this machine can read, or change."""
     file = login_file()
-    if os.name == "posix" and file.stat().st_mode & 0o077:
+    try:
+        is_open = file.stat().st_mode & 0o077
+    except OSError:  # somebody has just logged out
+        return
+    if os.name == "posix" and is_open:
         raise click.ClickException(f"{file} is open to others: run meshfleet login again")
 
 

@@ -81,6 +81,8 @@ def watch(  # noqa: PLR0913 # one for each option
         with suppress(KeyboardInterrupt):
             asyncio.run(wait_for(_show(reports, wanted, count=count, as_json=as_json), seconds))
     except TimeoutError:
+        if seconds is None:
+            raise
         if not inside.is_set():
             raise click.ClickException(f"nobody answered within {seconds:g} s") from None
 

@@ -30,7 +30,7 @@ class Runner:
     def start(self) -> None:
         """Begin."""
         if self._thread is not None:
-            raise RuntimeError(f"the {self._name} is in use already")
+            raise LinkClosed(f"the {self._name} is in use already")
         started = threading.Event()
         # A daemon: a program that ends in the middle of everything must not wait for us.
         self._thread = threading.Thread(target=self._work, args=(started,), name=self._name, daemon=True)

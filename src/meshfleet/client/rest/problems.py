@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import Fault, ServiceRefused, Told, WireError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 500
 """Characters of the service's own words in an error."""
+
+_SHORTEST: Final = 4
+"""Characters of what is taken for a secret: shorter words are everywhere."""
 
 _FAULTS: Final = 100
 
@@ -53,7 +57,7 @@ def _problem(answer: Answer) -> ToldProblem | None:
 
 def _clean(text: str, secrets: Iterable[str]) -> str:
     """On one line, not too long, and nothing of ours in it, be it before or after the cleaning."""
-    mine = [form for secret in secrets for form in (secret, _printable(secret)) if form]
+    mine = [form for secret in secrets for form in (secret, _printable(secret)) if len(form) >= _SHORTEST]
     return _without(_printable(_without(text, mine)), mine)[:_SHOWN]
 
 
@@ -63,5 +67,5 @@ def _printable(text: str) -> str:
 
 def _without(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        text = text.replace(secret, "…")
+        text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
     return text

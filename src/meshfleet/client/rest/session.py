@@ -164,8 +164,8 @@ class Credentials:
             answer = await self._transport.ask(call, known.text)
         except ServiceUnreachable:
             answer = None
-        if self._token is not known:  # logged out meanwhile
-            return True
+        if self._token is not known:  # logged out or refused meanwhile: who waits may need another
+            return self._password is None
         if answer is not None and answer.is_good:
             self._token = self._received(answer)
         elif answer is not None and answer.status == NotLoggedIn.http:

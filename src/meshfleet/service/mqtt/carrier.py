@@ -16,8 +16,11 @@ class Carrier(Protocol):
     def send(self, messages: Sequence[Publish]) -> None:
         """Send messages soon. Those for who is away, or for whom there is no room, may be dropped."""
 
-    def offer(self, message: Publish) -> bool:
-        """Send a message now or not at all; whether it left. One for who is away is dropped."""
+    async def offer(self, message: Publish) -> None:
+        """Let a message leave as soon as there is room, before all that was sent and waits.
+
+        Who is cancelled before that takes it back. One for who is away is dropped.
+        """
 
     @property
     def muted(self) -> str | None:

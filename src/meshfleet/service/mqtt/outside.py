@@ -115,6 +115,8 @@ class Outside:
         """Where topics of reports have their word, and topics of answers another."""
         self._max_age = max_age
         self._outbox: deque[_Waiting] = deque()
+        self._urgent: deque[tuple[Publish, asyncio.Future[None]]] = deque()
+        """Messages whose leaving somebody waits for."""
         self._has_post = asyncio.Event()
         self.dropped = 0
         """Messages that never left: there was no room for them, or they waited too long."""
@@ -140,14 +142,25 @@ class Outside:
         if self._outbox:
             self._has_post.set()
 
-    def offer(self, message: Publish) -> bool:
-        """Send a message of QoS 1 now or not at all: a request is not to fire when nobody waits any more."""
-        return self._link.post([message]) == 1
+    async def offer(self, message: Publish) -> None:
+        """Let a message of QoS 1 leave: a request, which is not to fire when nobody waits any more."""
+        if not self._urgent and self._link.post([message]):
+            return
+        left = asyncio.get_running_loop().create_future()
+        self._urgent.append((message, left))
+        self._has_post.set()
+        await left
 
     @property
     def muted(self) -> str | None:
         """Why nothing leaves at the moment; see `Carrier`."""
-        return None if self._link.trouble is None else str(self._link.trouble)
+        match self._link.trouble:
+            case None:
+                return None
+            case LinkClosed():
+                return "there is no connection yet"
+            case trouble:
+                return str(trouble)
 
     def listen(self, wanted: str, heard: Callable[[Publish], None]) -> object:
         """Let somebody hear what a filter matches, which must not be reports; before `run`."""
@@ -230,12 +243,25 @@ class Outside:
         while True:
             await self._has_post.wait()
             await self._link.ready()
+            if not self._post_urgent():
+                continue
             self._drop_what_is_old()
             left = self._link.post([each.message for each in islice(outbox, _AT_ONCE)])
             for _ in range(left):
                 outbox.popleft()
             if not outbox:
                 self._has_post.clear()
+
+    def _post_urgent(self) -> bool:
+        """Let what somebody waits for leave first; whether there is room for more."""
+        while self._urgent:
+            message, left = self._urgent[0]
+            if not left.done():  # else it is not wanted any more
+                if not self._link.post([message]):
+                    return False
+                left.set_result(None)
+            self._urgent.popleft()
+        return True
 
     def _drop_what_is_old(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 16
 """Requests that a gateway gets at a time, unless set."""
 
-_FULL: Final = 0.01
-"""Seconds until another try when there is no room on the way to the broker."""
-
 _NOISE: Final = 1000
 """Topics with such noise that are remembered."""
 
@@ -63,14 +61,28 @@ class Answer(NamedTuple):
     """When the response came."""
 
 
-class _Asked(NamedTuple):
+class Progress(Enum):
+    """How far a request has come."""
+
+    WAITING = 0
+    """For its turn."""
+    SENDING = 1
+    """There may be no room on the way to the broker."""
+    SENT = 2
+
+
+class _Asked:
     """A request whose answer is waited for."""
 
-    gateway: Mac
-    turn: int | None
-    """The connection of the gateway when it was sent."""
-    answer: asyncio.Future[Answer | Unanswered]
-    """Errors come as results: nobody may be left to hear of one."""
+    __slots__ = ("answer", "gateway", "progress", "turn")
+
+    def __init__(self, gateway: Mac, answer: asyncio.Future[Answer | Unanswered]) -> None:
+        self.gateway = gateway
+        self.answer = answer
+        """Errors come as results: nobody may be left to hear of one."""
+        self.progress = Progress.WAITING
+        self.turn: int | None = None
+        """The connection of the gateway when it was sent."""
 
 
 class Asking:
@@ -115,11 +127,12 @@ class Asking:
 
     def check(self, topic: RequestTopic, request: Request) -> None:
         """Raise what speaks against asking this now, if anything does."""
-        self._exchange.check_room()
+        if topic.operation.is_answered:
+            self._exchange.check_room()
         self._check_way(topic, request)
 
     def _check_way(self, topic: RequestTopic, request: Request) -> None:
-        """The same for what has its place already (version-12)."""
+        """Raise what speaks against sending this now: nobody there, or too old for it (version-12)."""
         if (reason := self._carrier.muted) is not None:
             raise BrokerUnavailable(f"the broker is away: {reason}")
         if self._carrier.turn(topic.gateway) == 0:
@@ -136,6 +149,7 @@ class Asking:
     ) -> None:
         """Send what is never answered; see `check`. It has no turn to wait for."""
         self.check(topic, request)
+        _check_time(timeout)
         try:
             async with asyncio.timeout(timeout):
                 await self._send(topic, request, request_id)
@@ -155,18 +169,17 @@ class Asking:
         Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
         cancels it does not call it back.
         """
-        self.check(topic, request)
+        self._check_way(topic, request)
+        _check_time(timeout)
         request_id, began = self._exchange.open(topic.response(), request_id), _moment()
-        late: Unanswered = GatewayBusy(f"gateway {topic.gateway} had no time for it within {timeout:g} s")
+        asked = _Asked(topic.gateway, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout):
                 await self._wait_for_turn(topic, request)
-                late = GatewayTimeout(f"gateway {topic.gateway} did not answer within {timeout:g} s")
-                return await self._exchanged(topic, request, request_id)
+                asked.progress = Progress.SENDING
+                return await self._exchanged(topic, request, request_id, asked)
         except TimeoutError:
-            if self._noise.get(topic.response(), -1) >= began and isinstance(late, GatewayTimeout):
-                late = MalformedResponse(f"gateway {topic.gateway} answered what is no JSON")
-            raise late from None
+            raise self._late(topic, asked, timeout, began) from None
         finally:
             self._exchange.give_up(request_id)
 
@@ -179,11 +192,12 @@ class Asking:
     def look(self) -> None:
         """Give up what was asked of gateways over connections that have ended."""
         turns: dict[Mac, int | None] = {}
-        for gateway, before, answer in self._waiting.values():
+        for asked in self._waiting.values():
+            gateway = asked.gateway
             if gateway not in turns:
                 turns[gateway] = self._carrier.turn(gateway)
-            if turns[gateway] != before and not answer.done():
-                answer.set_result(GatewayLost(f"gateway {gateway} went away before it answered"))
+            if asked.progress is Progress.SENT and turns[gateway] != asked.turn and not asked.answer.done():
+                asked.answer.set_result(GatewayLost(f"gateway {gateway} went away before it answered"))
 
     # Inside
 
@@ -209,14 +223,16 @@ class Asking:
                 turn.set_result(None)
                 return
 
-    async def _exchanged(self, topic: RequestTopic, request: Request, request_id: RequestId) -> Answer:
+    async def _exchanged(
+        self, topic: RequestTopic, request: Request, request_id: RequestId, asked: _Asked
+    ) -> Answer:
         """Send, and wait for the answer; with that our turn ends."""
-        answer: asyncio.Future[Answer | Unanswered] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = _Asked(topic.gateway, self._carrier.turn(topic.gateway), answer)
+        self._waiting[request_id] = asked
         try:
             await self._send(topic, request, request_id)
+            asked.turn, asked.progress = self._carrier.turn(topic.gateway), Progress.SENT
             sent = self._now()
-            told = await answer
+            told = await asked.answer
         finally:
             del self._waiting[request_id]
             self._leave(topic.gateway)
@@ -227,10 +243,19 @@ class Asking:
     async def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
         """Let it leave, as soon as there is room on the way."""
         body = requests.encode(replace(request, id=request_id))
-        message = Publish(self._topics.spell(topic), body, qos=1)
-        while not self._carrier.offer(message):
-            self._check_way(topic, request)
-            await asyncio.sleep(_FULL)
+        await self._carrier.offer(Publish(self._topics.spell(topic), body, qos=1))
+
+    def _late(self, topic: RequestTopic, asked: _Asked, timeout: float, began: float) -> Unanswered:
+        """Which part of the way took all the time."""
+        match asked.progress:
+            case Progress.WAITING:
+                return GatewayBusy(f"gateway {topic.gateway} had no time for it within {timeout:g} s")
+            case Progress.SENDING:
+                return BrokerUnavailable("the broker took nothing in time")
+            case Progress.SENT:
+                if self._noise.get(topic.response(), -1) >= began:
+                    return MalformedResponse(f"gateway {topic.gateway} answered what is no JSON")
+                return GatewayTimeout(f"gateway {topic.gateway} did not answer within {timeout:g} s")
 
     def _hear(self, message: Publish) -> None:
         """A response came, to us or to somebody else."""
@@ -264,6 +289,12 @@ class Asking:
             problem = MalformedResponse(f"gateway {topic.gateway} answered what cannot be read: {exc}")
             problem.__cause__ = exc
             return problem
+
+
+def _check_time(timeout: float) -> None:
+    """Refuse what is over before it begins: it would leave, and nobody would wait."""
+    if timeout <= 0:
+        raise GatewayBusy("no time was left to send it")
 
 
 def _moment() -> float:

@@ -60,15 +60,18 @@ class Book:
     def note(self, entry: Entry) -> None:
         """Write this soon."""
         if len(self._unwritten) >= _MOST and entry.record.id not in self._unwritten:
-            self.dropped += 1  # the database has been away for long, and this is over
+            # The database has been away for long. What changes something is not sent then, and so not missed.
+            self.dropped += not entry.is_unsent
             return
         self._unwritten[entry.record.id] = entry
         self._has_news.set()
 
     async def write(self, entry: Entry) -> None:
         """Write this now, together with all that is to be written; raises `Unrecorded`."""
-        self.note(entry)
         problem = Unrecorded("it cannot be written down now, and so it was not sent")
+        if len(self._unwritten) >= _MOST:
+            raise problem
+        self.note(entry)
         try:
             await self.settle()
         except BaseException as exc:
@@ -103,8 +106,7 @@ class Book:
         while not self._is_ending:
             await self._wait_for_news()
             await self._write()
-            if self._round is None:
-                await self._forget()
+            await self._forget()
         await self._write()
         self._is_over = True
         if self._round is not None:
@@ -165,9 +167,7 @@ class Book:
         """Write all together; if one of them cannot be written ever, all others one by one."""
         try:
             await self._database.write(store.write, entries)
-        except (DatabaseUnavailable, DBAPIError) as exc:
-            if not isinstance(exc, IntegrityError | DataError):
-                raise
+        except (IntegrityError, DataError) as exc:
             if len(entries) == 1:
                 self.dropped += 1
                 _log.error("a request cannot be written into the history: %s", type(exc).__name__)
@@ -188,7 +188,8 @@ class Book:
 
     async def _forget(self) -> None:
         now = self._now()
-        if self._retention is None or (self._forgot_at is not None and 0 <= now - self._forgot_at < _BETWEEN):
+        between = _BETWEEN if self._round is None else 10 * _BETWEEN  # somebody waits, but not for ever
+        if self._retention is None or (self._forgot_at is not None and 0 <= now - self._forgot_at < between):
             return
         self._forgot_at = now
         try:

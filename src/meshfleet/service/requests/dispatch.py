@@ -153,18 +153,21 @@ class Dispatch:
     async def _answered(self, entry: Entry, order: Order, way: Way, until: float) -> RequestAnswer | None:
         """What comes back; None: nothing is expected to. A read is sent again if its gateway goes away."""
         loop, request_id = asyncio.get_running_loop(), RequestId(entry.record.id)
+        lost: Unanswered | None = None
         for attempt in range(1, _TRIES + 1):
-            topic, left = _topic(way, entry.device, order), max(0.0, until - loop.time())
+            topic, left = _topic(way, entry.device, order), until - loop.time()
             try:
                 if not order.operation.is_answered:
                     await self._asking.send(topic, order.request, timeout=left, request_id=request_id)
                     return None
                 answer = await self._asking.ask(topic, order.request, timeout=left, request_id=request_id)
                 return answer_of(answer.response, entry, way)
-            except (GatewayLost, GatewayOffline) as gone:
-                if not order.is_read or attempt == _TRIES or loop.time() >= until:
-                    raise
-                way = await self._another(entry, order, gone)
+            except Unanswered as gone:
+                lost = gone if gone.sent or lost is None else lost  # that it may have left is what counts
+                may_help = isinstance(gone, GatewayLost | GatewayOffline) and loop.time() < until
+                if not order.is_read or attempt == _TRIES or not may_help:
+                    raise lost from None
+                way = await self._another(entry, order, lost)
                 request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
         raise AssertionError("the last try returns or raises")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from meshfleet.errors import FleetError, KeyReused, Unanswered
+from meshfleet.errors import FleetError, Interrupted, KeyReused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,7 +57,7 @@ class Once:
             taken = await self._found(key) or await begin()
         except BaseException as exc:
             del self._begun[key.name]
-            beginning.set_exception(exc if isinstance(exc, FleetError) else Unanswered("it was not sent"))
+            beginning.set_exception(exc if isinstance(exc, FleetError) else Interrupted("it did not begin"))
             beginning.exception()  # there may be nobody else to hear of it
             raise
         beginning.set_result(taken)

@@ -82,7 +82,8 @@ class Order(NamedTuple):
     def secrets(self) -> tuple[str, ...]:
         """The keys that it carries, in hex."""
         given = (getattr(self.request, name, UNSET) for name in _SECRET)
-        return tuple(each.reveal() for each in given if isinstance(each, Secret))
+        held = (each.reveal() for each in given if isinstance(each, Secret))
+        return tuple(sorted(filter(None, held), key=len, reverse=True))  # one may be a part of the other
 
     @property
     def is_read(self) -> bool:
