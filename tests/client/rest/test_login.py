@@ -167,6 +167,26 @@ async def test_a_token_is_traded_before_it_ends_until_only_the_password_helps(se
         await transport.close()
 
 
+async def test_a_token_that_is_refused_while_it_is_traded_is_replaced(service: Stage) -> None:
+    username = service.new_user()
+    transport = Transport(Base(service.url), tls_ca=None, timeout=30)
+    credentials = Credentials(
+        transport, user=username, password=PASSWORD, token=None, now=lambda: service.clock() / 1000
+    )
+    try:
+        first = await credentials.bearer()
+        service.clock.move(seconds=1500)
+        trading = asyncio.create_task(credentials.bearer())
+        await asyncio.sleep(0)
+        assert credentials.replace(first)  # as somebody does whose question was answered with 401
+        assert {await trading, await credentials.bearer()} == {credentials.token}
+        assert credentials.token != first
+        assert await logins(service, username) == 2
+    finally:
+        await credentials.close()
+        await transport.close()
+
+
 async def test_a_token_that_is_given_is_traded_in_time_too() -> None:
     async with scripted(LOGGED_IN, ME) as server, Fleet(server.url, token=TOKEN) as fleet:
         assert (await fleet.me()).username == "me"
