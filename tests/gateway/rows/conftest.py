@@ -1,4 +1,7 @@
-"""A broker for each worker, and one gateway after the other on it: each mode at each of three versions."""
+"""A broker for each worker, and one gateway after the other on it: each mode at each of three versions.
+
+They end with these tests: at their speed they would take a core from all others.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ PARAMS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the broker lives."""
     return tmp_path_factory.mktemp("rows-broker")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(folder: Path) -> Iterator[Address]:
     """A broker that loses nothing on its way to a slow reader, and logs who subscribes to what."""
     logged = [f"log_type {each}" for each in ("error", "warning", "notice", "subscribe")]
@@ -38,35 +41,35 @@ def broker(folder: Path) -> Iterator[Address]:
         yield mosquitto.address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker_log(broker: Address, folder: Path) -> Path:
     """What the broker says of its clients."""
     assert broker.port
     return folder / "mosquitto.log"
 
 
-@pytest.fixture(scope="session", params=PARAMS)
+@pytest.fixture(scope="package", params=PARAMS)
 def variant(request: pytest.FixtureRequest) -> Variant:
     """A mode and a version."""
     chosen: Variant = request.param
     return chosen
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(broker: Address, variant: Variant) -> Iterator[Emulated]:
     """A gateway over the whole site."""
     with running(broker, variant, site) as emulated:
         yield emulated
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def unheeded(broker: Address, variant: Variant) -> Iterator[Emulated]:
     """A gateway whose devices all report and never answer."""
     with running(broker, variant, small_site, "--fault", "silent=1") as emulated:
         yield emulated
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def boundary(broker: Address, request: pytest.FixtureRequest) -> Iterator[Emulated]:
     """A gateway at a version that a test names, where it differs from the one before."""
     with running(broker, request.param, site) as emulated:

@@ -155,7 +155,7 @@ def test_the_extender_cannot_be_chosen_before_2_1_0(boundary: Emulated, suffix: 
 # 2.2.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def public_key(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The key of the unprovisioned device, as the command prints it."""
     gateway = "d0cf5effffff"
