@@ -93,7 +93,8 @@ def test_a_mean_is_the_mean_however_large_the_numbers(values: list[float]) -> No
     assert math.isfinite(bucket.mean)
     exact = sum((Fraction(float(each)) for each in values), Fraction()) / len(values)
     largest = Fraction(max(abs(float(each)) for each in values))
-    assert abs(Fraction(bucket.mean) - exact) <= largest / 2**50
+    # Below 1e-300 nobody measures anything: there a sum that cannot get too large loses digits.
+    assert abs(Fraction(bucket.mean) - exact) <= largest / 2**50 + Fraction(1, 2**1000)
 
 
 @pytest.mark.rule("rest-86", "rest-180")
