@@ -35,6 +35,9 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+ASKING = "POST /api/v1/devices/{device_id}/requests"
+"""No gateway is there to answer: 503 and 504 are its right answers, and in its document."""
+
 EXAMPLES = 10
 OPERATIONS = openapi_document()["paths"]
 
@@ -85,6 +88,7 @@ def test_an_operation_answers_as_its_document_says(
 ) -> None:
     method, path = name.split()
     headers = {"Authorization": service.admin.headers["Authorization"]}
+    checks = [check for check in CHECKS if (name, check) != (ASKING, not_a_server_error)]
 
     @settings(
         max_examples=EXAMPLES,
@@ -98,7 +102,8 @@ def test_an_operation_answers_as_its_document_says(
         for parameter in case.path_parameters or {}:
             if choice < len(known[parameter]):
                 case.path_parameters[parameter] = known[parameter][choice]
-        case.call_and_validate(headers=headers, checks=CHECKS)
+        response = case.call_and_validate(headers=headers, checks=checks)
+        assert response.status_code != 500
 
     ask()
     assert service.admin.get("/api/v1/auth/me").status_code == 200
