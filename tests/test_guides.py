@@ -15,8 +15,9 @@ from msgspec.structs import fields
 from meshfleet.cli import main
 from meshfleet.gateway import Clock, Faults, Gateway, Mesh, Settings, describe, generate, parse
 from meshfleet.gateway.world import sitefile
-from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Mode, Product, Way
+from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Mode, Product
 from meshfleet.wire.ids import Mac, Version
+from meshfleet.wire.products import Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,7 +1,11 @@
-"""What products are called: their model number, and where one number serves several, the variant (id-30)."""
+"""What is known of products: what they are called, and how their firmware is updated.
+
+A product is its model number, and where one number serves several, the variant (id-30).
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -23,6 +27,51 @@ _NAMES: Final = {
     "2011": "MT MeshConnect 2011",
     "2031": "Compulab IOT-GATE-IMX8PLUS",
 }
+
+
+class Way(StrEnum):
+    """A way of updating firmware."""
+
+    DOWNLOAD = "download"
+    BROADCAST = "broadcast"
+    NORDIC_DFU = "nordic-dfu"
+
+
+_EVERY: Final = frozenset(Way)
+_ALONE: Final = frozenset({Way.DOWNLOAD, Way.NORDIC_DFU})
+"""Who never holds a link hears no broadcast."""
+_MESH: Final = frozenset({Way.DOWNLOAD, Way.BROADCAST})
+
+_WAYS: Final = {
+    "0005": _EVERY,
+    "000F": frozenset({Way.NORDIC_DFU}),
+    "0011": _ALONE,
+    "0018": _EVERY,
+    "0040": _MESH,
+    "0043": _MESH,
+    "0050": _MESH,
+    "0060": frozenset({Way.DOWNLOAD}),
+    "0063": _ALONE,
+    "2011": frozenset({Way.DOWNLOAD}),
+}
+
+_NRF51: Final = frozenset({"000F"})
+"""Models that keep their MAC in DFU mode, and are sent there by their gateway."""
+
+
+def ways_of(model: ModelNumber) -> frozenset[Way]:
+    """The ways in which a model can be updated; of one that is not known here, all."""
+    return _WAYS.get(model, _EVERY)
+
+
+def usual_way(model: ModelNumber) -> Way:
+    """The way that a model is updated unless somebody wants another (firmware-32)."""
+    return Way.DOWNLOAD if Way.DOWNLOAD in ways_of(model) else Way.NORDIC_DFU
+
+
+def is_legacy(model: ModelNumber) -> bool:
+    """Whether it is built on an nRF51 (firmware-14, firmware-26)."""
+    return model in _NRF51
 
 
 def product_code(model: ModelNumber, variant: int = 0) -> str:

@@ -7,10 +7,11 @@ import pytest
 from meshfleet.gateway.world import properties
 from meshfleet.gateway.world.device import Device
 from meshfleet.gateway.world.node import MAX_CHILDREN
-from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Chip, Mode, Product, Role, Way
+from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Chip, Mode, Product, Role
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers import BUILTIN, Access
 from meshfleet.wire.ids import Identifier
+from meshfleet.wire.products import Way
 from tests.gateway.world.trees import mesh_of, put
 
 EVERY = (*PRODUCTS, GATEWAY)

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from meshfleet.wire.ids import ModelNumber, Version, model_number
+from meshfleet.wire.updates import UpdateError as Error
+from meshfleet.wire.updates import UpdateState as State
 
-
-class State(IntEnum):
-    """What is being done (firmware-5)."""
-
-    IDLE = 0
-    FETCHING = 1
-    TRANSFERRING = 2
-    VERIFYING = 3
-    STAGED = 4
-    APPLYING = 5
-    DONE = 6
-    FAILED = 7
-
-
-class Error(IntEnum):
-    """Why an update failed (firmware-6)."""
-
-    NONE = 0
-    NO_IMAGE = 1
-    WRONG_MODEL = 2
-    BAD_HASH = 3
-    DOWNGRADE = 4
-    BATTERY = 5
-    ABORTED = 6
-    TRANSFER_LOST = 7
-    ROLLED_BACK = 8
-
+__all__ = ["IMAGE_SIZE", "Error", "ImageName", "Progress", "State"]
 
 _IMAGE: Final = Layout(">H4B")
 _PROGRESS: Final = Layout(">3B")

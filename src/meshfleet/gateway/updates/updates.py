@@ -10,9 +10,10 @@ from meshfleet.gateway.updates.download import Download, Plan, Update
 from meshfleet.gateway.updates.mishaps import Mishaps
 from meshfleet.gateway.updates.nordic import DfuMode, NordicDfu, advertised_mac, in_range
 from meshfleet.gateway.updates.progress import Error, State
-from meshfleet.gateway.world.products import Mode, Way
+from meshfleet.gateway.world.products import Mode
 from meshfleet.wire.codes import Status
 from meshfleet.wire.diagnostics import FirmwareQuestion, FirmwareType
+from meshfleet.wire.products import Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

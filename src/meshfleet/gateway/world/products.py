@@ -7,7 +7,7 @@ not published they are ours.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, StrEnum, auto
+from enum import Enum, IntEnum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Identifier, ModelNumber, Version
-from meshfleet.wire.products import product_code, product_name
+from meshfleet.wire.products import Way, product_code, product_name, ways_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,14 +36,6 @@ class Mode(IntEnum):
     CONNECTED = 2
     STORAGE = 3
     UNCONNECTED = 4
-
-
-class Way(StrEnum):
-    """A way of updating firmware."""
-
-    DOWNLOAD = "download"
-    BROADCAST = "broadcast"
-    NORDIC_DFU = "nordic-dfu"
 
 
 class Chip(Enum):
@@ -69,7 +61,6 @@ class Product(Struct, frozen=True, kw_only=True, dict=True):
     modes: frozenset[Mode]
     usual: Mode
     """The mode it is used in."""
-    ways: frozenset[Way]
     firmware: Version
     hardware: tuple[int, int] = (1, 0)
     battery: bool = True
@@ -91,6 +82,11 @@ class Product(Struct, frozen=True, kw_only=True, dict=True):
     def name(self) -> str:
         """What it is called."""
         return product_name(self.model, self.variant) or product_code(self.model, self.variant)
+
+    @cached_property
+    def ways(self) -> frozenset[Way]:
+        """The ways in which it can be updated."""
+        return ways_of(self.model)
 
     @cached_property
     def reported(self) -> tuple[Identifier, ...]:
@@ -179,10 +175,6 @@ _VALUES: Final = {
 
 _ALL_MODES = frozenset(Mode)
 _UNCONNECTED_MODES = frozenset({Mode.STORAGE, Mode.UNCONNECTED, Mode.DFU})
-_EVERY_WAY = frozenset(Way)
-_ALONE = frozenset({Way.DOWNLOAD, Way.NORDIC_DFU})
-"""Who never holds a link hears no broadcast."""
-_DOWNLOAD = frozenset({Way.DOWNLOAD, Way.BROADCAST})
 
 
 _WEARABLE = "9801 9802 9803 9804 9805 9806 9807 9808 9810"
@@ -193,7 +185,6 @@ GATEWAY: Final = Product(
     role=Role.GATEWAY,
     modes=frozenset({Mode.CONNECTED}),
     usual=Mode.CONNECTED,
-    ways=frozenset({Way.DOWNLOAD}),
     firmware=Version.parse("2.6.0"),
     hardware=(1, 2),
     battery=False,
@@ -209,7 +200,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         modes=_ALL_MODES,
         usual=Mode.CONNECTED,
-        ways=_EVERY_WAY,
         firmware=Version.parse("3.1.4"),
         motion=0x10,
         measured=_ids("8800 8801 8802"),
@@ -220,7 +210,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF51822,
         modes=_UNCONNECTED_MODES,
         usual=Mode.UNCONNECTED,
-        ways=frozenset({Way.NORDIC_DFU}),
         firmware=Version.parse("2.0.9"),
         hardware=(2, 1),
         button=True,
@@ -235,7 +224,6 @@ PRODUCTS: Final = (
         variant=1,
         modes=_UNCONNECTED_MODES,
         usual=Mode.UNCONNECTED,
-        ways=_ALONE,
         firmware=Version.parse("1.4.0"),
         button=True,
         motion=0x11,
@@ -248,7 +236,6 @@ PRODUCTS: Final = (
         variant=4,
         modes=_UNCONNECTED_MODES,
         usual=Mode.UNCONNECTED,
-        ways=_ALONE,
         firmware=Version.parse("1.4.0"),
         button=True,
         measured=_ids("8800"),
@@ -259,7 +246,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         modes=_ALL_MODES,
         usual=Mode.CONNECTED,
-        ways=_EVERY_WAY,
         firmware=Version.parse("3.0.0"),
         motion=0x20,
         measured=_ids("8803 8813"),
@@ -271,7 +257,6 @@ PRODUCTS: Final = (
         role=Role.EXTENDER,
         modes=frozenset({Mode.CONNECTED, Mode.STORAGE}),
         usual=Mode.CONNECTED,
-        ways=_DOWNLOAD,
         firmware=Version.parse("4.2.1"),
         battery=False,
         measured=_ids("8800"),
@@ -284,7 +269,6 @@ PRODUCTS: Final = (
         role=Role.EXTENDER,
         modes=frozenset({Mode.CONNECTED, Mode.STORAGE}),
         usual=Mode.CONNECTED,
-        ways=_DOWNLOAD,
         firmware=Version.parse("4.2.0"),
         measured=_ids("8800"),
         tells=_ids("8210 9802"),
@@ -294,7 +278,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         modes=frozenset({Mode.CONNECTED, Mode.STORAGE}),
         usual=Mode.CONNECTED,
-        ways=_DOWNLOAD,
         firmware=Version.parse("1.1.0"),
         numbers_sensors=True,
         measured=_ids("8800"),
@@ -305,7 +288,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         modes=frozenset({Mode.STORAGE, Mode.UNCONNECTED}),
         usual=Mode.UNCONNECTED,
-        ways=frozenset({Way.DOWNLOAD}),
         firmware=Version.parse("1.0.2"),
         button=True,
         motion=0x11,
@@ -317,7 +299,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         modes=_UNCONNECTED_MODES,
         usual=Mode.UNCONNECTED,
-        ways=_ALONE,
         firmware=Version.parse("2.2.0-beta.3"),
         button=True,
         motion=0x10,

@@ -1,0 +1,59 @@
+"""The tables, for both databases.
+
+Times are milliseconds since 1970 in UTC. A gateway or device is its MAC read as a number: it sorts like the
+MAC, is short in every index, and needs no second table to give it a number. Text that decides an order is
+compared by code point, so that both databases give the same order.
+"""
+
+from meshfleet.db.tables.accounts import account, api_key, audit, secret, session
+from meshfleet.db.tables.broker import (
+    broker_message,
+    broker_owner,
+    broker_received,
+    broker_retained,
+    broker_session,
+    broker_subscription,
+)
+from meshfleet.db.tables.columns import metadata
+from meshfleet.db.tables.devices import connectivity, device, device_label, device_state, gateway, label
+from meshfleet.db.tables.firmware import firmware, image_chunk
+from meshfleet.db.tables.jobs import evidence, execution, job, job_draft, job_outbox, pace, tally, transition
+from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
+from meshfleet.db.tables.requests import request
+
+__all__ = [
+    "account",
+    "api_key",
+    "audit",
+    "broker_message",
+    "broker_owner",
+    "broker_received",
+    "broker_retained",
+    "broker_session",
+    "broker_subscription",
+    "connectivity",
+    "device",
+    "device_label",
+    "device_state",
+    "evidence",
+    "execution",
+    "firmware",
+    "foreign_name",
+    "gateway",
+    "hole",
+    "image_chunk",
+    "job",
+    "job_draft",
+    "job_outbox",
+    "label",
+    "metadata",
+    "pace",
+    "reading_journal",
+    "reject",
+    "request",
+    "secret",
+    "series",
+    "session",
+    "tally",
+    "transition",
+]

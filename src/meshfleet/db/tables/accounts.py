@@ -1,0 +1,64 @@
+"""Who may come in, and what everybody changed."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Table, Text
+
+from meshfleet.db.tables.columns import Key, Sorted, metadata
+
+secret = Table(
+    "secret",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+"""What signs tokens. Every process of one service uses the same."""
+
+account = Table(
+    "account",
+    metadata,
+    Column("username", Sorted, primary_key=True),
+    Column("password", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_login_at", BigInteger),
+)
+
+session = Table(
+    "session",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column(
+        "username", Sorted, ForeignKey("account.username", ondelete="CASCADE"), nullable=False, index=True
+    ),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+)
+"""A login and the tokens refreshed from it. Without its row none of them holds."""
+
+api_key = Table(
+    "api_key",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Sorted, nullable=False, unique=True),
+    Column("role", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("time", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("address", Text),
+    Index(None, "actor", "id"),
+    Index(None, "target", "id"),
+    sqlite_autoincrement=True,  # a number is never given twice, not even after the newest row is gone
+)

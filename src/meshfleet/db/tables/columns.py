@@ -1,0 +1,13 @@
+"""What the columns of all tables have in common."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Integer, MetaData, Text
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
+)
+
+# SQLite makes an INTEGER PRIMARY KEY, and no other type, the row's own address.
+Key = BigInteger().with_variant(Integer(), "sqlite")
+Sorted = Text().with_variant(Text(collation="C"), "postgresql")

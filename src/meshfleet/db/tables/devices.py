@@ -1,0 +1,132 @@
+"""Devices, and what is known of them."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+
+from meshfleet.db.tables.columns import Key, Sorted, metadata
+
+device = Table(
+    "device",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("name_key", Sorted, nullable=False),
+    Column("named", Boolean, nullable=False),
+    Column("model", Integer, nullable=False),
+    Column("variant", SmallInteger, nullable=False),
+    Column("firmware", Sorted, nullable=False),
+    Column("beta", SmallInteger, nullable=False),
+    Column("hardware", Sorted, nullable=False),
+    Column("imei", Text),
+    Column("gateway", BigInteger),
+    Column("connected", Boolean, nullable=False),
+    Column("connected_at", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "model", "id"),
+    # Versions belong to models: two that never meet would each select many, and together none.
+    Index(None, "model", "firmware", "id"),
+    Index(None, "model", "hardware", "id"),
+    Index(None, "firmware", "hardware", "id"),
+    Index(None, "firmware", "id"),
+    Index(None, "hardware", "id"),
+    Index(None, "gateway", "id"),
+    Index(None, "connected", "id"),
+    # What lists are sorted by, and what they are selected by, so that most rows need not be fetched.
+    Index("ix_device_by_connectivity", "connected", "connected_at", "id", "model", "firmware", "hardware"),
+    Index("ix_device_by_name", "name_key", "id", "model", "firmware", "hardware", "connected"),
+    Index("ix_device_initial", text("substr(name_key, 1, 1)"), "id"),
+    Index("ix_device_initials", text("substr(name_key, 1, 2)"), "id"),
+)
+"""What changes seldom: its columns are what lists select and sort by.
+
+`name_key` is the name as searches compare it. `connected_at` tells since when `connected` is as it is.
+"""
+
+device_state = Table(
+    "device_state",
+    metadata,
+    Column("device", Key, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("reported_at", BigInteger),
+    Column("status", Integer),
+    Column("boot_mode", Text),
+    Column("parent", BigInteger),
+    Column("rssi", SmallInteger),
+    Column("battery", SmallInteger),
+    # When each of these was true: what comes late moves nothing back.
+    Column("status_at", BigInteger),
+    Column("radio_at", BigInteger),
+    Column("battery_at", BigInteger),
+    Column("gateway_at", BigInteger),
+    Column("model_at", BigInteger),
+    Column("variant_at", BigInteger),
+    Column("firmware_at", BigInteger),
+    Column("hardware_at", BigInteger),
+    Column("rhythm", BigInteger),
+    # Room in every page, so that a change stays on its page and touches no index.
+    postgresql_with={"fillfactor": 70},
+)
+"""What changes with every report: no index but the key.
+
+`gateway_at` tells when it was last heard through the gateway that it belongs to, `rhythm` how many
+milliseconds usually pass between two of its heartbeats.
+"""
+
+connectivity = Table(
+    "connectivity",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("device", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False, index=True),
+    Column("connected", Boolean, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("gateway", BigInteger),
+    Index(None, "device", "id"),
+    sqlite_autoincrement=True,
+)
+"""When devices were connected, and why no longer. A device may be forgotten; this stays until it is old."""
+
+label = Table(
+    "label",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("text", Sorted, nullable=False, unique=True),
+    Column("created_at", BigInteger, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+device_label = Table(
+    "device_label",
+    metadata,
+    Column("label", BigInteger, ForeignKey("label.id", ondelete="CASCADE"), primary_key=True),
+    Column("device", BigInteger, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "device", "label"),
+    sqlite_with_rowid=False,
+)
+
+gateway = Table(
+    "gateway",
+    metadata,
+    Column("device", Key, ForeignKey("device.id"), primary_key=True, autoincrement=False),
+    Column("password", LargeBinary),
+    Column("claimed_at", BigInteger, nullable=False),
+    Column("api_version", Text),
+    Column("mode", Text),
+    Column("broker_hash", Text),
+)
+"""Claimed gateways. Each is a device too, and connected when that is.
+
+`broker_hash` is the password as another broker checks it; who registered by itself has none of both.
+"""

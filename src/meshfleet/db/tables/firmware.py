@@ -1,0 +1,48 @@
+"""Firmware and its images."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from meshfleet.db.tables.columns import Sorted, metadata
+
+firmware = Table(
+    "firmware",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("model", Integer, nullable=False),
+    Column("version", Sorted, nullable=False),
+    Column("type", SmallInteger, nullable=False),
+    Column("file_name", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", LargeBinary, nullable=False, index=True),
+    Column("hardware", Text, nullable=False),
+    Column("min_version", Text),
+    Column("notes", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("released_at", BigInteger),
+    UniqueConstraint("model", "version"),
+    Index(None, "created_at", "id"),
+)
+"""Records of images. `hardware` is a JSON list of versions with three parts, empty for any."""
+
+image_chunk = Table(
+    "image_chunk",
+    metadata,
+    Column("sha256", LargeBinary, primary_key=True),
+    Column("place", Integer, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+)
+"""Images on PostgreSQL, in pieces (rest-174); beside SQLite they are files."""

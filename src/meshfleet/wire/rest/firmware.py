@@ -1,0 +1,47 @@
+"""Bodies about firmware."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from meshfleet.wire.rest.bodies import Body, TimeText
+from meshfleet.wire.rest.devices import ModelText  # noqa: TC001 # msgspec reads it
+
+FIRMWARE: Final = "/api/v1/firmware"
+
+IMAGES: Final = "/api/v1/images"
+"""Where gateways get images with a signed address (firmware-20)."""
+
+VersionText = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(-beta\.\d+)?$")]
+FirmwareState = Literal["draft", "released", "withdrawn"]
+
+
+class Firmware(Body, frozen=True, kw_only=True):
+    """The record of an image (rest-107)."""
+
+    id: str
+    model_number: ModelText
+    version: VersionText
+    type: Literal[1, 2]
+    """1 is a Nordic distribution package, 2 a RAUC bundle (firmware-17)."""
+    file_name: str
+    size: int
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    hardware_versions: list[str]
+    """For which hardware it is, as devices tell theirs; empty: for any."""
+    min_version: VersionText | None
+    """The oldest version from which a device can take it."""
+    notes: str
+    state: FirmwareState
+    created_by: str
+    created_at: TimeText
+    released_at: TimeText | None
+
+
+class FirmwarePage(Body, frozen=True, kw_only=True):
+    """Firmware, the newest first."""
+
+    items: list[Firmware]
+    next_token: str | None
