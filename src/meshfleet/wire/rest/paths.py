@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from meshfleet.errors import MalformedText
+from meshfleet.wire.rest.firmware import FIRMWARE
+from meshfleet.wire.rest.jobs import JOBS
 from meshfleet.wire.rest.requests import REQUESTS
 
 if TYPE_CHECKING:
@@ -99,6 +101,46 @@ def api_key_path(key: str) -> str:
 def request_path(request: str) -> str:
     """Where one sees what became of a request (rest-104)."""
     return f"{REQUESTS}/{_segment(request)}"
+
+
+def firmware_path(firmware: str) -> str:
+    """Where a firmware record is shown, and removed (rest-110, rest-112)."""
+    return f"{FIRMWARE}/{_segment(firmware)}"
+
+
+def image_path(firmware: str) -> str:
+    """Where people get the image of a firmware record (rest-110)."""
+    return f"{firmware_path(firmware)}/image"
+
+
+def release_path(firmware: str) -> str:
+    """Where firmware is released (rest-111)."""
+    return f"{firmware_path(firmware)}/release"
+
+
+def withdraw_path(firmware: str) -> str:
+    """Where firmware is withdrawn (rest-111)."""
+    return f"{firmware_path(firmware)}/withdraw"
+
+
+def job_path(job: str) -> str:
+    """Where a job is shown (rest-136)."""
+    return f"{JOBS}/{_segment(job)}"
+
+
+def job_deed_path(job: str, deed: str) -> str:
+    """Where a job is steered: `apply`, `pause`, `resume`, `cancel` or `retry` (rest-137)."""
+    return f"{job_path(job)}/{deed}"
+
+
+def executions_path(job: str) -> str:
+    """Where the executions of a job are listed (rest-140)."""
+    return f"{job_path(job)}/executions"
+
+
+def execution_path(job: str, device: DeviceId) -> str:
+    """Where one of them is shown with all that happened (rest-141)."""
+    return f"{executions_path(job)}/{device}"
 
 
 def _segment(text: str) -> str:
