@@ -50,14 +50,17 @@
     │   ├── NotFound
     │   ├── Conflict              with what is there already
     │   │   ├── AlreadyExists
+    │   │   ├── InUse             something else needs it
     │   │   ├── KeyReused         an idempotency key, for another request
     │   │   ├── NoBroker          nowhere to send gateways to
+    │   │   ├── NotReleased       firmware that is not for devices
     │   │   ├── LastAdmin
     │   │   └── StillClaimed
     │   ├── TooSlow
     │   ├── WentAway
     │   ├── BodyTooLarge
     │   ├── UnsupportedMediaType
+    │   ├── RangeNotSatisfiable   of an image, behind its end
     │   ├── TooManyAttempts       says when to try again
     │   │   └── TooManyListeners  to live events
     │   └── TooManySubscriptions  of one listener
@@ -133,6 +136,9 @@ from meshfleet.errors.service import (
     BodyTooLarge,
     Conflict,
     DatabaseUnavailable,
+    ImageDamaged,
+    ImagesUnavailable,
+    InUse,
     InvalidRequest,
     InvalidToken,
     LastAdmin,
@@ -140,6 +146,7 @@ from meshfleet.errors.service import (
     NotAllowed,
     NotFound,
     NotLoggedIn,
+    RangeNotSatisfiable,
     Refused,
     SamplesDamaged,
     StillClaimed,
@@ -203,7 +210,10 @@ __all__ = [
     "GatewayTimeout",
     "GatewayTooOld",
     "ImageBroken",
+    "ImageDamaged",
     "ImageUnavailable",
+    "ImagesUnavailable",
+    "InUse",
     "Interrupted",
     "InvalidRequest",
     "InvalidToken",
@@ -234,8 +244,10 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotLoggedIn",
+    "NotReleased",
     "PacketTooLarge",
     "PayloadTooLarge",
+    "RangeNotSatisfiable",
     "Refused",
     "SamplesDamaged",
     "ServiceRefused",

@@ -97,6 +97,18 @@ class StillClaimed(Conflict):
     code = "still-claimed"
 
 
+class InUse(Conflict):
+    """Something else needs it."""
+
+    code = "in-use"
+
+
+class NotReleased(Conflict):
+    """Only released firmware is brought to devices (rest-118)."""
+
+    code = "not-released"
+
+
 class NoBroker(Conflict):
     """There is no place to send gateways to."""
 
@@ -125,6 +137,17 @@ class UnsupportedMediaType(Refused):
     """A body of another kind than is read here."""
 
     code, http = "unsupported-media-type", 415
+
+
+class RangeNotSatisfiable(Refused):
+    """A part of something that ends before that part begins."""
+
+    code, http = "range-not-satisfiable", 416
+
+    def __init__(self, reason: str, size: int | None = None) -> None:
+        super().__init__(reason)
+        self.size = size
+        """Bytes of the whole."""
 
 
 class TooManyAttempts(Refused):
@@ -182,6 +205,12 @@ class DatabaseUnavailable(Unavailable):
     code = "database-unavailable"
 
 
+class ImagesUnavailable(Unavailable):
+    """Images of firmware cannot be written or read now: the disk may be full."""
+
+    code = "images-unavailable"
+
+
 class UnusableDatabase(FleetError):
     """The database is there and cannot be used as it is: too old, too new, or without what we need."""
 
@@ -233,3 +262,9 @@ class SamplesDamaged(FleetError):
         if self.place == _NOWHERE:
             return str(self.reason)
         return f"samples in {self.place.name} cannot be read: {self.reason}"
+
+
+class ImageDamaged(FleetError):
+    """The image of a firmware record is not as it was written, or gone: the disk, or somebody, did that."""
+
+    code = "image-damaged"

@@ -9,6 +9,7 @@ from meshfleet.errors.requests import Unanswered
 from meshfleet.errors.service import (
     BodyTooLarge,
     Conflict,
+    ImageDamaged,
     NotAllowed,
     NotFound,
     NotLoggedIn,
@@ -33,6 +34,7 @@ _FAMILIES: Final[tuple[type[FleetError], ...]] = (
     WireError,
     GatewayTooOld,
     SamplesDamaged,
+    ImageDamaged,
 )
 """What a service tells of itself. All other errors are of somebody's own place."""
 

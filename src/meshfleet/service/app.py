@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvicorn
+from msgspec.structs import replace
 
 from meshfleet.db import open_database
 from meshfleet.errors import Fault, MalformedText, WrongSettings
@@ -83,7 +84,8 @@ async def serve(
         listening(settings.http, "http") as listener,
         entrances_of(settings) as entrances,
     ):
-        settings = with_ports(settings, entrances)
+        port = listener.getsockname()[1]
+        settings = replace(with_ports(settings, entrances), http=settings.http._replace(port=port))
         stop = threading.Event()
         try:
             database = await asyncio.to_thread(open_database, settings.database, settings.data, stop=stop)
@@ -94,7 +96,7 @@ async def serve(
             if prepare is not None:
                 await asyncio.to_thread(prepare, database)
             mqtt = tuple(map(str, entrances if settings.outside is None else [settings.outside]))
-            tell = partial(started, Started(_url(settings, listener), mqtt, password))
+            tell = partial(started, Started(settings.own_url, mqtt, password))
             samples = await asyncio.to_thread(samples_of, database, settings)
             try:
                 api = await asyncio.to_thread(Api, database, settings, samples)
@@ -167,12 +169,6 @@ def _config(settings: Settings, api: Api) -> uvicorn.Config:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-
-
-def _url(settings: Settings, listener: socket.socket) -> str:
-    host = f"[{settings.http.host}]" if ":" in settings.http.host else settings.http.host
-    scheme = "http" if settings.tls_cert is None else "https"
-    return f"{scheme}://{host}:{listener.getsockname()[1]}"
 
 
 def _make_first_user(database: Database) -> str | None:

@@ -58,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How many requests a gateway gets at a time (request-36)."""
     gateways_autoclaim: bool | None = None
     """As somebody set it; what holds is in `autoclaim`."""
+    firmware_max_size: int = 256 * 1024 * 1024
+    """Bytes of an image that somebody uploads."""
     acks: bool = True
     """Whether samples are acknowledged to the devices that made them (ack-17)."""
     limits: Limits = Limits()
@@ -74,6 +76,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         if listen is None:
             return None
         return BrokerPlace(host=listen.host, port=listen.port, tls=self.mqtt_tls is not None)
+
+    @property
+    def own_url(self) -> str:
+        """Where HTTP is served; a port of 0 is known only to whoever listens."""
+        return f"{'http' if self.tls_cert is None else 'https'}://{self.http}"
+
+    @property
+    def url(self) -> str:
+        """How others reach this service, as addresses tell it (rest-168)."""
+        return self.public_url or self.own_url
 
     @property
     def autoclaim(self) -> bool:

@@ -148,6 +148,12 @@ SETTINGS: Final = (
         "Requests that a gateway gets at a time; others wait for their turn.",
     ),
     Setting(
+        "firmware.max-size",
+        partial(texts.read_whole, least=1024, most=texts.MOST),
+        "BYTES",
+        "The largest image of firmware that can be uploaded.",
+    ),
+    Setting(
         "gateways.autoclaim",
         texts.read_switch,
         "SWITCH",

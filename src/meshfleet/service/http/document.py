@@ -88,9 +88,10 @@ def describe(
 
 
 def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
-    """Say that unknown fields are refused (rest-5)."""
-    if "requestBody" in operation:
-        reference: str = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    """Say that unknown fields are refused (rest-5). A form says it itself."""
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        reference: str = content["application/json"]["schema"]["$ref"]
         document["components"]["schemas"][reference.rpartition("/")[2]]["additionalProperties"] = False
 
 

@@ -11,6 +11,7 @@ from litestar.enums import ScopeType
 from meshfleet.errors import TooSlow, WentAway
 from meshfleet.service.http.headers import SAFE, TRANSPORT_SECURITY
 from meshfleet.service.http.paths import canonical
+from meshfleet.wire.rest import FIRMWARE
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +23,10 @@ _SECURE: Final = [*_SAFE, (b"strict-transport-security", TRANSPORT_SECURITY.enco
 """As they are sent."""
 
 _BODY_SECONDS: Final = 30.0
-"""For a whole body, which is small; uploads get more by their own route."""
+"""For a whole body, which is small; of an upload, for each piece of it."""
+
+_UPLOADS: Final = {("POST", FIRMWARE)}
+"""Nobody but an admin gets as far as to send the body."""
 
 
 class Door:
@@ -43,8 +47,9 @@ class Door:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         scope["state"]["only_head"] = scope["method"] == "HEAD"  # for answers that have no end
         scope = {**scope, "method": method, "path": canonical(scope["raw_path"])}
+        is_upload = (method, scope["path"].rstrip("/")) in _UPLOADS
         try:
-            await self._inside(scope, _in_time(receive), answer)
+            await self._inside(scope, _in_time(receive, anew=is_upload), answer)
         finally:
             route = scope.get("path_template") or "none"
             self._figures.count_request(scope["method"], route, answer.status, time.perf_counter() - started)
@@ -68,13 +73,16 @@ class _Answer:
         await self._send(message)
 
 
-def _in_time(receive: Receive) -> Receive:
-    """Receive a body, or give up when it does not come."""
-    until = asyncio.get_running_loop().time() + _BODY_SECONDS
+def _in_time(receive: Receive, *, anew: bool) -> Receive:
+    """Receive a body, or give up when it does not come; `anew`: its time begins anew with every piece."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + _BODY_SECONDS
     whole = False
 
     async def next_part() -> Any:
-        nonlocal whole
+        nonlocal whole, until
+        if anew:
+            until = clock() + _BODY_SECONDS
         if whole:  # what comes now is that the client goes, and that may take as long as it likes
             return await receive()
         try:

@@ -21,6 +21,7 @@ from meshfleet.errors import (
     FleetError,
     InvalidRequest,
     NotLoggedIn,
+    RangeNotSatisfiable,
     TooManyAttempts,
     Unanswered,
     WireError,
@@ -107,6 +108,8 @@ def _headers(error: Exception) -> Mapping[str, str]:
             return {"www-authenticate": "Bearer"}  # rest-13
         case TooManyAttempts():
             return {"retry-after": str(error.retry_after)}  # rest-14
+        case RangeNotSatisfiable() if error.size is not None:
+            return {"content-range": f"bytes */{error.size}"}
         case MethodNotAllowedException():
             methods = (error.headers or {}).get("allow", "").split(", ")
             also = ["HEAD"] if "GET" in methods and "HEAD" not in methods else []

@@ -30,6 +30,11 @@ class Figures:
         self._logins = Counter(
             "meshfleet_logins", "Attempts to log in with a password.", ["outcome"], registry=self._registry
         )
+        self._image_bytes = Counter(
+            "meshfleet_image_bytes",
+            "Bytes of firmware images that were sent, to people and gateways.",
+            registry=self._registry,
+        )
         self._devices = Gauge(
             "meshfleet_devices", "Devices in the registry.", ["connected"], registry=self._registry
         )
@@ -41,6 +46,10 @@ class Figures:
     def count_login(self, outcome: Literal["succeeded", "failed", "throttled"]) -> None:
         """Somebody tried to log in."""
         self._logins.labels(outcome).inc()
+
+    def count_image_bytes(self, count: int) -> None:
+        """A piece of an image was sent to somebody."""
+        self._image_bytes.inc(count)
 
     def show(self, collector: Collector) -> None:
         """Tell of what some part of the service counts by itself, too."""

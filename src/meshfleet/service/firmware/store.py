@@ -1,0 +1,199 @@
+"""The table of firmware records."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from meshfleet.db.database import is_duplicate
+from meshfleet.db.tables import firmware, job
+from meshfleet.errors import AlreadyExists, Conflict, InUse, NotFound
+from meshfleet.service.audit import log as audit
+from meshfleet.service.jobs.stopping import stop_jobs_of
+from meshfleet.wire.ids import ModelNumber, model_number
+from meshfleet.wire.rest import Firmware, FirmwareState
+from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from meshfleet.service.accounts.model import Actor
+    from meshfleet.service.firmware.arriving import Arrived
+    from meshfleet.service.firmware.form import NewFirmware
+    from meshfleet.service.firmware.images import Images
+    from meshfleet.wire.diagnostics import FirmwareQuestion
+
+Position = tuple[int, str]
+"""A place in the list: when it was made, and which of those of that moment."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records are meant; all that is given must hold."""
+
+    model: ModelNumber | None = None
+    version: str | None = None
+    state: FirmwareState | None = None
+
+
+def add(  # noqa: PLR0913 # by name
+    connection: Connection, new: NewFirmware, image: Arrived, *, images: Images, by: Actor, now: int
+) -> Firmware:
+    """Keep an image and its record, both or none (rest-113, rest-114)."""
+    row = {
+        "id": f"fw-{secrets.token_hex(8)}",
+        "model": int(new.model, 16),
+        "version": str(new.version),
+        "type": int(new.type),
+        "file_name": new.file_name,
+        "size": image.size,
+        "sha256": image.sha256,
+        "hardware": msgspec.json.encode(new.hardware).decode(),
+        "min_version": None if new.min_version is None else str(new.min_version),
+        "notes": new.notes,
+        "state": "draft",
+        "created_by": by.title,
+        "created_at": now,
+        "released_at": None,
+    }
+    same = (firmware.c.model == row["model"]) & (firmware.c.version == row["version"])
+    if connection.execute(select(firmware.c.id).where(same)).first() is not None:
+        raise _exists(new)
+    images.keep(connection, image)
+    try:
+        connection.execute(insert(firmware).values(row))
+    except IntegrityError as exc:
+        if not is_duplicate(exc):
+            raise
+        raise _exists(new) from None
+    found = show(connection, str(row["id"]))
+    _record(connection, "upload", found, by=by, now=now)
+    return found
+
+
+def page(
+    connection: Connection, choice: Choice, *, before: Position | None, limit: int
+) -> list[Firmware]:
+    """The newest records, or those before a position."""
+    columns = firmware.c
+    query = select(firmware).order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
+    if choice.model is not None:
+        query = query.where(columns.model == int(choice.model, 16))
+    if choice.version is not None:
+        query = query.where(columns.version == choice.version)
+    if choice.state is not None:
+        query = query.where(columns.state == choice.state)
+    if before is not None:
+        at, last = before
+        query = query.where(
+            or_(columns.created_at < at, and_(columns.created_at == at, columns.id < last))
+        )
+    return [_firmware(row) for row in connection.execute(query)]
+
+
+def show(connection: Connection, firmware_id: str, *, changing: bool = False) -> Firmware:
+    """One of them; nobody else changes it meanwhile if we do."""
+    query = select(firmware).where(firmware.c.id == firmware_id)
+    row = connection.execute(query.with_for_update() if changing else query).first()
+    if row is None:
+        raise NotFound("there is no such firmware")
+    return _firmware(row)
+
+
+def find_released(connection: Connection, question: FirmwareQuestion) -> Firmware | None:
+    """The one that a gateway asks for, if it may have it (firmware-16)."""
+    columns = firmware.c
+    query = select(firmware).where(
+        columns.model == int(question.model_number, 16),
+        columns.version == str(question.version),
+        columns.type == int(question.firmware_type),
+        columns.state == "released",
+    )
+    row = connection.execute(query).first()
+    return None if row is None else _firmware(row)
+
+
+def release(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
+    """Let it be rolled out; what is released stays as it is (rest-111)."""
+    found = show(connection, firmware_id, changing=True)
+    if found.state == "withdrawn":
+        raise Conflict("it was withdrawn, and what is withdrawn stays so")
+    if found.state == "released":
+        return found
+    _change(connection, firmware_id, state="released", released_at=now)
+    _record(connection, "release", found, by=by, now=now)
+    return show(connection, firmware_id)
+
+
+def withdraw(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
+    """Take it out of use, and stop its jobs; what is withdrawn stays as it is (rest-111)."""
+    found = show(connection, firmware_id, changing=True)
+    if found.state == "withdrawn":
+        return found
+    _change(connection, firmware_id, state="withdrawn")
+    _record(connection, "withdraw", found, by=by, now=now)
+    stop_jobs_of(connection, firmware_id, by=by, now=now)
+    return show(connection, firmware_id)
+
+
+def remove(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
+    """Remove a record that no job uses, and tell which image it had (rest-112)."""
+    found = show(connection, firmware_id, changing=True)
+    if connection.execute(select(job.c.id).where(job.c.firmware == firmware_id).limit(1)).first():
+        raise InUse("a job uses it, and what was rolled out stays known; withdraw it instead")
+    connection.execute(delete(firmware).where(firmware.c.id == firmware_id))
+    _record(connection, "delete", found, by=by, now=now)
+    return bytes.fromhex(found.sha256)
+
+
+def is_used(connection: Connection, sha256: bytes) -> bool:
+    """Whether any record has this image."""
+    query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def used(connection: Connection) -> set[bytes]:
+    """The images of all records."""
+    return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())
+
+
+def _change(connection: Connection, firmware_id: str, **values: Any) -> None:
+    connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
+
+
+def _record(connection: Connection, deed: str, what: Firmware, *, by: Actor, now: int) -> None:
+    audit.record(
+        connection,
+        by,
+        f"firmware.{deed}",
+        what.id,
+        now=now,
+        modelNumber=what.model_number,
+        version=what.version,
+    )
+
+
+def _exists(new: NewFirmware) -> AlreadyExists:
+    return AlreadyExists(f"there is firmware {new.version} for model {new.model} already")
+
+
+def _firmware(row: Row[Any]) -> Firmware:
+    return Firmware(
+        id=row.id,
+        model_number=model_number(row.model),
+        version=row.version,
+        type=row.type,
+        file_name=row.file_name,
+        size=row.size,
+        sha256=row.sha256.hex(),
+        hardware_versions=msgspec.json.decode(row.hardware, type=list[str]),
+        min_version=row.min_version,
+        notes=row.notes,
+        state=row.state,
+        created_by=row.created_by,
+        created_at=write_millis(row.created_at),
+        released_at=None if row.released_at is None else write_millis(row.released_at),
+    )

@@ -1,0 +1,1 @@
+"""Update jobs: firmware for many devices, one careful step after the other."""

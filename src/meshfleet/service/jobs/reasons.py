@@ -1,0 +1,93 @@
+"""Why an update did not succeed: codes for programs, sentences for people, and what is tried again."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.wire.codes import Status
+from meshfleet.wire.updates import UpdateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Code(StrEnum):
+    """Stable words."""
+
+    NO_IMAGE = "NO_IMAGE"
+    WRONG_MODEL = "WRONG_MODEL"
+    BAD_HASH = "BAD_HASH"
+    DOWNGRADE = "DOWNGRADE"
+    BATTERY = "BATTERY"
+    ABORTED = "ABORTED"
+    TRANSFER_LOST = "TRANSFER_LOST"
+    ROLLED_BACK = "ROLLED_BACK"
+    OVERRIDDEN = "OVERRIDDEN"
+    """The device, or its gateway, is busy with another image."""
+    REFUSED = "REFUSED"
+    NOT_STARTED = "NOT_STARTED"
+    STALLED = "STALLED"
+    TOO_LONG = "TOO_LONG"
+    NOT_APPLIED = "NOT_APPLIED"
+    NOT_STAGED = "NOT_STAGED"
+    """Nobody applied what was staged."""
+    WRONG_VERSION = "WRONG_VERSION"
+    NOT_CONFIRMED = "NOT_CONFIRMED"
+    NEVER_BEGUN = "NEVER_BEGUN"
+    """It waited in the queue for too long."""
+
+
+RETRYABLE: Final = frozenset(
+    {
+        Code.NO_IMAGE,
+        Code.BAD_HASH,
+        Code.BATTERY,
+        Code.ABORTED,
+        Code.TRANSFER_LOST,
+        Code.OVERRIDDEN,
+        Code.NOT_STARTED,
+        Code.STALLED,
+    }
+)
+"""What may go better another time. A device that did not do well with the new version is not among them."""
+
+REFUSALS: Final = frozenset({Code.WRONG_MODEL, Code.DOWNGRADE, Code.REFUSED})
+"""What would be refused again."""
+
+ERRORS: Final[Mapping[int, tuple[Code, str]]] = {
+    UpdateError.NO_IMAGE: (Code.NO_IMAGE, "the gateway could not get the image"),
+    UpdateError.WRONG_MODEL: (Code.WRONG_MODEL, "the device says that the image is for another model"),
+    UpdateError.BAD_HASH: (Code.BAD_HASH, "what arrived at the device is not the image that was sent"),
+    UpdateError.DOWNGRADE: (Code.DOWNGRADE, "the device does not take an older version"),
+    UpdateError.BATTERY: (Code.BATTERY, "the battery of the device is too low"),
+    UpdateError.ABORTED: (Code.ABORTED, "somebody else aborted the update"),
+    UpdateError.TRANSFER_LOST: (Code.TRANSFER_LOST, "the transfer broke off at {percent} %"),
+    UpdateError.ROLLED_BACK: (Code.ROLLED_BACK, "the new version did not start, the device went back"),
+}
+"""What devices tell (firmware-6)."""
+
+STATUSES: Final[Mapping[int, str]] = {
+    Status.FAILED: "it failed",
+    Status.INVALID_REQUEST: "the request is not valid",
+    Status.UNKNOWN_OPERATION: "the gateway does not know the operation",
+    Status.UNKNOWN_IDENTIFIER: "the device has no such property",
+    Status.NOT_SUPPORTED: "it is not possible on this device",
+    Status.INVALID_VALUE: "the value is not valid",
+    Status.ACCESS_NOT_ALLOWED: "the property cannot be written",
+    Status.BUSY: "it is busy",
+    Status.TIMEOUT: "the device did not answer its gateway",
+    Status.UNREACHABLE: "the gateway has no route to the device",
+    Status.ACCESS_DENIED: "access was denied",
+}
+
+
+def of_status(status: int) -> str:
+    """What a status says, in words."""
+    return STATUSES.get(status, f"it answered with status {status}")
+
+
+def of_error(error: int, percent: int) -> tuple[Code, str]:
+    """What an error of an update says."""
+    code, words = ERRORS.get(error, (Code.TRANSFER_LOST, f"the device tells error {error}"))
+    return code, words.format(percent=percent)

@@ -1,0 +1,48 @@
+"""Where an execution can be, and where it can go from there. What is not listed cannot happen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.wire.rest import ExecutionState as S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ACTIVE: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED, S.APPLYING, S.CONFIRMING})
+"""Something is going on with the device: one execution of a device at a time (rest-142)."""
+
+TERMINAL: Final = frozenset(
+    {S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.REJECTED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED}
+)
+"""Nothing changes any more (rest-143)."""
+
+CANCELABLE: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED})
+"""The device still runs its old version, and will go on with it if it is told so."""
+
+_ENDS: Final = frozenset({S.FAILED, S.TIMED_OUT, S.REMOVED})
+_REFUSALS: Final = frozenset({S.REJECTED, S.CANCELED})
+_AGAIN: Final = frozenset({S.QUEUED})
+"""For another attempt."""
+
+MOVES: Final[Mapping[S, frozenset[S]]] = {
+    S.QUEUED: frozenset({S.DISPATCHED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED, S.TIMED_OUT}),
+    # A device may be further than we saw: reports and answers get lost.
+    S.DISPATCHED: _AGAIN
+    | _ENDS
+    | _REFUSALS
+    | {S.TRANSFERRING, S.VERIFYING, S.STAGED, S.APPLYING, S.CONFIRMING},
+    S.TRANSFERRING: _AGAIN | _ENDS | _REFUSALS | {S.VERIFYING, S.STAGED, S.APPLYING, S.CONFIRMING},
+    S.VERIFYING: _AGAIN | _ENDS | _REFUSALS | {S.STAGED, S.APPLYING, S.CONFIRMING},
+    S.STAGED: _AGAIN | _ENDS | _REFUSALS | {S.APPLYING, S.CONFIRMING},
+    # The device may be restarting already: too late to cancel.
+    S.APPLYING: _ENDS | {S.CONFIRMING},
+    S.CONFIRMING: _ENDS | {S.SUCCEEDED},
+    **{state: frozenset[S]() for state in TERMINAL},
+}
+
+
+def check(before: S, after: S) -> None:
+    """See to it that this can happen."""
+    if after not in MOVES[before]:
+        raise AssertionError(f"an execution cannot go from {before} to {after}")

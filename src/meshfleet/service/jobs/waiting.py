@@ -1,0 +1,114 @@
+"""What an execution waits for, in one sentence for people that begins with a word for programs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.wire.rest import ExecutionState, JobState
+from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Waiting(StrEnum):
+    """What a queued execution can wait for (rest-133)."""
+
+    WAVE = "wave"
+    RATE = "rate"
+    GATEWAY_BUSY = "gateway-busy"
+    GATEWAY_OFFLINE = "gateway-offline"
+    DEVICE_OFFLINE = "device-offline"
+    WINDOW = "window"
+    BATTERY = "battery"
+    PAUSED = "paused"
+    BACK_OFF = "back-off"
+    EARLIER_JOB = "earlier-job"
+
+
+class JobNow(NamedTuple):
+    """As much of a job as its executions wait for."""
+
+    state: JobState
+    wave: int
+    start_at: int | None
+    heartbeats: int
+    is_staging: bool
+    """Whether devices keep the image until the job is applied, which it is not."""
+
+
+class Waiter(NamedTuple):
+    """As much of an execution as tells what it waits for."""
+
+    state: ExecutionState
+    wave: int
+    waiting: str | None
+    expires: int | None
+    beats: int
+    is_read: bool
+
+
+_QUEUED: Final[Mapping[Waiting, str]] = {
+    Waiting.WAVE: "an earlier wave is not over",
+    Waiting.RATE: "its turn has not come",
+    Waiting.GATEWAY_BUSY: "its gateway is busy with other updates",
+    Waiting.GATEWAY_OFFLINE: "its gateway is not connected",
+    Waiting.DEVICE_OFFLINE: "it is not connected",
+    Waiting.WINDOW: "the time to begin has not come",
+    Waiting.BATTERY: "its battery is too low",
+    Waiting.PAUSED: "the job is paused",
+    Waiting.BACK_OFF: "it is tried again after a while",
+    Waiting.EARLIER_JOB: "another job updates it",
+}
+
+_ACTIVE: Final[Mapping[ExecutionState, str]] = {
+    ExecutionState.DISPATCHED: "its gateway was told to begin, and has not shown that it did",
+    ExecutionState.TRANSFERRING: "the image is being transferred",
+    ExecutionState.VERIFYING: "the image has arrived and is being checked",
+    ExecutionState.STAGED: "the image is ready, and the device is about to start it",
+    ExecutionState.APPLYING: "the device starts the new version",
+}
+
+_STAGED: Final = "the image is ready, and the device keeps it until the job is applied"
+
+
+def waiting_for(job: JobNow, execution: Waiter) -> str | None:
+    """What an execution waits for; None: it is over."""
+    if execution.state is ExecutionState.QUEUED:
+        word = waiting(job, execution)
+        return f"{word}: {_queued(word, job, execution)}"
+    if execution.state is ExecutionState.CONFIRMING:
+        return _confirming(job, execution)
+    if execution.state is ExecutionState.STAGED and job.is_staging:
+        return _STAGED
+    return _ACTIVE.get(execution.state)
+
+
+def waiting(job: JobNow, execution: Waiter) -> Waiting:
+    """What a queued execution waits for: what keeps back the whole job comes first."""
+    if job.state in {JobState.PAUSED, JobState.CANCELING}:
+        return Waiting.PAUSED
+    if job.state is not JobState.IN_PROGRESS:
+        return Waiting.WINDOW
+    if execution.wave > job.wave:
+        return Waiting.WAVE
+    return Waiting.RATE if execution.waiting is None else Waiting(execution.waiting)
+
+
+def _queued(word: Waiting, job: JobNow, execution: Waiter) -> str:
+    if word is Waiting.WINDOW and job.state is JobState.CREATED:
+        return "the job waits to be applied"
+    if word is Waiting.WINDOW and job.start_at is not None:
+        return f"the job begins at {write_millis(job.start_at)}"
+    if word is Waiting.PAUSED and job.state is JobState.CANCELING:
+        return "the job is being cancelled"
+    if word is Waiting.BACK_OFF and execution.expires is not None:
+        return f"it is tried again at {write_millis(execution.expires)}"
+    return _QUEUED[word]
+
+
+def _confirming(job: JobNow, execution: Waiter) -> str:
+    if execution.beats < job.heartbeats:
+        return f"{job.heartbeats} good heartbeats are awaited, and {execution.beats} came"
+    return "its health is being judged" if execution.is_read else "its new version is being read back"

@@ -1,0 +1,95 @@
+"""Waves: who is updated before whom. The same seed gives the same waves, on every machine."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.errors import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from meshfleet.wire.rest import Wave
+
+_MASK: Final = 2**64 - 1
+_STEP: Final = 0x9E3779B97F4A7C15
+_FIRST: Final = 0xBF58476D1CE4E5B9
+_SECOND: Final = 0x94D049BB133111EB
+"""Of splitmix64, which turns any two numbers into two that have nothing in common."""
+
+_ALL: Final = 100
+
+
+class FallenWave(NamedTuple):
+    """A wave as it fell: with at least one device."""
+
+    name: str | None
+    size: int
+
+
+class Place(NamedTuple):
+    """Where a device stands."""
+
+    wave: int
+    turn: int
+    """Among the devices of all waves."""
+
+
+class Waves:
+    """The devices of a job in their order, which follows from the seed alone."""
+
+    def __init__(self, seed: int, devices: Iterable[int], wanted: Sequence[Wave]) -> None:
+        """`wanted` must be without faults."""
+        self._start = _mixed(seed & _MASK)
+        self._keys = array("Q", sorted(_mixed(self._start ^ each) for each in devices))
+        self.fallen = list(_fall(wanted, len(self._keys)))
+        self._ends = list(accumulate(each.size for each in self.fallen))
+
+    def place(self, device: int) -> Place:
+        """Where one of the devices stands."""
+        turn = bisect_left(self._keys, _mixed(self._start ^ device))
+        return Place(bisect_right(self._ends, turn), turn)
+
+
+def faults(waves: Sequence[Wave]) -> Iterator[Fault]:
+    """What is wrong with waves that somebody wants (rest-123)."""
+    reached = 0.0
+    for place, wave in enumerate(waves):
+        if (wave.count is None) is (wave.percent is None):
+            yield Fault(f"waves[{place}]", "needs one of count and percent")
+        elif wave.percent is not None:
+            if wave.percent <= reached:
+                yield Fault(
+                    f"waves[{place}]", f"has {wave.percent:g} percent of all, and {reached:g} come before"
+                )
+            reached = max(reached, wave.percent)
+
+
+def _fall(wanted: Sequence[Wave], devices: int) -> Iterator[FallenWave]:
+    """How many devices get into which wave. One without any is left out, what is left over is a last one."""
+    taken = 0
+    for wave in wanted:
+        end = _share(wave.percent, devices) if wave.percent is not None else taken + (wave.count or 0)
+        size = min(end, devices) - taken
+        if size > 0:
+            yield FallenWave(wave.name, size)
+            taken += size
+    if taken < devices:
+        yield FallenWave(None, devices - taken)
+
+
+def _share(percent: float, devices: int) -> int:
+    """So many devices at least; a share of a few is one of them, not none."""
+    return math.ceil(round(devices * percent / _ALL, 6))
+
+
+def _mixed(number: int) -> int:
+    """Another number for each number: no two devices ever share a place."""
+    number = (number + _STEP) & _MASK
+    number = ((number ^ (number >> 30)) * _FIRST) & _MASK
+    number = ((number ^ (number >> 27)) * _SECOND) & _MASK
+    return number ^ (number >> 31)
