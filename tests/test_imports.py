@@ -66,7 +66,7 @@ OUTSIDE = {
     "broker": {"msgspec", "sqlalchemy", "websockets"},
     "service": {
         *("argon2", "jwt", "msgspec", "prometheus_client", "sqlalchemy"),
-        *("httptools", "litestar", "uvicorn", "websockets"),
+        *("httptools", "litestar", "multipart", "uvicorn", "websockets"),
     },
     "gateway": {"httpx", "msgspec"},
     "client": {"httpx", "msgspec"},

@@ -71,6 +71,20 @@ def add(connection: Connection, table: Table, *values: Any) -> int:
     return int(connection.exec_driver_sql(statement, values).scalar_one())
 
 
+def reserve(connection: Connection, table: Table, count: int) -> range | list[int]:
+    """Numbers for rows that are to be added, which nobody else gets. The first column numbers the table."""
+    if connection.dialect.name != "sqlite":
+        statement = (
+            f"SELECT nextval(pg_get_serial_sequence('{table.name}', '{table.primary_key.columns[0].name}'))"  # noqa: S608 # our own names
+            " FROM generate_series(1, %s)"
+        )
+        return [row[0] for row in connection.exec_driver_sql(statement, (count,))]
+    # The only writer, and in a transaction: whoever adds these moves the counter behind them.
+    statement = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+    last = connection.exec_driver_sql(statement, (table.name,)).scalar() or 0
+    return range(last + 1, last + 1 + count)
+
+
 def execute(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
     """Run a statement, with `?` for its values, once for each of the rows."""
     if rows:
@@ -114,6 +128,19 @@ def update(connection: Connection, table: Table, change: Update, rows: Sequence[
 def pick(connection: Connection, query: str, numbers: Sequence[int]) -> Sequence[Row]:
     """Run a query in which `IN numbers` stands for these, however many they are."""
     return run(connection, query, numbers).fetchall()
+
+
+def query(connection: Connection, text: str, values: Row, *, lock: str = "") -> Sequence[Row]:
+    """Run a query with `?` for its values. `lock` ends it on a server, where others write too."""
+    if connection.dialect.name == "sqlite":
+        return connection.exec_driver_sql(text, tuple(values)).fetchall()
+    return connection.exec_driver_sql(text.replace("?", "%s") + lock, tuple(values)).fetchall()
+
+
+def change(connection: Connection, text: str, values: Row) -> int:
+    """Run a statement with `?` for its values, and tell how many rows it changed."""
+    statement = text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
+    return connection.exec_driver_sql(statement, tuple(values)).rowcount
 
 
 def run(connection: Connection, statement: str, numbers: Sequence[int]) -> CursorResult[Any]:

@@ -65,7 +65,8 @@
     │   │   └── TooManyListeners  to live events
     │   └── TooManySubscriptions  of one listener
     ├── Unavailable               what the service stands on is missing; another try may help
-    │   └── DatabaseUnavailable
+    │   ├── DatabaseUnavailable
+    │   └── ImagesUnavailable     the disk may be full
     ├── Unanswered                a request to a gateway that brought no response
     │   ├── NoGateway             hears the device            ┐
     │   ├── GatewayOffline        not connected               │
@@ -79,6 +80,7 @@
     │   └── Interrupted           by the service itself       ┘
     ├── Declined                  a response with a status that says no
     ├── SamplesDamaged            a file with samples is not as it was written
+    ├── ImageDamaged              an image of firmware is not as it was written, or gone
     ├── UnusableDatabase          too old, too new, or without what we need
     ├── UnusableAddress           nobody can listen there
     ├── UnusableFolder            the data directory is not ours, or in use
@@ -146,6 +148,7 @@ from meshfleet.errors.service import (
     NotAllowed,
     NotFound,
     NotLoggedIn,
+    NotReleased,
     RangeNotSatisfiable,
     Refused,
     SamplesDamaged,

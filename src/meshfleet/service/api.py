@@ -23,6 +23,10 @@ from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
 from meshfleet.service.devices import routes as device_routes
 from meshfleet.service.devices.counting import Counting
+from meshfleet.service.firmware import routes as firmware_routes
+from meshfleet.service.firmware.addresses import Addresses
+from meshfleet.service.firmware.images import open_images
+from meshfleet.service.firmware.intake import Intake
 from meshfleet.service.gateways import routes as gateway_routes
 from meshfleet.service.gateways.traffic import Traffic
 from meshfleet.service.http import access, document
@@ -32,6 +36,7 @@ from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
+from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.figures import LiveFigures
@@ -65,6 +70,9 @@ _ROUTERS: Final = (
     hole_routes.router,
     request_routes.device_router,
     request_routes.router,
+    job_routes.router,
+    firmware_routes.router,
+    firmware_routes.image_router,
     live_routes.stream_events,
     operations_routes.router,
     asyncapi_routes.router,
@@ -72,11 +80,14 @@ _ROUTERS: Final = (
 
 _INJECTED: Final = (
     "actor",
+    "addresses",
     "broker",
     "counting",
     "database",
     "figures",
     "gatekeeper",
+    "images",
+    "intake",
     "live",
     "messaging",
     "now",
@@ -118,12 +129,18 @@ class Api:
         self.window = Window(database.write_now(obtain, "requests"))
         self.live = Live(database, gatekeeper, self.traffic, now)
         figures.show(LiveFigures(self.live.hub))
+        self.addresses = Addresses(database.write_now(obtain, "images"), settings.url, now)
+        images = open_images(database, settings.data)
+        images.sweep()
         shared = {
+            "addresses": self.addresses,
             "broker": settings.broker,
             "counting": Counting(database),
             "database": database,
             "figures": figures,
             "gatekeeper": gatekeeper,
+            "images": images,
+            "intake": Intake(images.folder, largest=settings.firmware_max_size),
             "live": self.live,
             "messaging": Messaging(settings),
             "now": now,

@@ -10,10 +10,13 @@ from meshfleet.service.acks import store as ledger
 from meshfleet.service.acks.acks import Acks
 from meshfleet.service.acks.checking import keep_checking
 from meshfleet.service.acks.figures import AckFigures
+from meshfleet.service.firmware.figures import QuestionFigures
+from meshfleet.service.firmware.questions import Questions
 from meshfleet.service.gateways import store as gateways
 from meshfleet.service.gateways.figures import GatewayFigures
 from meshfleet.service.gateways.versions import Versions
 from meshfleet.service.inquiry.inquiry import Inquiry
+from meshfleet.service.jobs.runner import Runner
 from meshfleet.service.presence import store as presences
 from meshfleet.service.presence.clocks import Clocks
 from meshfleet.service.presence.figures import PresenceFigures
@@ -97,6 +100,8 @@ class Following:
             book=self._book,
             now=clock.now,
         )
+        self._questions = Questions(database, carrier, api.addresses)
+        self._runner = Runner(database, asking, clock.now)
         self._window = api.window
         for follower in (self._acks, self._presence, api.traffic, api.live.reports):
             ingest.lead(follower)
@@ -105,6 +110,7 @@ class Following:
             PresenceFigures(self._presence),
             GatewayFigures(self._versions),
             RequestFigures(asking, self._dispatch, self._book),
+            QuestionFigures(self._questions),
         ):
             api.figures.show(figures)
 
@@ -119,6 +125,8 @@ class Following:
             tasks.create_task(self._versions.run(), name="gateways.versions")
             tasks.create_task(self._inquiry.run(), name="inquiry")
             tasks.create_task(self._dispatch.run(), name="requests")
+            tasks.create_task(self._questions.run(), name="firmware.questions")
+            tasks.create_task(self._runner.run(), name="jobs")
             self._window.open(self._dispatch)
 
     async def restore(self) -> None:

@@ -56,10 +56,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds (rest-166)."""
     requests_at_once: int = 16
     """How many requests a gateway gets at a time (request-36)."""
-    gateways_autoclaim: bool | None = None
-    """As somebody set it; what holds is in `autoclaim`."""
     firmware_max_size: int = 256 * 1024 * 1024
     """Bytes of an image that somebody uploads."""
+    gateways_autoclaim: bool | None = None
+    """As somebody set it; what holds is in `autoclaim`."""
     acks: bool = True
     """Whether samples are acknowledged to the devices that made them (ack-17)."""
     limits: Limits = Limits()

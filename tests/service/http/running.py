@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import httpx
+from msgspec.structs import replace
 
 from meshfleet.db.samples import open_samples
 from meshfleet.service.accounts import keys
@@ -21,7 +22,7 @@ from meshfleet.service.api import Api
 from meshfleet.service.app import answer_requests
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
-from meshfleet.settings import Settings
+from meshfleet.settings import Listen, Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import Role
 from tests.servers import TRUSTING_NOBODY
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
+    from meshfleet.service.firmware.addresses import Addresses
 
 _PATIENCE = 30.0
 """Seconds until a service must have started; reached only when it is broken."""
@@ -54,6 +56,10 @@ class Clock:
 
 class Running:
     """A service at `url`, and what tests need around it. Tests share it: each makes names of its own."""
+
+    addresses: Addresses
+    data: Path
+    """Its data directory."""
 
     def __init__(self, url: str, database: Database, samples: SampleStore, clock: Clock) -> None:
         self.url = url
@@ -133,20 +139,23 @@ class Running:
 @contextmanager
 def running(database: Database, settings: Settings | None = None) -> Iterator[Running]:
     """Run a service on a database, in a thread of its own."""
-    chosen = settings or Settings()
     clock = Clock()
     with (
         TemporaryDirectory(prefix="meshfleet-samples-") as folder,
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
-        _serving(Api(database, chosen, samples, now=clock), chosen, listener),
     ):
-        scheme = "http" if chosen.tls_cert is None else "https"
-        service = Running(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", database, samples, clock)
-        try:
-            yield service
-        finally:
-            service.close()
+        http = Listen("127.0.0.1", listener.getsockname()[1])
+        chosen = replace(settings or Settings(), data=Path(folder), http=http)
+        api = Api(database, chosen, samples, now=clock)
+        with _serving(api, chosen, listener):
+            service = Running(chosen.own_url, database, samples, clock)
+            service.addresses = api.addresses
+            service.data = chosen.data
+            try:
+                yield service
+            finally:
+                service.close()
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from meshfleet.service.api import openapi_document
 from meshfleet.service.http.access import ROLES
 from meshfleet.wire.rest.live import STREAM
 
+from tests.service.firmware.uploads import uploaded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -78,6 +80,9 @@ def known(service: Running) -> dict[str, list[str]]:
         "username": [service.new_user() for _ in range(2)],
         "key_id": [key["id"] for key in keys],  # none of these is the one that we come with
         "request_id": ["-"],
+        "firmware_id": [uploaded(service)["id"] for _ in range(3)],
+        "token": ["-"],
+        "file_name": ["image.bin"],
     }
 
 

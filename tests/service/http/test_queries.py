@@ -42,6 +42,8 @@ FITTING = {
     "To": "2023-11-14T22:13:20Z",
     "Points": "7",
     "Types": "report",
+    "Version": "2.4.0-beta.1",
+    "/api/v1/firmware State": "released",
 }
 NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
 """What must be asked for besides."""
@@ -55,7 +57,7 @@ def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, na
     others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
     place = path.format(device_id=service.new_device())
     for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
-        asked = {**others, spelt: FITTING.get(name, "some text")}
+        asked = {**others, spelt: FITTING.get(f"{path} {name}") or FITTING.get(name, "some text")}
         # Of a stream, which never ends, the head.
         asking = "HEAD" if path == STREAM else method
         assert service.admin.request(asking, place, params=asked).status_code == 200

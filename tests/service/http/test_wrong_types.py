@@ -42,12 +42,13 @@ SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
 def _bodies() -> Iterator[tuple[str, str, str]]:
-    """All routes with a body: method, path, the name of its schema."""
+    """All routes with a body of JSON: method, path, the name of its schema."""
     for path, item in DOCUMENT["paths"].items():
         for method, operation in item.items():
-            if "requestBody" in operation:
-                schema = operation["requestBody"]["content"]["application/json"]["schema"]
-                yield method.upper(), path, schema["$ref"].rpartition("/")[2]
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:  # not a form
+                reference = content["application/json"]["schema"]["$ref"]
+                yield method.upper(), path, reference.rpartition("/")[2]
 
 
 BODIES = list(_bodies())

@@ -6,7 +6,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from multipart import MultipartError, MultipartSegment, PushMultipartParser
+from multipart import (  # type: ignore[import-untyped] # a single file, which cannot be marked as typed
+    MultipartError,
+    MultipartSegment,
+    PushMultipartParser,
+)
 
 from meshfleet.errors import BodyTooLarge, Fault, InvalidRequest, UnsupportedMediaType, plain
 from meshfleet.service.firmware.arriving import arriving

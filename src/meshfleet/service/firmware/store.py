@@ -74,9 +74,7 @@ def add(  # noqa: PLR0913 # by name
     return found
 
 
-def page(
-    connection: Connection, choice: Choice, *, before: Position | None, limit: int
-) -> list[Firmware]:
+def page(connection: Connection, choice: Choice, *, before: Position | None, limit: int) -> list[Firmware]:
     """The newest records, or those before a position."""
     columns = firmware.c
     query = select(firmware).order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
@@ -88,9 +86,7 @@ def page(
         query = query.where(columns.state == choice.state)
     if before is not None:
         at, last = before
-        query = query.where(
-            or_(columns.created_at < at, and_(columns.created_at == at, columns.id < last))
-        )
+        query = query.where(or_(columns.created_at < at, and_(columns.created_at == at, columns.id < last)))
     return [_firmware(row) for row in connection.execute(query)]
 
 

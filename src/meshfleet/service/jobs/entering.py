@@ -31,7 +31,9 @@ def enter(x: Execution, state: S, cause: str, scene: Scene, now: int) -> Move:
     """Go on to the next state of an update."""
     states.check(x.state, state)
     left_stage = x.state is S.STAGED and x.total_until is not None
-    x = replace(x, state=state, moved_at=now, expires=now + _patience(state, scene), waiting=None)
+    x = replace(
+        x, state=state, moved_at=now, expires=now + _patience(state, scene), waiting=None, reason=None
+    )
     if left_stage:  # what the device waited for people does not count
         rest = clocks.APPLY + clocks.confirm(scene)
         x = replace(x, total_until=max(x.total_until or 0, now + rest))

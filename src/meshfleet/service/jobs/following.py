@@ -66,8 +66,9 @@ def _adopt(x: Execution, told: Told, scene: Scene, now: int) -> Move:
         told.state is UpdateState.DONE and not told.is_ours
     ):
         return begin_again(replace(x, step=Step.START), scene, now)
-    if not told.is_ours:  # it is busy with something else
-        return waiting(replace(x, step=Step.STATE), now + clocks.AGAIN)
+    if not told.is_ours:
+        busy = "it is busy with another update"
+        return waiting(replace(x, step=Step.STATE, reason=busy), now + clocks.AGAIN)
     if told.state is UpdateState.DONE:
         return asking(x, ask_version(Step.LOOK), now)
     if _is_for_all(x):

@@ -42,9 +42,9 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
         case Answered():
             return _answered(replace(x, ask=None), event, scene, now)
         case Unsent():
-            return _unsent(replace(x, ask=None), now)
+            return waiting(replace(x, ask=None, reason=event.reason), now + clocks.AGAIN)
         case Unclear():
-            return _unclear(replace(x, ask=None), event, now)
+            return _unclear(replace(x, ask=None, reason=event.reason), event, now)
 
 
 def _without_lost(x: Execution) -> Execution:
@@ -72,7 +72,7 @@ def _expire(x: Execution, scene: Scene, now: int) -> Move:
     """The clock of its state ran out."""
     match x.state:
         case S.DISPATCHED:
-            return give_up(x, Code.NOT_STARTED, "the update could not be begun in time", scene, now)
+            return starting.not_started(x, scene, now)
         case S.STAGED:
             return give_up(x, Code.NOT_STAGED, "nobody applied what the device has got", scene, now)
         case S.APPLYING:
@@ -151,11 +151,6 @@ def _told(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     if told is None:
         return waiting(x, now + clocks.AGAIN)
     return follow(x, told, scene, now, is_shared=event.is_shared)
-
-
-def _unsent(x: Execution, now: int) -> Move:
-    """Try again in a while."""
-    return waiting(x, now + clocks.AGAIN)
 
 
 def _unclear(x: Execution, event: Unclear, now: int) -> Move:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import JSON, cast, func, select
 
@@ -39,20 +39,23 @@ def find(connection: Connection) -> Rivals:
 
 
 def claims(connection: Connection, jobs: Sequence[int], devices: Sequence[int]) -> dict[int, int]:
-    """Which of these devices are not done with in which of these jobs."""
+    """Which of these devices, which are sorted, are not done with in which of these jobs."""
     if not jobs:
         return {}
     rows = bulk.pick(
         connection,
         "SELECT device, min(job) FROM execution"  # noqa: S608 # numbers, and our own words
-        f" WHERE job IN ({', '.join(map(str, jobs))}) AND device IN numbers AND state NOT IN ({_TERMINAL})"
+        f" WHERE job IN ({', '.join(map(str, jobs))}) "
+        f" AND device BETWEEN {devices[0]} AND {devices[-1]} AND device IN numbers"
+        f" AND state NOT IN ({_TERMINAL})"
         " GROUP BY device",
         devices,
     )
     return {row[0]: row[1] for row in rows}
 
 
-def _policy(connection: Connection) -> ColumnElement[str]:
+def _policy(connection: Connection) -> ColumnElement[Any]:
     if connection.dialect.name == "sqlite":
         return func.json_extract(job.c.body, "$.onNewerJob")
-    return cast(job.c.body, JSON)["onNewerJob"].as_string()
+    policy: ColumnElement[Any] = cast(job.c.body, JSON)["onNewerJob"].as_string()
+    return policy

@@ -6,6 +6,7 @@ A job may have a hundred thousand: what is known of them is kept in arrays, and 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meshfleet.db import bulk
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _FACTS: Final = (
     "SELECT id, model, hardware, firmware, beta, CASE WHEN gateway.device IS NULL THEN device.gateway"
-    " ELSE id END FROM device LEFT JOIN gateway ON gateway.device = id WHERE id IN numbers ORDER BY id"
+    " ELSE id END AS behind FROM device LEFT JOIN gateway ON gateway.device = id WHERE id IN numbers ORDER BY id"
 )
 """A claimed gateway is behind itself."""
 
@@ -82,6 +83,15 @@ class Sifted:
             for device, place in zip(self._devices, self._places, strict=True)
             if self._kinds[place].misfit is None
         )
+
+    def misfits(self) -> Counter[Misfit]:
+        """How many are not updated, for which reason."""
+        found: Counter[Misfit] = Counter()
+        for place, count in Counter(self._places).items():
+            why = self._kinds[place].misfit
+            if why is not None:
+                found[why] += count
+        return found
 
     def add(self, rows: Sequence[Sequence[Any]], need: Need, claimed: dict[int, int]) -> None:
         """Judge devices as they stand in the registry; `claimed` are those that another job keeps."""

@@ -41,6 +41,8 @@ def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_the
         status_before=scene.status,
         beat_at=scene.beat_at,
         waiting=None,
+        code=None,
+        reason=None,
         tries=0,
     )
     if is_there:
@@ -69,10 +71,16 @@ def begin_again(x: Execution, scene: Scene, now: int) -> Move:
     if scene.order.is_canceling:
         return finish(x, S.CANCELED, "canceled before the transfer began", now)
     if x.tries >= clocks.TRIES:
-        return give_up(x, Code.NOT_STARTED, "the update could not be begun", scene, now)
+        return not_started(x, scene, now)
     if x.step is Step.MODE or x.step is Step.LOOK:
         return begin(x, scene, now)
     return start(x, scene, now)
+
+
+def not_started(x: Execution, scene: Scene, now: int) -> Move:
+    """Give up what could not be begun, and tell why as far as it is known."""
+    cause = "the update could not be begun"
+    return give_up(x, Code.NOT_STARTED, f"{cause}: {x.reason}" if x.reason else cause, scene, now)
 
 
 def look_on(x: Execution, scene: Scene, now: int) -> Move:
@@ -85,9 +93,9 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
 def mode_answered(x: Execution, status: int, now: int) -> Move:
     """The device is on its way into DFU mode, or not."""
     if status == Status.OK:
-        return waiting(x, now + clocks.DFU)
+        return waiting(replace(x, reason="the device was not heard in DFU mode"), now + clocks.DFU)
     if status in _PASSING:
-        return waiting(x, now + clocks.AGAIN)
+        return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
     return refuse(x, f"the device was not sent into DFU mode: {of_status(status)}", now)
 
 
@@ -96,7 +104,7 @@ def start_answered(x: Execution, status: int, scene: Scene, now: int) -> Move:
     if status == Status.OK:
         return enter(x, S.TRANSFERRING, "the gateway has taken the order", scene, now)
     if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with what we told it before
-        return asking(x, DRIVERS[x.method].state(x), now)
+        return asking(replace(x, reason=of_status(status)), DRIVERS[x.method].state(x), now)
     if status in _PASSING:
-        return waiting(x, now + clocks.AGAIN)
+        return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
     return refuse(x, f"the update was refused: {of_status(status)}", now)

@@ -6,9 +6,9 @@ They are found in many short reads: a fleet is large, and nobody else shall wait
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from sqlalchemy import select
 
 from meshfleet.db import bulk
@@ -22,12 +22,14 @@ from meshfleet.wire.ids import mac_number, mac_of, parse_device_id
 from meshfleet.wire.rest import parse_label
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from meshfleet.wire.rest import TargetFilter, Targets
+
+Value = TypeVar("Value")
 
 PAGE: Final = 5000
 """Devices of one read."""
@@ -44,7 +46,7 @@ async def resolve(database: Database, targets: Targets) -> array[int]:
     if targets.device_ids is not UNSET:
         found.extend(await _by_id(database, targets.device_ids))
     for number in await database.read(_labels, () if targets.labels is UNSET else targets.labels):
-        await _walk(found, lambda after, number=number: database.read(_labelled, number, after))
+        await _walk(database, found, _labelled, number)
     if targets.filter is not UNSET:
         await _by_filter(database, _chosen(targets.filter), found)
     if targets.all:
@@ -59,11 +61,16 @@ def pages(numbers: array[int], size: int = PAGE) -> Iterator[array[int]]:
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
-async def _walk(found: array[int], read: Callable[[int], Awaitable[Sequence[int]]]) -> None:
+async def _walk(
+    database: Database,
+    found: array[int],
+    read: Callable[[Connection, Value, int], Sequence[int]],
+    what: Value,
+) -> None:
     """Read one page after another, each behind the last device of the one before."""
     after = -1
     while True:
-        page = await read(after)
+        page = await database.read(read, what, after)
         found.extend(page)
         if len(page) < PAGE:
             return
@@ -123,18 +130,19 @@ def _labelled(connection: Connection, number: int, after: int) -> Sequence[int]:
 
 
 def _chosen(asked: TargetFilter) -> Filter:
-    """A filter as the list of devices has it; one that would let everybody through is a mistake (rest-117)."""
-    labels = [asked.label] if isinstance(asked.label, str) else asked.label
+    """A filter as the list of devices has it; one that lets everybody through is a mistake (rest-117)."""
+    labels = [asked.label] if isinstance(asked.label, str) else _given(asked.label)
+    connected = _given(asked.connected)
     try:
         chosen = choose(
-            label=labels or None,
-            connected=None if asked.connected is UNSET else str(asked.connected),
-            model_number=asked.model_number or None,
-            firmware_version=asked.firmware_version or None,
-            hardware_version=asked.hardware_version or None,
-            friendly_name=asked.friendly_name or None,
-            gateway=asked.gateway or None,
-            ids=None if asked.ids is UNSET else asked.ids,
+            label=labels,
+            connected=None if connected is None else str(connected),
+            model_number=_given(asked.model_number),
+            firmware_version=_given(asked.firmware_version),
+            hardware_version=_given(asked.hardware_version),
+            friendly_name=_given(asked.friendly_name) or None,
+            gateway=_given(asked.gateway),
+            ids=_given(asked.ids),
         )
     except InvalidRequest as exc:
         faults = [Fault(path("targets.filter", each.field), each.message) for each in exc.faults]
@@ -144,8 +152,12 @@ def _chosen(asked: TargetFilter) -> Filter:
     return chosen
 
 
+def _given(value: Value | UnsetType) -> Value | None:
+    return None if value is UNSET else value
+
+
 async def _by_filter(database: Database, chosen: Filter, found: array[int]) -> None:
-    await _walk(found, lambda after: database.read(_filtered, chosen, after))
+    await _walk(database, found, _filtered, chosen)
 
 
 def _filtered(connection: Connection, chosen: Filter, after: int) -> list[int]:

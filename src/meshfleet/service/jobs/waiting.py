@@ -62,6 +62,8 @@ _QUEUED: Final[Mapping[Waiting, str]] = {
     Waiting.EARLIER_JOB: "another job updates it",
 }
 
+_BY_WORD: Final[Mapping[str | None, Waiting]] = {str(each): each for each in Waiting}
+
 _ACTIVE: Final[Mapping[ExecutionState, str]] = {
     ExecutionState.DISPATCHED: "its gateway was told to begin, and has not shown that it did",
     ExecutionState.TRANSFERRING: "the image is being transferred",
@@ -93,7 +95,7 @@ def waiting(job: JobNow, execution: Waiter) -> Waiting:
         return Waiting.WINDOW
     if execution.wave > job.wave:
         return Waiting.WAVE
-    return Waiting.RATE if execution.waiting is None else Waiting(execution.waiting)
+    return _BY_WORD.get(execution.waiting, Waiting.RATE)
 
 
 def _queued(word: Waiting, job: JobNow, execution: Waiter) -> str:

@@ -26,10 +26,11 @@ from meshfleet.service.requests.once import Key
 from meshfleet.wire.rest import RequestState
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from meshfleet.service.accounts.model import Actor
     from meshfleet.service.requests.dispatch import Dispatch
-    from meshfleet.wire.ids import Mac
-    from meshfleet.wire.rest import NewRequest, RequestAnswer, RequestRecord
+    from meshfleet.wire.rest import RequestAnswer, RequestRecord
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -59,15 +60,18 @@ class Window:
             with suppress(DatabaseUnavailable):  # what is there can be read all the same
                 await self._dispatch.settle()
 
-    def key(self, given: str | None, by: Actor, device: Mac, asked: NewRequest) -> Key | None:
-        """An idempotency key as it is remembered: it is each actor's own (rest-25)."""
+    def key(self, given: str | None, by: Actor, place: str, asked: Struct) -> Key | None:
+        """An idempotency key as it is remembered: it is each actor's own (rest-25).
+
+        `place` is where something is asked for: a device, or a path.
+        """
         if given is None:
             return None
         if not _KEY.fullmatch(given):
             raise InvalidRequest([Fault("Idempotency-Key", "is not 1 to 255 characters of ASCII, no spaces")])
         # All fields, so that one that is left out is the same as one that says what holds anyway.
         body = {name: each for name, each in asdict(asked).items() if each is not UNSET}
-        return Key(self._hash(by.title, given), self._hash(device, msgspec.json.encode(body).decode()))
+        return Key(self._hash(by.title, given), self._hash(place, msgspec.json.encode(body).decode()))
 
     def _hash(self, *parts: str) -> str:
         # Each with its length, so that no two are the same when put together.

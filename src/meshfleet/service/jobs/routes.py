@@ -1,0 +1,236 @@
+"""`/api/v1/jobs`."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeVar
+
+from litestar import Response, Router, get, post
+from litestar.di import NamedDependency as Given
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from msgspec import Struct
+
+from meshfleet.db import Database
+from meshfleet.errors import Fault, InvalidRequest, MalformedMac, NotFound
+from meshfleet.service.accounts.model import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.devices.paths import device_in_path, parse_gateway
+from meshfleet.service.http.pages import Pages
+from meshfleet.service.http.parameters import NextToken
+from meshfleet.service.http.paths import segment
+from meshfleet.service.jobs import creating, executions, reading, retrying, steering
+from meshfleet.service.jobs.creating import Asked
+from meshfleet.service.jobs.executions import ExecutionListing
+from meshfleet.service.jobs.reading import JobListing
+from meshfleet.service.requests.window import Window
+from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of
+from meshfleet.wire.rest import (
+    JOBS,
+    DryRun,
+    ExecutionDetail,
+    ExecutionPage,
+    ExecutionState,
+    Job,
+    JobPage,
+    JobState,
+    NewJob,
+)
+
+Word = TypeVar("Word", bound=StrEnum)
+
+_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
+_OK: Final = 200
+
+IdempotencyKey = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key", description="The same key with the same body makes one job, and gets it."
+    ),
+]
+
+
+class _NoBody(Struct, frozen=True):
+    """What a retry is asked with."""
+
+
+@post(
+    problems=(409,),
+    responses={_OK: ResponseSpec(DryRun, description="With `dryRun`: what the job would do.")},
+)
+async def create_job(
+    data: JSONBody[NewJob],
+    actor: Given[Actor],
+    database: Given[Database],
+    window: Given[Window],
+    now: Given[Now],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[Job]:
+    """Make a job that updates devices, or with `dryRun` tell what it would do.
+
+    Devices that cannot take the firmware are part of the job all the same: as SKIPPED, with the reason.
+    """
+    asked = Asked(actor, window.key(idempotency_key, actor, JOBS, data))
+    made = await creating.create(database, data, asked, now)
+    return _dry(made) if isinstance(made, DryRun) else Response(made)
+
+
+@get()
+async def list_jobs(
+    database: Given[Database],
+    pages: Given[Pages],
+    limit: Given[int],
+    now: Given[Now],
+    states: Annotated[
+        list[str] | None,
+        QueryParameter(
+            name="State",
+            description="Is in this state; may be given several times, then in any of them.",
+            schema_extra={"items": {"type": "string", "enum": [str(each) for each in JobState]}},
+        ),
+    ] = None,
+    firmware_id: Annotated[
+        str | None, QueryParameter(name="FirmwareId", description="Brings this firmware.")
+    ] = None,
+    next_token: NextToken = None,
+) -> JobPage:
+    """List jobs, the newest first."""
+    asked = JobListing(states=_states(JobState, states), firmware=firmware_id)
+    before = pages.after(asked, next_token, start=None)
+    found = await database.read(reading.page, asked, before=before, limit=limit + 1, now=now())
+    return JobPage(**pages.cut(asked, found, limit, lambda last: (_number(last.id),)))
+
+
+@get("/{job_id:str}")
+async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Job:
+    """Show a job and how it goes."""
+    return await database.read(reading.show, _number(segment(job_id)), now=now())
+
+
+@get("/{job_id:str}/executions")
+async def list_executions(
+    job_id: FromPath[str],
+    database: Given[Database],
+    pages: Given[Pages],
+    limit: Given[int],
+    states: Annotated[
+        list[str] | None,
+        QueryParameter(
+            name="State",
+            description="Is in this state; may be given several times, then in any of them.",
+            schema_extra={"items": {"type": "string", "enum": [str(each) for each in ExecutionState]}},
+        ),
+    ] = None,
+    gateway: Annotated[
+        str | None,
+        QueryParameter(name="Gateway", description="The MAC or device id of the gateway it goes through."),
+    ] = None,
+    next_token: NextToken = None,
+) -> ExecutionPage:
+    """List the executions of a job by device."""
+    asked = ExecutionListing(
+        job=_number(segment(job_id)), states=_states(ExecutionState, states), gateway=_gateway(gateway)
+    )
+    after = pages.after(asked, next_token, start=-1)
+    found = await database.read(executions.page, asked, after=after, limit=limit + 1)
+    cut = pages.cut(asked, found, limit, lambda last: (mac_number(mac_of(DeviceId(last.device_id))),))
+    return ExecutionPage(**cut)
+
+
+@get("/{job_id:str}/executions/{device_id:str}")
+async def show_execution(
+    job_id: FromPath[str], device_id: FromPath[str], database: Given[Database]
+) -> ExecutionDetail:
+    """Show the part of a device in a job, with all that happened and what proves it."""
+    return await database.read(executions.show, _number(segment(job_id)), device_in_path(device_id))
+
+
+@post("/{job_id:str}/apply", status_code=200, problems=(409,))
+async def apply_job(
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> Job:
+    """Let a job begin that was made with `autoApply` false, or devices start what they have staged."""
+    return await database.write(steering.apply, _number(segment(job_id)), by=actor, now=now())
+
+
+@post("/{job_id:str}/pause", status_code=200, problems=(409,))
+async def pause_job(
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> Job:
+    """Let a job begin no more updates. Those that are under way go on."""
+    return await database.write(steering.pause, _number(segment(job_id)), by=actor, now=now())
+
+
+@post("/{job_id:str}/resume", status_code=200, problems=(409,))
+async def resume_job(
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> Job:
+    """Let a paused job go on. What failed up to now does not count any more for its abort criteria."""
+    return await database.write(steering.resume, _number(segment(job_id)), by=actor, now=now())
+
+
+@post("/{job_id:str}/cancel", status_code=200, problems=(409,))
+async def cancel_job(
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> Job:
+    """End a job early. A device that is about to start its new version is awaited."""
+    return await database.write(steering.cancel, _number(segment(job_id)), by=actor, now=now())
+
+
+@post("/{job_id:str}/retry", problems=(409,))
+async def retry_job(
+    job_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    window: Given[Window],
+    now: Given[Now],
+    idempotency_key: IdempotencyKey = None,
+) -> Job:
+    """Make a new job like a finished one, for devices whose update failed, timed out or was cancelled."""
+    number = _number(segment(job_id))
+    place = f"{JOBS}/job-{number}/retry"
+    asked = Asked(actor, window.key(idempotency_key, actor, place, _NoBody()))
+    return await retrying.retry(database, number, asked, now)
+
+
+def _dry(told: DryRun) -> Response[Any]:
+    return Response(told, status_code=_OK)
+
+
+def _number(text: str) -> int:
+    """The number of a job; there is none with an id that cannot be (rest-15)."""
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise NotFound("there is no such job")
+    return int(found[1])
+
+
+def _states(words: type[Word], given: list[str] | None) -> tuple[Word, ...]:
+    known = {str(each): each for each in words}
+    if any(each not in known for each in given or ()):
+        raise InvalidRequest([Fault("State", f"is none of {', '.join(known)}")])
+    return tuple(sorted({known[each] for each in given or ()}))
+
+
+def _gateway(text: str | None) -> Mac | None:
+    try:
+        return None if text is None else parse_gateway(text, "Gateway")
+    except MalformedMac as exc:
+        raise InvalidRequest([Fault(exc.field, exc.reason)]) from None
+
+
+router = Router(
+    JOBS,
+    route_handlers=[
+        list_jobs,
+        create_job,
+        show_job,
+        list_executions,
+        show_execution,
+        apply_job,
+        pause_job,
+        resume_job,
+        cancel_job,
+        retry_job,
+    ],
+    tags=["Jobs"],
+)

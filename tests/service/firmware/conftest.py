@@ -1,0 +1,7 @@
+"""A running service for each module of tests and each database."""
+
+from __future__ import annotations
+
+from tests.service.http.conftest import postgresql_of_module, service, sqlite_of_module
+
+__all__ = ["postgresql_of_module", "service", "sqlite_of_module"]

@@ -1,0 +1,221 @@
+"""Images for people, and for gateways with a signed address."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+import pytest
+from sqlalchemy import delete
+
+from meshfleet.db.tables import image_chunk
+from meshfleet.service.firmware.addresses import Addresses
+from meshfleet.wire import rest
+from meshfleet.wire.ids import Mac
+from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware
+from tests.service.firmware.uploads import digest, new_content, released, uploaded
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import httpx
+
+    from tests.service.http.running import Running
+
+GATEWAY = Mac("d0cf5e000001")
+LARGE = bytes(range(256)) * 4096
+"""A megabyte, so four pieces."""
+
+
+def _address(service: Running, record: dict[str, Any], addresses: Addresses | None = None) -> str:
+    known = rest.decode(Firmware, rest_bytes(record))
+    return (addresses or service.addresses).write(known, GATEWAY)
+
+
+def rest_bytes(record: dict[str, Any]) -> bytes:
+    import json  # noqa: PLC0415
+
+    return json.dumps(record).encode()
+
+
+def _fetch(service: Running, address: str, **headers: str) -> httpx.Response:
+    return service.anonymous.get(
+        address, headers={name.replace("_", "-"): each for name, each in headers.items()}
+    )
+
+
+@pytest.mark.rule("rest-110")
+@pytest.mark.parametrize("content", [b"x", b"y" * 262_144, b"z" * 262_145, LARGE + b"tail"])
+def test_people_get_an_image_as_it_was(service: Running, content: bytes) -> None:
+    record = uploaded(service, content, name='ä b"%.raucb')
+    answer = service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
+    assert (answer.status_code, answer.content) == (200, content)
+    assert answer.headers["Content-Length"] == str(len(content))
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["ETag"] == f'"{digest(content)}"'
+    assert answer.headers["Content-Disposition"] == (
+        "attachment; filename=\"_ b__.raucb\"; filename*=UTF-8''%C3%A4%20b%22%25.raucb"
+    )
+
+
+@pytest.mark.parametrize("path", ["{FIRMWARE}/{id}/image", "address"])
+def test_a_head_tells_how_large_an_image_is(service: Running, path: str) -> None:
+    record = released(service, LARGE)
+    where = _address(service, record) if path == "address" else f"{FIRMWARE}/{record['id']}/image"
+    answer = service.viewer.head(where)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["Content-Length"] == str(len(LARGE))
+
+
+@pytest.mark.rule("firmware-20")
+def test_a_gateway_needs_nothing_but_its_address(service: Running) -> None:
+    content = new_content()
+    record = released(service, content, name="strange /name?&#%.bin")
+    address = _address(service, record)
+    assert address.startswith(f"{service.url}{IMAGES}/")
+    answer = _fetch(service, address)
+    assert (answer.status_code, answer.content) == (200, content)
+
+
+@pytest.mark.rule("firmware-20")
+def test_an_address_holds_for_a_quarter_of_an_hour(service: Running) -> None:
+    record = released(service)
+    address = _address(service, record)
+    service.clock.move(seconds=15 * 60 - 60)
+    assert _fetch(service, address).status_code == 200
+    service.clock.move(seconds=60)
+    assert _fetch(service, address).status_code == 404
+
+
+@pytest.mark.rule("firmware-20")
+def test_an_address_cannot_be_forged(service: Running) -> None:
+    record = released(service)
+    address = _address(service, record)
+    token = urlsplit(address).path.split("/")[-2]
+    data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    for place in range(len(data)):
+        changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        forged = base64.urlsafe_b64encode(changed).rstrip(b"=").decode()
+        assert _fetch(service, address.replace(token, forged)).status_code == 404
+    for other in (token[:-1], token + "A", token + "=", "-", "%00", "a%2Fb", "%FF", token * 100):
+        assert _fetch(service, address.replace(token, other)).status_code == 404
+    foreign = Addresses(b"another secret", service.url, service.clock)
+    assert _fetch(service, _address(service, record, foreign)).status_code == 404
+    assert _fetch(service, address).status_code == 200
+
+
+def test_only_what_is_released_is_given_to_gateways(service: Running) -> None:
+    draft, record = uploaded(service), released(service)
+    assert _fetch(service, _address(service, draft)).status_code == 404
+    address = _address(service, record)
+    assert _fetch(service, address).status_code == 200
+    service.admin.post(f"{FIRMWARE}/{record['id']}/withdraw")
+    assert _fetch(service, address).status_code == 404
+    assert service.viewer.get(f"{FIRMWARE}/{record['id']}/image").status_code == 200
+    service.admin.delete(f"{FIRMWARE}/{record['id']}")
+    assert _fetch(service, address).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start", "stop"),
+    [
+        ("bytes=0-", 0, None),
+        ("bytes=1-", 1, None),
+        ("bytes=300000-", 300_000, None),
+        ("Bytes=5-9", 5, 10),
+        ("bytes=262143-262145", 262_143, 262_146),
+        ("bytes=0-0", 0, 1),
+        ("bytes=10-99999999999", 10, None),
+        ("bytes=1048575-", 1_048_575, None),
+    ],
+)
+def test_who_was_interrupted_goes_on_where_it_was(
+    service: Running, wanted: str, start: int, stop: int | None
+) -> None:
+    record = released(service, LARGE)
+    for answer in (
+        _fetch(service, _address(service, record), Range=wanted),
+        service.viewer.get(f"{FIRMWARE}/{record['id']}/image", headers={"Range": wanted}),
+    ):
+        assert (answer.status_code, answer.content) == (206, LARGE[start:stop])
+        last = (stop or len(LARGE)) - 1
+        assert answer.headers["Content-Range"] == f"bytes {start}-{last}/{len(LARGE)}"
+
+
+@pytest.mark.parametrize("wanted", ["bytes=1048576-", "bytes=99999999-100000000"])
+def test_there_is_nothing_behind_the_end(service: Running, wanted: str) -> None:
+    answer = _fetch(service, _address(service, released(service, LARGE)), Range=wanted)
+    assert (answer.status_code, answer.json()["code"]) == (416, "range-not-satisfiable")
+    assert answer.headers["Content-Range"] == f"bytes */{len(LARGE)}"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["bytes=5-1", "bytes=-5", "bytes=0-1,3-4", "lines=0-1", "bytes", "bytes=x-", "bytes=" + "9" * 99 + "-"],
+)
+def test_a_range_that_is_not_understood_is_passed_over(service: Running, wanted: str) -> None:
+    answer = _fetch(service, _address(service, released(service, LARGE)), Range=wanted)
+    assert (answer.status_code, answer.content) == (200, LARGE)
+
+
+def test_a_part_of_another_image_is_not_given(service: Running) -> None:
+    record = released(service, LARGE)
+    address = _address(service, record)
+    same = _fetch(service, address, Range="bytes=5-", If_Range=f'"{record["sha256"]}"')
+    other = _fetch(service, address, Range="bytes=5-", If_Range='"another"')
+    assert (same.status_code, other.status_code) == (206, 200)
+
+
+def test_bytes_that_were_sent_are_counted(service: Running) -> None:
+    record = uploaded(service, LARGE)
+    before = _sent(service)
+    service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
+    assert _sent(service) == before + len(LARGE)
+
+
+def _sent(service: Running) -> float:
+    lines = service.viewer.get("/metrics").text.splitlines()
+    (line,) = (line for line in lines if line.startswith("meshfleet_image_bytes_total "))
+    return float(line.split()[1])
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])
+def test_an_image_that_was_damaged_is_an_error_and_never_half_of_it(service: Running, damage: str) -> None:
+    content = new_content() * 1000
+    record = released(service, content)
+    _damage(service, digest(content), damage)
+    for answer in (
+        service.viewer.get(f"{FIRMWARE}/{record['id']}/image"),
+        _fetch(service, _address(service, record)),
+        _fetch(service, _address(service, record), Range="bytes=5-9"),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (500, "image-damaged")
+
+
+def _damage(service: Running, sha256: str, damage: str) -> None:
+    if service.database.is_sqlite:
+        place = service.data / "images" / sha256
+        content = place.read_bytes()
+        place.write_bytes(content[:-1] if damage == "shorter" else content + b"x")
+        if damage == "gone":
+            place.unlink()
+        return
+    mine = image_chunk.c.sha256 == bytes.fromhex(sha256)
+    chosen = mine if damage == "gone" else mine & (image_chunk.c.place == 0)
+    if damage == "longer":
+        row = {"sha256": bytes.fromhex(sha256), "place": 99, "content": b"x"}
+        service.database.write_now(
+            lambda connection: connection.execute(image_chunk.insert().values(row)) and None
+        )
+    else:
+        service.database.write_now(
+            lambda connection: connection.execute(delete(image_chunk).where(chosen)) and None
+        )
+
+
+def test_the_name_in_an_address_may_be_any(service: Running) -> None:
+    record = released(service)
+    address = _address(service, record)
+    assert address.endswith(f"/{quote(record['fileName'])}")
+    assert _fetch(service, f"{address}.other").status_code == 200

@@ -1,0 +1,312 @@
+"""Uploading firmware: whole, checked, or not at all."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.wire.ids import ModelNumber, Version
+from meshfleet.wire.package import pack
+from meshfleet.wire.rest import FIRMWARE
+from tests.service.firmware.uploads import (
+    BUNDLE,
+    MODEL,
+    PACKAGE,
+    digest,
+    faults,
+    kept,
+    new_content,
+    new_version,
+    under_way,
+    upload,
+    uploaded,
+)
+from tests.service.http.by_hand import bearer, head, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from tests.service.http.running import Running
+
+
+@pytest.mark.rule("rest-107", "rest-109", "rest-8", "rest-108")
+def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
+    version = new_version()
+    answer = upload(
+        service,
+        PACKAGE,
+        "fw.zip",
+        version=version,
+        hardwareVersions=["1.2.0", "2.0"],
+        minVersion="1.0.0-beta.2",
+        notes="First line\nand more: ü",
+        sha256=digest(PACKAGE).upper(),
+        type="1",
+    )
+    assert answer.status_code == 201, answer.text
+    record = answer.json()
+    assert (
+        list(record)
+        == (
+            "id modelNumber version type fileName size sha256 hardwareVersions minVersion notes state createdBy"
+            " createdAt releasedAt"
+        ).split()
+    )
+    assert record.pop("id").startswith("fw-")
+    assert record.pop("createdAt")
+    assert record == {
+        "modelNumber": MODEL,
+        "version": version,
+        "type": 1,
+        "fileName": "fw.zip",
+        "size": len(PACKAGE),
+        "sha256": digest(PACKAGE),
+        "hardwareVersions": ["1.2.0", "2.0.0"],
+        "minVersion": "1.0.0-beta.2",
+        "notes": "First line\nand more: ü",
+        "state": "draft",
+        "createdBy": "api-key: key of a admin",
+        "releasedAt": None,
+    }
+
+
+def test_what_nobody_says_is_as_usual(service: Running) -> None:
+    record = uploaded(service, modelNumber="00ab")
+    assert (record["modelNumber"], record["hardwareVersions"], record["minVersion"]) == ("00AB", [], None)
+    assert (record["notes"], record["type"]) == ("", 1)
+    bundle = uploaded(service, BUNDLE, name="Gateway.RAUCB")
+    assert bundle["type"] == 2
+    assert uploaded(service, BUNDLE, name="x.raucb", type="1")["type"] == 1
+
+
+def test_parts_may_come_in_any_order(service: Running) -> None:
+    content = new_content()
+    parts = [
+        ("image", ("a.bin", content)),
+        ("version", (None, new_version())),
+        ("modelNumber", (None, MODEL)),
+    ]
+    for ordered in (parts, parts[::-1]):
+        answer = service.admin.post(FIRMWARE, files=ordered)
+        assert answer.status_code in {201, 409}, answer.text
+    assert digest(content) in kept(service)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\fw\\image.zip", "image.zip"),
+        ("  spaced name.bin ", "spaced name.bin"),
+        ("ünïcode-固件.bin", "ünïcode-固件.bin"),
+        ("x" * 300 + ".zip", "x" * 251 + ".zip"),
+        ("a\x1b[31m.bin", "a[31m.bin"),
+    ],
+)
+def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> None:
+    record = uploaded(service, name=given)
+    assert record["fileName"] == expected
+    image = service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
+    assert image.status_code == 200
+    assert image.headers["Content-Disposition"].startswith("attachment; filename=")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"modelNumber": None}, "modelNumber"),
+        ({"modelNumber": "18"}, "modelNumber"),
+        ({"modelNumber": ["0018", "0018"]}, "modelNumber"),
+        ({"version": None}, "version"),
+        ({"version": "three"}, "version"),
+        ({"version": ""}, "version"),
+        ({"version": "256.0.0"}, "version"),
+        ({"hardwareVersions": ["1.0.0", "x"]}, "hardwareVersions[1]"),
+        ({"hardwareVersions": "1.0.0,2.0.0"}, "hardwareVersions[0]"),
+        ({"hardwareVersions": "1.0.0-beta.1"}, "hardwareVersions[0]"),
+        ({"hardwareVersions": ["1.0.0"] * 101}, "hardwareVersions"),
+        ({"minVersion": "x"}, "minVersion"),
+        ({"notes": "x" * 10_001}, "notes"),
+        ({"notes": "x" * 100_000}, "notes"),
+        ({"notes": "a\0b"}, "notes"),
+        ({"notes": ["a", "b"]}, "notes"),
+        ({"notes": b"\xff"}, "notes"),
+        ({"sha256": "abc"}, "sha256"),
+        ({"sha256": "0" * 64}, "sha256"),
+        ({"type": "3"}, "type"),
+        ({"type": ""}, "type"),
+        ({"unknown": "x"}, "unknown"),
+        ({"ModelNumber": "0018"}, "ModelNumber"),
+    ],
+)
+def test_a_wrong_field_is_named(service: Running, fields: dict[str, Any], field: str) -> None:
+    content = new_content()
+    assert list(faults(upload(service, content, **fields))) == [field]
+    assert digest(content) not in kept(service)
+    assert not under_way(service)
+
+
+@pytest.mark.rule("rest-109")
+def test_all_that_is_wrong_is_told_at_once(service: Running) -> None:
+    answer = upload(service, modelNumber="x", version=None, minVersion="y", type="0", unknown="z", sha256="-")
+    assert set(faults(answer)) == {"modelNumber", "version", "minVersion", "type", "unknown", "sha256"}
+
+
+def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(service: Running) -> None:
+    fields = {"modelNumber": (None, MODEL), "version": (None, new_version())}
+    assert faults(service.admin.post(FIRMWARE, files=fields)) == {"image": "is missing"}
+    assert faults(service.admin.post(FIRMWARE, files={**fields, "image": (None, b"x")})) == {
+        "image": "has no file name"
+    }
+    assert faults(service.admin.post(FIRMWARE, files={**fields, "image": ("..", b"x")})) == {
+        "image": "has no file name"
+    }
+    assert faults(service.admin.post(FIRMWARE, files={**fields, "image": ("a.bin", b"")})) == {
+        "image": "is empty"
+    }
+    twice = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
+    assert faults(service.admin.post(FIRMWARE, files=twice)) == {"image": "is given more than once"}
+    assert not under_way(service)
+
+
+@pytest.mark.rule("firmware-17")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (PACKAGE[:-200], "zip that cannot be read"),
+        (PACKAGE[:100], "zip"),
+        (b"PK\x03\x04 and then nonsense", "zip"),
+        (pack(b"x" * 99, model_number=ModelNumber("0005"), version=Version(1, 0, 0)), "for model 0005"),
+    ],
+)
+def test_a_package_that_gateways_would_refuse_is_refused(
+    service: Running, content: bytes, reason: str
+) -> None:
+    assert reason in faults(upload(service, content, "fw.zip"))["image"]
+    assert digest(content) not in kept(service)
+    assert not under_way(service)
+    assert uploaded(service, content, name="fw.raucb")["type"] == 2
+
+
+@pytest.mark.rule("rest-113")
+def test_the_same_model_and_version_a_second_time_is_a_conflict(service: Running) -> None:
+    first, second, version = new_content(), new_content(), new_version()
+    record = uploaded(service, first, version=version)
+    answer = upload(service, second, version=version)
+    assert (answer.status_code, answer.json()["code"]) == (409, "already-exists")
+    assert digest(second) not in kept(service)
+    assert not under_way(service)
+    assert uploaded(service, second, version=f"{version}-beta.1")["id"] != record["id"]
+    assert uploaded(service, second, version=version, modelNumber="0019")["id"] != record["id"]
+
+
+@pytest.mark.rule("rest-113", "rest-114")
+def test_of_many_at_the_same_moment_one_is_kept(service: Running) -> None:
+    version, contents = new_version(), [new_content() for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda content: upload(service, content, version=version), contents))
+    assert sorted(each.status_code for each in answers) == [201] + [409] * 5
+    (made,) = (each.json() for each in answers if each.status_code == 201)
+    assert kept(service) & {digest(each) for each in contents} == {made["sha256"]}
+    assert not under_way(service)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/mixed; boundary=x", "text/plain"])
+def test_another_content_type_is_refused(service: Running, kind: str) -> None:
+    answer = service.admin.post(FIRMWARE, content=b"{}", headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+
+
+_WHOLE = (
+    b'--x\r\nContent-Disposition: form-data; name="modelNumber"\r\n\r\n0018\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="version"\r\n\r\n%s\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.bin"\r\n\r\n%s\r\n--x--\r\n'
+)
+
+
+def _send(service: Running, body: bytes, kind: str = "multipart/form-data; boundary=x") -> httpx.Response:
+    return service.admin.post(FIRMWARE, content=body, headers={"Content-Type": kind})
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 40, 300])
+def test_a_form_without_its_end_is_refused(service: Running, cut: int) -> None:
+    content = new_content()
+    whole = _WHOLE % (new_version().encode(), content)
+    assert faults(_send(service, whole[:-cut] if cut > 2 else whole[:-4]))
+    assert digest(content) not in kept(service)
+    assert not under_way(service)
+    assert _send(service, whole).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--x--\r\n",
+        b"--x\r\n\r\n\r\n--x--",
+        b"--y\r\n",
+        b"x" * 100_000,
+        b"--x\r\n" + b"H: v\r\n" * 1000,
+        b'--x\r\nContent-Disposition: form-data; name="\xff"\r\n\r\n\r\n--x--',
+        b'--x\r\nContent-Disposition: form-data; name="notes"\r\n\r\n\r\n' * 500 + b"--x--",
+    ],
+)
+def test_what_is_no_form_is_refused(service: Running, body: bytes) -> None:
+    assert faults(_send(service, body))
+    assert not under_way(service)
+
+
+def test_a_form_must_say_what_parts_it(service: Running) -> None:
+    assert list(faults(_send(service, b"", "multipart/form-data"))) == ["Content-Type"]
+    assert list(faults(_send(service, b"", "multipart/form-data; boundary="))) == ["Content-Type"]
+
+
+@pytest.mark.rule("rest-114")
+def test_who_goes_away_in_the_middle_leaves_nothing_behind(service: Running) -> None:
+    content = b"x" * 3_000_000
+    whole = _WHOLE % (new_version().encode(), content)
+    lines = ["Content-Type: multipart/form-data; boundary=x", f"Content-Length: {len(whole)}"]
+    with talk(service) as connection:
+        connection.send(head(f"POST {FIRMWARE}", bearer(service), *lines) + whole[:2_500_000])
+        _until(lambda: bool(under_way(service)))
+        connection.hang_up()
+    _until(lambda: not under_way(service))
+    assert digest(content) not in kept(service)
+
+
+@pytest.mark.rule("rest-27")
+def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memory(service: Running) -> None:
+    pieces = 20
+    content = bytes(range(256)) * 4096
+
+    def body() -> Iterator[bytes]:
+        front, _, end = _WHOLE.replace(b"a.bin", b"a.raucb").partition(b"%s\r\n--x--")
+        yield front % new_version().encode()
+        yield from (content for _ in range(pieces))
+        yield (b"%s\r\n--x--" + end).replace(b"%s", b"")
+
+    tracemalloc.start()
+    try:
+        answer = service.admin.post(
+            FIRMWARE, content=body(), headers={"Content-Type": "multipart/form-data; boundary=x"}
+        )
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["size"] == pieces * len(content)
+    assert answer.json()["sha256"] == digest(content * pieces)
+    assert most < 8 * 1024 * 1024
+
+
+def _until(holds: Any) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, "it never comes"
+        time.sleep(0.01)
