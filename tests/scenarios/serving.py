@@ -88,6 +88,20 @@ class Service:
         is_json = answer.headers.get("Content-Type", "").startswith("application/json")
         return answer.json() if is_json else answer.text
 
+    def upload(self, model: str, version: str, image: bytes) -> str:
+        """Bring a firmware into the catalogue; its id."""
+        self.ask("GET", "/api/v1/auth/me")  # so that somebody is logged in
+        with httpx.Client(base_url=self.url, verify=self._trusting, timeout=PATIENCE) as client:
+            answer = client.post(
+                "/api/v1/firmware",
+                data={"modelNumber": model, "version": version},
+                files={"image": (f"{model}-{version}.zip", image)},
+                headers={"Authorization": f"Bearer {self._token}"},
+            )
+        assert answer.status_code == 201, answer.text
+        firmware: str = answer.json()["id"]
+        return firmware
+
     def claim(self, mac: str) -> Credentials:
         """Claim a gateway."""
         told = self.ask("POST", "/api/v1/gateways", {"mac": mac})

@@ -10,7 +10,7 @@ from sqlalchemy import Boolean, Integer, LargeBinary, Text
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Column, Connection, CursorResult, Table
 
@@ -39,7 +39,7 @@ def insert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwi
         return connection.exec_driver_sql(
             _insert(table, _placeholders(table), otherwise), list(rows)
         ).rowcount
-    _copy(connection, table, rows)
+    _copy_aside(connection, table, rows)
     # The checks of foreign keys are queries too: they must not be planned anew for each row.
     connection.exec_driver_sql("SET LOCAL plan_cache_mode = auto")
     added = connection.exec_driver_sql(_insert(table, f"TABLE new_{table.name}", otherwise)).rowcount
@@ -58,6 +58,27 @@ def upsert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwi
     parts = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(len(table.columns)))
     source = f"SELECT {parts} FROM json_each(?) WHERE true"  # noqa: S608 # our own names
     connection.exec_driver_sql(_insert(table, source, otherwise), (_json(rows),))
+
+
+def fill(
+    connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Row], **same: Any
+) -> None:
+    """Add rows of numbers and texts that are not there: values for these columns, and the same in others.
+
+    Columns of which nothing is said are NULL. Numbers must fit their columns: nobody would refuse them.
+    """
+    named = [table.columns[name] for name in (*columns, *same)]
+    if not rows:
+        return
+    if connection.dialect.name != "sqlite":
+        exact = [(column.name, column.type.compile(connection.dialect).lower()) for column in named]
+        _copy(connection, table.name, exact, ((*row, *same.values()) for row in rows))
+        return
+    # One statement for all rows, as in `update`.
+    parts = [f"json_extract(value, '$[{place}]')" for place in range(len(columns))] + ["?"] * len(same)
+    source = f"SELECT {', '.join(parts)} FROM json_each(?)"  # noqa: S608 # our own names
+    names = ", ".join(column.name for column in named)
+    connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) {source}", (*same.values(), _json(rows)))
 
 
 def add(connection: Connection, table: Table, *values: Any) -> int:
@@ -166,16 +187,20 @@ def _placeholders(table: Table) -> str:
     return f"VALUES ({', '.join('?' * len(table.columns))})"
 
 
-def _copy(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+def _copy_aside(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Send rows to a table that only this connection sees: COPY itself would stop at a row that exists."""
-    columns = _columns(table)
     typed = ", ".join(f"{column.name} {_type(column)}" for column in table.columns)
     connection.exec_driver_sql(f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} ({typed})")
+    _copy(connection, f"new_{table.name}", [(column.name, _type(column)) for column in table.columns], rows)
+
+
+def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
+    """Send rows to a table of PostgreSQL, with these columns of these types."""
     driver: Any = connection.connection.driver_connection
-    statement = f"COPY new_{table.name} ({columns}) FROM STDIN (FORMAT BINARY)"
+    statement = f"COPY {name} ({', '.join(each for each, _ in columns)}) FROM STDIN (FORMAT BINARY)"
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.set_types([_type(column) for column in table.columns])
+            copy.set_types([kind for _, kind in columns])
             for row in rows:
                 copy.write_row(row)
     except psycopg.Error as exc:

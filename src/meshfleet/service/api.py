@@ -37,6 +37,8 @@ from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
 from meshfleet.service.jobs import routes as job_routes
+from meshfleet.service.jobs.bell import Bell
+from meshfleet.service.jobs.news import News
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.figures import LiveFigures
@@ -81,6 +83,7 @@ _ROUTERS: Final = (
 _INJECTED: Final = (
     "actor",
     "addresses",
+    "bell",
     "broker",
     "counting",
     "database",
@@ -90,6 +93,7 @@ _INJECTED: Final = (
     "intake",
     "live",
     "messaging",
+    "news",
     "now",
     "pages",
     "passwords",
@@ -129,11 +133,13 @@ class Api:
         self.window = Window(database.write_now(obtain, "requests"))
         self.live = Live(database, gatekeeper, self.traffic, now)
         figures.show(LiveFigures(self.live.hub))
+        self.bell = Bell()
         self.addresses = Addresses(database.write_now(obtain, "images"), settings.url, now)
         images = open_images(database, settings.data)
         images.sweep()
         shared = {
             "addresses": self.addresses,
+            "bell": self.bell,
             "broker": settings.broker,
             "counting": Counting(database),
             "database": database,
@@ -143,6 +149,7 @@ class Api:
             "intake": Intake(images.folder, largest=settings.firmware_max_size),
             "live": self.live,
             "messaging": Messaging(settings),
+            "news": News(self.live.jobs, self.bell),
             "now": now,
             "pages": Pages(database.write_now(obtain, "pages")),
             "passwords": self._passwords,

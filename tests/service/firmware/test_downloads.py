@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
 from meshfleet.db.tables import image_chunk
 from meshfleet.service.firmware.addresses import Addresses
@@ -29,14 +30,8 @@ LARGE = bytes(range(256)) * 4096
 
 
 def _address(service: Running, record: dict[str, Any], addresses: Addresses | None = None) -> str:
-    known = rest.decode(Firmware, rest_bytes(record))
+    known = rest.decode(Firmware, json.dumps(record).encode())
     return (addresses or service.addresses).write(known, GATEWAY)
-
-
-def rest_bytes(record: dict[str, Any]) -> bytes:
-    import json  # noqa: PLC0415
-
-    return json.dumps(record).encode()
 
 
 def _fetch(service: Running, address: str, **headers: str) -> httpx.Response:
@@ -203,15 +198,9 @@ def _damage(service: Running, sha256: str, damage: str) -> None:
         return
     mine = image_chunk.c.sha256 == bytes.fromhex(sha256)
     chosen = mine if damage == "gone" else mine & (image_chunk.c.place == 0)
-    if damage == "longer":
-        row = {"sha256": bytes.fromhex(sha256), "place": 99, "content": b"x"}
-        service.database.write_now(
-            lambda connection: connection.execute(image_chunk.insert().values(row)) and None
-        )
-    else:
-        service.database.write_now(
-            lambda connection: connection.execute(delete(image_chunk).where(chosen)) and None
-        )
+    row = {"sha256": bytes.fromhex(sha256), "place": 99, "content": b"x"}
+    change = insert(image_chunk).values(row) if damage == "longer" else delete(image_chunk).where(chosen)
+    service.database.write_now(lambda connection: connection.execute(change).close())
 
 
 def test_the_name_in_an_address_may_be_any(service: Running) -> None:

@@ -31,12 +31,21 @@ def _do(service: Running, deed: str, record: dict[str, Any]) -> httpx.Response:
 def _new_job(service: Running, record: dict[str, Any], state: JobState, *, finished: bool = False) -> int:
     """A job in the database, of which nobody but the database knows."""
     number = service.clock() + int(record["id"][-4:], 16) * len(state)
-    row = {
-        **{"id": number, "firmware": record["id"], "body": "{}", "state": state, "seed": 0, "waves": "[]"},
-        **{"wave": 0, "paced_until": 0, "armed": "{}", "created_by": "somebody", "created_at": 0},
-        "finished_at": 1 if finished else None,
-    }
-    service.database.write_now(lambda connection: connection.execute(insert(job).values(row)) and None)
+    made = insert(job).values(
+        id=number,
+        firmware=record["id"],
+        body="{}",
+        state=state,
+        seed=0,
+        waves="[]",
+        wave=0,
+        paced_until=0,
+        armed="{}",
+        created_by="somebody",
+        created_at=0,
+        finished_at=1 if finished else None,
+    )
+    service.database.write_now(lambda connection: connection.execute(made).close())
     return number
 
 
@@ -155,7 +164,7 @@ def test_withdrawing_stops_the_jobs_that_are_not_over(
 
 def _job(service: Running, number: int) -> tuple[str, str | None]:
     query = select(job.c.state, job.c.stop_cause).where(job.c.id == number)
-    return service.database.read_now(lambda connection: tuple(connection.execute(query).one()))  # type: ignore[arg-type] # as selected
+    return service.database.read_now(lambda connection: tuple(connection.execute(query).one()))
 
 
 def _moves(service: Running, number: int) -> list[tuple[Any, ...]]:

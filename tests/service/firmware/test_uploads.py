@@ -51,16 +51,9 @@ def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
     )
     assert answer.status_code == 201, answer.text
     record = answer.json()
-    assert (
-        list(record)
-        == (
-            "id modelNumber version type fileName size sha256 hardwareVersions minVersion notes state createdBy"
-            " createdAt releasedAt"
-        ).split()
-    )
     assert record.pop("id").startswith("fw-")
     assert record.pop("createdAt")
-    assert record == {
+    assert record == {  # and no more
         "modelNumber": MODEL,
         "version": version,
         "type": 1,
@@ -87,7 +80,7 @@ def test_what_nobody_says_is_as_usual(service: Running) -> None:
 
 def test_parts_may_come_in_any_order(service: Running) -> None:
     content = new_content()
-    parts = [
+    parts: list[tuple[str, Any]] = [
         ("image", ("a.bin", content)),
         ("version", (None, new_version())),
         ("modelNumber", (None, MODEL)),
@@ -170,7 +163,7 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
     assert faults(service.admin.post(FIRMWARE, files={**fields, "image": ("a.bin", b"")})) == {
         "image": "is empty"
     }
-    twice = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
+    twice: list[tuple[str, Any]] = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
     assert faults(service.admin.post(FIRMWARE, files=twice)) == {"image": "is given more than once"}
     assert not under_way(service)
 

@@ -93,6 +93,8 @@ async def test_an_event_is_shown_only_to_those_who_named_its_device_or_gateway()
         {"about": "device", "device": 2, "gateway": 8, "former": 9},
         {"about": "gateway", "device": 9, "gateway": 9},
         {"about": "job"},
+        {"about": "job", "gateway": -1, "job": 5},
+        {"about": "execution", "device": 1, "gateway": 9, "job": 5},
         {"about": "device", "type": "resync"},
     ],
     ids=str,
@@ -101,10 +103,10 @@ def test_the_index_finds_exactly_the_wants_that_take_an_event_and_loses_them_wit
     event: dict[str, Any],
 ) -> None:
     choices = {
-        "types": (None, frozenset(), REPORT, frozenset({"device", "gateway"}), frozenset({"resync"})),
+        "types": (None, frozenset(), REPORT, frozenset({"device", "execution", "gateway"}), frozenset({"resync"})),
         "devices": (None, frozenset(), frozenset({1}), frozenset({1, 2})),
         "gateways": (None, frozenset({9}), frozenset({8, 9})),
-        "jobs": (None, frozenset({"x"})),
+        "jobs": (None, frozenset(), frozenset({5}), frozenset({4, 5})),
     }
     wants: list[dict[str, Any]] = [{}]
     for name, values in choices.items():

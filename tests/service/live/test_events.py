@@ -196,6 +196,7 @@ def test_a_filter_chooses_any_of_its_values_and_several_must_all_hold(
         ("Ids=", "Ids"),
         ("Gateway=nowhere", "Gateway"),
         ("Jobs=", "Jobs"),
+        ("Jobs=12", "Jobs"),
         ("Idz=bmac-c0ffee0000a1", "Idz"),
         ("token=secret", "token"),
         ("Jobs=" + ",".join(map(str, range(1001))), "Jobs"),

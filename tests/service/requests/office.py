@@ -202,7 +202,9 @@ def office(database: Database, settings: Settings | None = None) -> Iterator[Off
         listening(_ANY, "http") as listener,
         entrances_of(replace(settings or Settings(mqtt=_ANY), data=Path(folder))) as entrances,
     ):
-        chosen = with_ports(replace(settings or Settings(mqtt=_ANY), data=Path(folder)), entrances)
+        http = _ANY._replace(port=listener.getsockname()[1])
+        chosen = replace(settings or Settings(mqtt=_ANY), data=Path(folder), http=http)
+        chosen = with_ports(chosen, entrances)
         with closing(samples_of(database, chosen)) as samples:
             api = Api(database, chosen, samples)
             taking = partial(take_reports, database, samples, chosen, api, entrances)

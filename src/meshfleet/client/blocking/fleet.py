@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from meshfleet.client.blocking.faces import Deed, Door, Face, Walk
 from meshfleet.client.blocking.running import Runner
-from meshfleet.client.rest import devices, fleet, gateways, labels, operations, people, requests, samples
+from meshfleet.client.rest import (
+    devices,
+    firmware,
+    fleet,
+    gateways,
+    jobs,
+    labels,
+    operations,
+    people,
+    requests,
+    samples,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +82,36 @@ class Requests(Face[requests.Requests]):
     list = Walk(requests.Requests.list)
 
 
+class Firmware(Face[firmware.Firmware]):
+    """The firmware of a fleet. Each is named by its id, or by its record."""
+
+    list = Walk(firmware.Firmware.list)
+    upload = Deed(firmware.Firmware.upload)
+    show = Deed(firmware.Firmware.show)
+    download = Walk(firmware.Firmware.download)
+    save = Deed(firmware.Firmware.save)
+    release = Deed(firmware.Firmware.release)
+    withdraw = Deed(firmware.Firmware.withdraw)
+    remove = Deed(firmware.Firmware.remove)
+
+
+class Jobs(Face[jobs.Jobs]):
+    """The update jobs of a fleet. Each is named by its id, or by what was told of it."""
+
+    create = Deed(jobs.Jobs.create)
+    dry_run = Deed(jobs.Jobs.dry_run)
+    list = Walk(jobs.Jobs.list)
+    show = Deed(jobs.Jobs.show)
+    executions = Walk(jobs.Jobs.executions)
+    execution = Deed(jobs.Jobs.execution)
+    apply = Deed(jobs.Jobs.apply)
+    pause = Deed(jobs.Jobs.pause)
+    resume = Deed(jobs.Jobs.resume)
+    cancel = Deed(jobs.Jobs.cancel)
+    retry = Deed(jobs.Jobs.retry)
+    watch = Walk(jobs.Jobs.watch)
+
+
 class Users(Face[people.Users]):
     """The people who may log in."""
 
@@ -133,6 +174,8 @@ class Fleet(Door[fleet.Fleet]):
         self.gateways = Gateways(behind.gateways, runner)
         self.samples = Samples(behind.samples, runner)
         self.requests = Requests(behind.requests, runner)
+        self.firmware = Firmware(behind.firmware, runner)
+        self.jobs = Jobs(behind.jobs, runner)
         self.users = Users(behind.users, runner)
         self.api_keys = ApiKeys(behind.api_keys, runner)
         self.audit = Audit(behind.audit, runner)

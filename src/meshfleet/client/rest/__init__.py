@@ -6,6 +6,8 @@ labels          fleet.labels
 gateways        fleet.gateways
 samples         fleet.samples
 requests        fleet.requests
+firmware        fleet.firmware; `uploads` and `downloads` are its files
+jobs            fleet.jobs; `orders` tells what they are made of, `watching` follows them
 people          fleet.users, fleet.api_keys, fleet.audit
 live            fleet.live: events as they happen; `events` tells what they are
 operations      fleet.operations

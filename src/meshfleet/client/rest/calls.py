@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from meshfleet.client.names import text_of
+from meshfleet.client.rest.uploads import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +29,8 @@ class Call(Struct, frozen=True, kw_only=True):
     path: str
     query: Query = ()
     body: bytes | None = None
+    upload: Upload | None = None
+    """Instead of a body: what is sent piece by piece."""
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = JSON
     is_repeatable: bool = False

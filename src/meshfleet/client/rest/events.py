@@ -13,6 +13,8 @@ from meshfleet.wire import rest
 from meshfleet.wire.rest import (
     Device,
     ForgottenDevice,
+    Job,
+    LiveExecution,
     LiveGateway,
     LiveHeartbeat,
     LiveLink,
@@ -34,6 +36,8 @@ EventData = (
     | LiveLink
     | LiveGateway
     | ReleasedGateway
+    | Job
+    | LiveExecution
     | Resync
     | dict[str, Any]
 )
@@ -62,6 +66,12 @@ _REPORTS: Final[Mapping[str, type[rest.Body]]] = {
     "event": LiveSample,
 }
 
+
+_BODIES: Final[Mapping[str, type[rest.Body]]] = {
+    "job": Job,
+    "execution": LiveExecution,
+    "resync": Resync,
+}
 
 _LONGEST: Final = 4 * 1024 * 1024
 """Bytes of an event, with its lines; ours have not much more than 64 KiB."""
@@ -119,6 +129,4 @@ def _kind(about: str, data: dict[str, Any]) -> type[rest.Body] | None:
             return ReleasedGateway if "released" in data else LiveGateway
         case "report":
             return _REPORTS.get(str(data.get("kind")))
-        case "resync":
-            return Resync
-    return None
+    return _BODIES.get(about)

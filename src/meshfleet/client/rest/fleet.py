@@ -10,7 +10,9 @@ from meshfleet.client.rest.address import Base
 from meshfleet.client.rest.calls import Call
 from meshfleet.client.rest.desk import Desk
 from meshfleet.client.rest.devices import Devices
+from meshfleet.client.rest.firmware import Firmware
 from meshfleet.client.rest.gateways import Gateways
+from meshfleet.client.rest.jobs import Jobs
 from meshfleet.client.rest.labels import Labels
 from meshfleet.client.rest.live import listen
 from meshfleet.client.rest.operations import Operations
@@ -37,8 +39,8 @@ class Fleet:
     that was kept. We log in when that is needed first, and stay in. What the service refuses is raised as
     the same class of `meshfleet.errors` that it raised itself; if nobody answers, it is ServiceUnreachable.
 
-    What only reads is asked again after a lost connection, and so are requests to devices. Any other change
-    is not, once it may have arrived.
+    What only reads is asked again after a lost connection, and so are requests to devices and orders of jobs.
+    Any other change is not, once it may have arrived.
     """
 
     def __init__(  # noqa: PLR0913 # by name, each may be left out
@@ -69,6 +71,8 @@ class Fleet:
         self.gateways = Gateways(self._desk)
         self.samples = Samples(self._desk)
         self.requests = Requests(self._desk)
+        self.firmware = Firmware(self._desk)
+        self.jobs = Jobs(self._desk)
         self.users = Users(self._desk)
         self.api_keys = ApiKeys(self._desk)
         self.audit = Audit(self._desk)
@@ -124,10 +128,11 @@ class Fleet:
         types: EventType | Iterable[EventType] | None = None,
         ids: str | Iterable[str] | None = None,
         gateway: str | Iterable[str] | None = None,
+        jobs: str | Iterable[str] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """What happens in the fleet, as it happens, of these types, devices and gateways; nothing: of all.
+        """What happens in the fleet, as it happens: of these types, devices, gateways and jobs, or of all.
 
         It comes back by itself when the connection is lost, behind the last event that was told. What cannot
         be told again is said with a `resync`.
         """
-        return listen(self._desk, types, ids, gateway)
+        return listen(self._desk, types, ids, gateway, jobs)

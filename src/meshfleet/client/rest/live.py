@@ -124,8 +124,9 @@ class Listening:
 def listen(
     desk: Desk,
     types: EventType | Iterable[EventType] | None,
-    ids: str | Iterable[str] | None,
-    gateway: str | Iterable[str] | None,
+    ids: str | Iterable[str] | None = None,
+    gateway: str | Iterable[str] | None = None,
+    jobs: str | Iterable[str] | None = None,
 ) -> AsyncGenerator[Event, None]:
     """Live events that meet all filters."""
     filters = query(
@@ -134,6 +135,7 @@ def listen(
             "Types": several(types or ()),
             "Ids": [id_of(each, "ids") for each in several(ids or ())],
             "Gateway": [mac_of(each) for each in several(gateway or ())],
+            "Jobs": several(jobs or ()),
         },
     )
     return Listening(desk, filters).events()

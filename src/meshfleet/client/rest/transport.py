@@ -19,7 +19,7 @@ from meshfleet.link import tls
 from meshfleet.wire import rest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from meshfleet.client.rest.address import Base
@@ -119,10 +119,14 @@ class Transport:
             headers["Authorization"] = f"Bearer {bearer}"
         if call.body is not None:
             headers["Content-Type"] = JSON
+        content: bytes | AsyncIterator[bytes] | None = call.body
+        if call.upload is not None:
+            headers |= {"Content-Type": call.upload.content_type, "Content-Length": str(call.upload.size)}
+            content = call.upload.pieces()
         # Half of the time for the way there, so that there is time for another try.
         timeout = httpx.Timeout(seconds, connect=self._timeout / 2, read=silence, pool=None)
         return self._http.build_request(
-            call.method, self._url(call), headers=headers, content=call.body, timeout=timeout
+            call.method, self._url(call), headers=headers, content=content, timeout=timeout
         )
 
     def _url(self, call: Call) -> httpx.URL:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"
-    " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant"
+    " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant,"
+    " EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id AND execution.state IN"
+    " ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING'))"
     " FROM device LEFT JOIN device_state ON device_state.device = id {joined} WHERE id IN numbers"
 )
 _LABELS: Final = "FROM device_label JOIN label ON label.id = device_label.label WHERE device_label.device"
@@ -143,6 +145,6 @@ def _live(row: Row) -> Live:
         rssi=rssi,
         battery=battery,
         last_report_at=None if reported_at is None else write_millis(reported_at),
-        updating=False,
+        updating=bool(row[18]),
         place=None,
     )

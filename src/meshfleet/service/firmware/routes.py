@@ -29,6 +29,7 @@ from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
+from meshfleet.service.jobs.bell import Bell
 from meshfleet.service.operations.figures import Figures
 from meshfleet.wire.ids import Version, parse_model_number
 from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware, FirmwarePage
@@ -161,10 +162,16 @@ async def release_firmware(
 
 @post("/{firmware_id:str}/withdraw", status_code=200)
 async def withdraw_firmware(
-    firmware_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    firmware_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+    bell: Given[Bell],
 ) -> Firmware:
     """Withdraw firmware: no gateway gets it any more, and its jobs are cancelled."""
-    return await database.write(store.withdraw, segment(firmware_id), by=actor, now=now())
+    withdrawn = await database.write(store.withdraw, segment(firmware_id), by=actor, now=now())
+    bell.ring()
+    return withdrawn
 
 
 @delete("/{firmware_id:str}", problems=(409,))

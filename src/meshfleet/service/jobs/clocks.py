@@ -29,8 +29,8 @@ GUARD: Final = 5 * _MINUTE
 """After which a request counts as lost whose fate nobody told."""
 
 SOON: Final = 5 * _SECOND
-AGAIN: Final = 10 * _SECOND
-"""Before something is asked again that did not come through."""
+AGAIN: Final = 5 * _SECOND
+"""Before a command is sent again that did not come through."""
 
 DFU: Final = 2 * _MINUTE
 """For a device to show up in DFU mode."""

@@ -71,7 +71,7 @@ async def make(  # noqa: PLR0913 # by name
 ) -> Job:
     """Make a job for these devices."""
     for _ in range(_TRIES):
-        frozen = await _freeze(database, checked, asked, numbers, parent)
+        frozen = await freeze(database, checked, asked, numbers, parent)
         if not len(frozen.sifted):
             raise Conflict("none of these devices is there any more")
         published = await _write(database, frozen, now)
@@ -82,12 +82,12 @@ async def make(  # noqa: PLR0913 # by name
 
 
 async def _foretell(database: Database, checked: Checked, asked: Asked, numbers: array[int]) -> DryRun:
-    frozen = await _freeze(database, checked, asked, numbers, None)
+    frozen = await freeze(database, checked, asked, numbers, None)
     rate = await database.read(usual_rate, method_of(frozen.firmware.need))
     return await asyncio.to_thread(forecast, frozen, rate)
 
 
-async def _freeze(
+async def freeze(
     database: Database, checked: Checked, asked: Asked, numbers: array[int], parent: int | None
 ) -> Frozen:
     """All that a job will be made of, as it is now."""

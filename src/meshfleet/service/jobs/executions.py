@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 
 from meshfleet.db.tables import evidence, execution, transition
 from meshfleet.errors import NotFound
@@ -28,6 +28,8 @@ from meshfleet.wire.rest import (
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection, Row
 
 _LATER: Final = 1000
@@ -74,6 +76,31 @@ def show(connection: Connection, number: int, device: Mac) -> ExecutionDetail:
     return ExecutionDetail(
         **asdict(_shown(row, _told(job))), transitions=[_beginning(job, row), *steps], later=later
     )
+
+
+def several(connection: Connection, number: int, devices: Collection[int]) -> list[Execution]:
+    """Some executions of a job; none if there is no such job any more."""
+    try:
+        told = _told(reading.row(connection, number))
+    except NotFound:
+        return []
+    mine = (execution.c.job == number) & execution.c.device.in_(devices)
+    return [_shown(row, told) for row in connection.execute(select(execution).where(mine))]
+
+
+def transfers(
+    connection: Connection, jobs: Collection[int], *, after: tuple[int, int], limit: int
+) -> list[tuple[int, Execution]]:
+    """Executions of these jobs whose image is on its way, each with its job; behind that job and device."""
+    columns = execution.c
+    query = select(execution).where(
+        columns.job.in_(jobs),
+        columns.state == str(ExecutionState.TRANSFERRING),
+        tuple_(columns.job, columns.device) > after,
+    )
+    rows = connection.execute(query.order_by(columns.job, columns.device).limit(limit)).all()
+    told = {number: _told(reading.row(connection, number)) for number in {row.job for row in rows}}
+    return [(row.job, _shown(row, told[row.job])) for row in rows]
 
 
 def _told(job: Row[Any]) -> _Told:

@@ -47,21 +47,20 @@ _SWEPT: Final = 2000
 _LOCK: Final = 0x6D66_6A6F
 """On PostgreSQL: jobs come to be seen one after the other, and each knows those before it."""
 
-_OWN: Final = {
-    "device": "int8",
-    "gateway": "int8",
-    "from_version": "text",
-    "state": "text",
-    "wave": "int4",
-    "due": "int8",
-    "method": "text",
-    "code": "text",
-    "reason": "text",
-}
-"""Columns in which executions differ, and what PostgreSQL calls their types."""
+_OWN: Final = (
+    "device",
+    "gateway",
+    "from_version",
+    "state",
+    "wave",
+    "due",
+    "method",
+    "code",
+    "reason",
+)
+"""Columns in which the executions of a new job differ."""
 
-_SAME: Final = {"attempt": 1, "progress": 0, "tries": 0, "beats": 0, "is_read": "false", "version": 0}
-
+_BEGINNING: Final = {"attempt": 1, "progress": 0, "tries": 0, "beats": 0, "is_read": False, "version": 0}
 _REMOVE: Final = (
     "DELETE FROM execution WHERE job = ? AND device IN"
     " (SELECT device FROM execution WHERE job = ? ORDER BY device LIMIT ?)"
@@ -119,20 +118,7 @@ def rows_of(frozen: Frozen, start: int) -> list[Row]:
 
 def write_chunk(connection: Connection, draft: Draft, rows: Sequence[Row]) -> None:
     """Write some executions, as `rows_of` gives them."""
-    same = {"job": draft.number, **_SAME, "updated_at": draft.created_at}
-    columns = ", ".join([*_OWN, *same])
-    values = ", ".join(map(str, same.values()))
-    # One statement for all rows: between two, SQLite's driver would wait for Python's lock.
-    if connection.dialect.name == "sqlite":
-        own = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(len(_OWN)))
-        source, given = "json_each(?)", (msgspec.json.encode(rows).decode(),)
-    else:
-        own, given = "new.*", tuple(list(column) for column in zip(*rows, strict=True))
-        source = f"unnest({', '.join(f'%s::{kind}[]' for kind in _OWN.values())}) AS new"
-    connection.exec_driver_sql(
-        f"INSERT INTO execution ({columns}) SELECT {own}, {values} FROM {source}",  # noqa: S608 # numbers, and our own names
-        given,
-    )
+    bulk.fill(connection, execution, _OWN, rows, job=draft.number, updated_at=draft.created_at, **_BEGINNING)
 
 
 def publish(connection: Connection, draft: Draft, frozen: Frozen, now: int) -> Published:

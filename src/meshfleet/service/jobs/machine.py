@@ -44,7 +44,7 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
         case Unsent():
             return waiting(replace(x, ask=None, reason=event.reason), now + clocks.AGAIN)
         case Unclear():
-            return _unclear(replace(x, ask=None, reason=event.reason), event, now)
+            return _unclear(replace(x, ask=None, reason=event.reason), event, scene, now)
 
 
 def _without_lost(x: Execution) -> Execution:
@@ -149,12 +149,21 @@ def _aborted(x: Execution, status: int, now: int) -> Move:
 def _told(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     told = DRIVERS[x.method].read(event.value, scene.order, x) if event.status == Status.OK else None
     if told is None:
-        return waiting(x, now + clocks.AGAIN)
+        return _not_told(x, scene, now)
     return follow(x, told, scene, now, is_shared=event.is_shared)
 
 
-def _unclear(x: Execution, event: Unclear, now: int) -> Move:
+def _not_told(x: Execution, scene: Scene, now: int) -> Move:
+    """Nobody tells how far it is. Who has not even shown that it began is not asked for ever."""
+    if x.state is not S.DISPATCHED:
+        return waiting(x, now + max(clocks.poll(scene), clocks.AGAIN))
+    if x.tries >= clocks.TRIES:
+        return starting.not_started(x, scene, now)
+    return waiting(replace(x, tries=x.tries + 1), now + clocks.AGAIN)
+
+
+def _unclear(x: Execution, event: Unclear, scene: Scene, now: int) -> Move:
     """Nobody knows what was carried out: look before anything is done again."""
     if event.step is Step.START and x.state is S.DISPATCHED:
         return asking(x, DRIVERS[x.method].state(x), now)
-    return waiting(x, now + clocks.AGAIN)
+    return _not_told(x, scene, now)

@@ -72,9 +72,12 @@ def free(connection: Connection) -> None:
 
 
 def _letter(row: Sequence[Any]) -> Letter:
-    *head, step, gateway, target, operation, identifier, value = row
+    number, job, device, attempt, step, gateway, target, operation, identifier, value = row
     return Letter(
-        *head,
+        number,
+        job,
+        device,
+        attempt,
         Step(step),
         gateway,
         target,

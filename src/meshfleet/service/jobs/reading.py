@@ -16,7 +16,7 @@ from meshfleet.service.jobs.states import ACTIVE
 from meshfleet.wire.rest import ExecutionState, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -54,6 +54,19 @@ def page(connection: Connection, asked: JobListing, *, before: int | None, limit
 def show(connection: Connection, number: int, *, now: int) -> Job:
     """One of them."""
     return _shown(connection, [row(connection, number)], now)[0]
+
+
+def several(connection: Connection, numbers: Collection[int], *, now: int) -> dict[int, Job]:
+    """Some of them by their numbers; those that there are not are left out."""
+    rows = connection.execute(_ROWS.where(job.c.id.in_(numbers))).all() if numbers else ()
+    return dict(zip([each.id for each in rows], _shown(connection, rows, now), strict=True))
+
+
+def newest_open(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
+    """The newest ones that are not over, by their numbers."""
+    query = _ROWS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
+    rows = connection.execute(query).all()
+    return dict(zip([each.id for each in rows], _shown(connection, rows, now), strict=True))
 
 
 def row(connection: Connection, number: int) -> Row[Any]:

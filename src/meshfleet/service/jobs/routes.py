@@ -21,6 +21,7 @@ from meshfleet.service.http.paths import segment
 from meshfleet.service.jobs import creating, executions, reading, retrying, steering
 from meshfleet.service.jobs.creating import Asked
 from meshfleet.service.jobs.executions import ExecutionListing
+from meshfleet.service.jobs.news import News
 from meshfleet.service.jobs.reading import JobListing
 from meshfleet.service.requests.window import Window
 from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of
@@ -63,6 +64,7 @@ async def create_job(
     database: Given[Database],
     window: Given[Window],
     now: Given[Now],
+    news: Given[News],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[Job]:
     """Make a job that updates devices, or with `dryRun` tell what it would do.
@@ -71,7 +73,7 @@ async def create_job(
     """
     asked = Asked(actor, window.key(idempotency_key, actor, JOBS, data))
     made = await creating.create(database, data, asked, now)
-    return _dry(made) if isinstance(made, DryRun) else Response(made)
+    return _dry(made) if isinstance(made, DryRun) else Response(news.tell(made))
 
 
 @get()
@@ -146,34 +148,34 @@ async def show_execution(
 
 @post("/{job_id:str}/apply", status_code=200, problems=(409,))
 async def apply_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
 ) -> Job:
     """Let a job begin that was made with `autoApply` false, or devices start what they have staged."""
-    return await database.write(steering.apply, _number(segment(job_id)), by=actor, now=now())
+    return news.tell(await database.write(steering.apply, _number(segment(job_id)), by=actor, now=now()))
 
 
 @post("/{job_id:str}/pause", status_code=200, problems=(409,))
 async def pause_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
 ) -> Job:
     """Let a job begin no more updates. Those that are under way go on."""
-    return await database.write(steering.pause, _number(segment(job_id)), by=actor, now=now())
+    return news.tell(await database.write(steering.pause, _number(segment(job_id)), by=actor, now=now()))
 
 
 @post("/{job_id:str}/resume", status_code=200, problems=(409,))
 async def resume_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
 ) -> Job:
     """Let a paused job go on. What failed up to now does not count any more for its abort criteria."""
-    return await database.write(steering.resume, _number(segment(job_id)), by=actor, now=now())
+    return news.tell(await database.write(steering.resume, _number(segment(job_id)), by=actor, now=now()))
 
 
 @post("/{job_id:str}/cancel", status_code=200, problems=(409,))
 async def cancel_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
 ) -> Job:
     """End a job early. A device that is about to start its new version is awaited."""
-    return await database.write(steering.cancel, _number(segment(job_id)), by=actor, now=now())
+    return news.tell(await database.write(steering.cancel, _number(segment(job_id)), by=actor, now=now()))
 
 
 @post("/{job_id:str}/retry", problems=(409,))
@@ -183,13 +185,14 @@ async def retry_job(
     database: Given[Database],
     window: Given[Window],
     now: Given[Now],
+    news: Given[News],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Make a new job like a finished one, for devices whose update failed, timed out or was cancelled."""
     number = _number(segment(job_id))
     place = f"{JOBS}/job-{number}/retry"
     asked = Asked(actor, window.key(idempotency_key, actor, place, _NoBody()))
-    return await retrying.retry(database, number, asked, now)
+    return news.tell(await retrying.retry(database, number, asked, now))
 
 
 def _dry(told: DryRun) -> Response[Any]:

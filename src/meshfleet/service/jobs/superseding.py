@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
-_CHUNK: Final = 1000
+_CHUNK: Final = 500
 """Devices at once."""
 
 
@@ -71,12 +71,14 @@ def _supersede(
     connection: Connection, number: int, older: Sequence[int], devices: Sequence[int], now: int
 ) -> None:
     reason = f"job-{number} took it over"
-    # From and to where, too: without figures PostgreSQL would look at all that is queued.
-    theirs = f"job IN ({', '.join(map(str, older))}) AND device BETWEEN {devices[0]} AND {devices[-1]} AND device IN numbers"
+    here = f"device BETWEEN {devices[0]} AND {devices[-1]} AND device IN numbers"
+    theirs = f"job IN ({', '.join(map(str, older))}) AND {here}"
+    # Whether it is true, or PostgreSQL would look at all that is queued and not at these devices.
+    queued = "(state = 'QUEUED') IS TRUE"
     moved: Sequence[Sequence[int]] = bulk.run(
         connection,
         f"UPDATE execution SET state = 'SUPERSEDED', code = 'NEWER_JOB', reason = '{reason}', waiting = NULL,"  # noqa: S608 # numbers, and our own words
-        f" expires = NULL, version = version + 1, updated_at = {now} WHERE {theirs} AND state = 'QUEUED'"
+        f" expires = NULL, version = version + 1, updated_at = {now} WHERE {theirs} AND {queued}"
         " RETURNING job, wave",
         devices,
     ).fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import select
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.service.live.devices import Devices
     from meshfleet.service.live.guard import Guard
     from meshfleet.service.live.hub import Hub
+    from meshfleet.service.live.jobs import Jobs
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ _GATEWAYS: Final = {
     "gateway.release": "released",
     "device.rename": "renamed",
 }
+_JOB: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 _ACCESS: Final = ("auth.logout", "user.", "api-key.")
 """How actions begin that may take something away from somebody."""
 
@@ -55,9 +58,10 @@ class _Row(NamedTuple):
 class Changes:
     """Follows the audit log while somebody listens."""
 
-    def __init__(self, hub: Hub, devices: Devices, guard: Guard, database: Database) -> None:
+    def __init__(self, hub: Hub, devices: Devices, jobs: Jobs, guard: Guard, database: Database) -> None:
         self._hub = hub
         self._devices = devices
+        self._jobs = jobs
         self._guard = guard
         self._database = database
         self._newest: int | None = None
@@ -90,6 +94,8 @@ class Changes:
     def _tell(self, row: _Row) -> None:
         if row.action.startswith(_ACCESS):
             self._guard.suspect()
+        elif (job := _JOB.fullmatch(row.target)) is not None:
+            self._jobs.changed([int(job[1])], [])
         elif row.action == "label.remove":
             self._hub.publish_loss("device", "a label was removed from all devices")
         elif (number := _number(row.target)) is not None:

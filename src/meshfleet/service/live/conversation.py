@@ -45,7 +45,7 @@ _TOKEN_SECONDS: Final = 10.0
 
 _SUBSCRIPTIONS: Final = 100
 _NAMED: Final = 5000
-"""Devices and gateways that all subscriptions of a conversation may name."""
+"""Devices, gateways and jobs that all subscriptions of a conversation may name."""
 
 _FRAMES, _FRAMES_PER_SECOND = 200.0, 20.0
 """Frames that are heard at once, and then in a second; all others wait."""
@@ -221,7 +221,7 @@ def _check_room(listener: Listener, want: Want) -> None:
     if len(wants) > _SUBSCRIPTIONS:
         raise TooManySubscriptions(f"there are {_SUBSCRIPTIONS} subscriptions here already")
     if sum(each.size for each in wants) > _NAMED:
-        raise TooManySubscriptions(f"all subscriptions together name more than {_NAMED} devices and gateways")
+        raise TooManySubscriptions(f"all subscriptions together name more than {_NAMED} things")
 
 
 def _ending(error: FleetError) -> Ending:

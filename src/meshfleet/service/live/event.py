@@ -34,6 +34,8 @@ class Event(Struct, frozen=True, gc=False, kw_only=True):
     """NOWHERE: it has none. None: nobody knows which, and so it passes every filter on gateways."""
     former: int | None = None
     """Of a device: the gateway with which it was told before, if that is another."""
+    job: int | None = None
+    """The number of the job, if it is about one or one of its executions."""
     body: bytes
     """All of it as JSON."""
     at: float

@@ -90,7 +90,7 @@ class Hub:
     def publish(self, about: str, data: Any, **whose: int | None) -> None:
         """Tell an event, if somebody wants it or may come back for it.
 
-        `device`, `gateway` and `former` tell whose it is; see `Event`.
+        `device`, `gateway`, `former` and `job` tell whose it is; see `Event`.
         """
         if self.interest[about]:
             self._add(self._event(about, about, data, **whose))

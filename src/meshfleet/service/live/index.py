@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshfleet.service.live.want import Want
 
 _NAMED: Final = 50_000
-"""Devices and gateways that all who listen for one account may name."""
+"""Devices, gateways and jobs that all who listen for one account may name."""
 
 
 class Index:
@@ -28,6 +28,7 @@ class Index:
         self._holders: dict[Want, set[Listener]] = {}
         self._of_device: dict[int, set[Want]] = {}
         self._of_gateway: dict[int, set[Want]] = {}
+        self._of_job: dict[int, set[Want]] = {}
         self._of_type: dict[str, set[Want]] = {about: set() for about in LIVE_TYPES}
         """Those that name neither devices nor gateways nor jobs."""
         self._named: Counter[tuple[str, str]] = Counter()
@@ -36,7 +37,7 @@ class Index:
         """Somebody wants this, unless their account wants too much."""
         if want.size and self._named[listener.account] + want.size > _NAMED:
             raise TooManySubscriptions(
-                f"all who listen for {listener.actor.title} name more than {_NAMED} devices and gateways"
+                f"all who listen for {listener.actor.title} name more than {_NAMED} things"
             )
         self._named[listener.account] += want.size
         holders = self._holders.get(want)
@@ -68,6 +69,8 @@ class Index:
         if event.type == RESYNC:
             return self._holders
         found: list[Iterable[Want]] = [self._of_type[event.about]]
+        if event.job is not None:
+            found.append(self._of_job.get(event.job, ()))
         if event.device is not None:
             found.append(self._of_device.get(event.device, ()))
         if event.gateway is None:
@@ -90,12 +93,12 @@ class Index:
                 del entries[key]
 
     def _entries(self, want: Want) -> Iterator[tuple[dict[object, set[Want]], object]]:
-        """Where a want is found; none if nothing but a loss concerns it."""
+        """Where a want is found: by what it names, of which few events are."""
         entries: object
         keys: Iterable[object]
         if want.jobs is not None:
-            return
-        if want.devices is not None:
+            entries, keys = self._of_job, want.jobs
+        elif want.devices is not None:
             entries, keys = self._of_device, want.devices
         elif want.gateways is not None:
             entries, keys = self._of_gateway, want.gateways

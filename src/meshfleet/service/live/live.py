@@ -11,6 +11,7 @@ from meshfleet.service.live.changes import Changes
 from meshfleet.service.live.devices import Devices
 from meshfleet.service.live.guard import Guard
 from meshfleet.service.live.hub import Hub
+from meshfleet.service.live.jobs import Jobs
 from meshfleet.service.live.reports import Reports
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ class Live:
         """For whoever changes devices or gateways."""
         self.reports = Reports(self.hub, self.devices)
         """To be led by ingest."""
+        self.jobs = Jobs(self.hub, database, now)
+        """For whoever changes jobs."""
         self.guard = Guard(self.hub, gatekeeper, now)
-        self._changes = Changes(self.hub, self.devices, self.guard, database)
+        self._changes = Changes(self.hub, self.devices, self.jobs, self.guard, database)
 
     def check_room(self, actor: Actor) -> None:
         """See to it that there is room for another listener."""
@@ -57,6 +60,7 @@ class Live:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.hub.run(), name="live.hub")
             tasks.create_task(self.devices.run(), name="live.devices")
+            tasks.create_task(self.jobs.run(), name="live.jobs")
             tasks.create_task(self.guard.run(), name="live.guard")
             tasks.create_task(self._changes.run(), name="live.changes")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """How many wants may be kept, and how many devices and gateways these may name."""
+    """How many wants may be kept, and how many devices, gateways and jobs these may name."""
 
     wants: int
     size: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-_LONGEST_JOB: Final = 64
+_JOB: Final = re.compile(r"job-([1-9][0-9]{0,17})")
+
+_OF_JOBS: Final = frozenset({"job", "execution"})
+"""Types of events that tell of jobs."""
 
 
 class Want(Struct, frozen=True, kw_only=True):
@@ -29,7 +33,7 @@ class Want(Struct, frozen=True, kw_only=True):
     types: frozenset[str] | None = None
     devices: frozenset[int] | None = None
     gateways: frozenset[int] | None = None
-    jobs: frozenset[str] | None = None
+    jobs: frozenset[int] | None = None
 
     def takes(self, event: Event) -> bool:
         """Whether an event is wanted. What was missed concerns whoever wants events of that type."""
@@ -37,7 +41,9 @@ class Want(Struct, frozen=True, kw_only=True):
             return self.types is None or event.about in self.types or RESYNC in self.types
         if self.types is not None and event.about not in self.types:
             return False
-        if self.jobs is not None or (self.devices is not None and event.device not in self.devices):
+        if self.devices is not None and event.device not in self.devices:
+            return False
+        if self.jobs is not None and event.job not in self.jobs:
             return False
         return (
             self.gateways is None
@@ -57,8 +63,8 @@ class Want(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """How many devices and gateways it names."""
-        return len(self.devices or ()) + len(self.gateways or ())
+        """How many devices, gateways and jobs it names."""
+        return len(self.devices or ()) + len(self.gateways or ()) + len(self.jobs or ())
 
 
 def _covers(mine: frozenset[Value] | None, others: frozenset[Value] | None) -> bool:
@@ -73,6 +79,7 @@ class Interest:
         self._wants = self._alls = 0
         self.devices: Counter[int] = Counter()
         self.gateways: Counter[int] = Counter()
+        self.jobs: Counter[int] = Counter()
 
     def __bool__(self) -> bool:
         return self._wants > 0
@@ -88,12 +95,20 @@ class Interest:
             return True
         return bool(self.gateways) and (gateway is None or gateway in self.gateways)
 
+    def includes_job(self, job: int) -> bool:
+        """Whether somebody may want an event of this job as a whole."""
+        return self._alls > 0 or job in self.jobs
+
     def change(self, want: Want, by: int) -> None:
         """One more wants it, or one less."""
-        if want.jobs is not None or (want.types is not None and self._about not in want.types):
+        if want.types is not None and self._about not in want.types:
+            return
+        if want.jobs is not None and self._about not in _OF_JOBS:
             return
         self._wants += by
-        if want.devices is not None:
+        if want.jobs is not None:
+            _change(self.jobs, want.jobs, by)
+        elif want.devices is not None:
             _change(self.devices, want.devices, by)
         elif want.gateways is not None:
             _change(self.gateways, want.gateways, by)
@@ -145,7 +160,8 @@ def _parse_type(text: str, field: str) -> str:
     return text
 
 
-def _parse_job(text: str, field: str) -> str:
-    if not 0 < len(text) <= _LONGEST_JOB:
-        raise MalformedText(field, f"is not the id of a job, which has 1 to {_LONGEST_JOB} characters")
-    return text
+def _parse_job(text: str, field: str) -> int:
+    found = _JOB.fullmatch(text)
+    if found is None:
+        raise MalformedText(field, "is not the id of a job, such as job-12")
+    return int(found[1])

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from meshfleet.wire.rest.bodies import Ask, Body, DeviceIdText, IdentifierText, MacText, TimeText
 from meshfleet.wire.rest.gateways import Gateway
+from meshfleet.wire.rest.jobs import Execution
 from meshfleet.wire.rest.problems import FieldProblem  # noqa: TC001 # msgspec reads it
 
 STREAM: Final = "/api/v1/stream"
@@ -31,7 +32,7 @@ class LiveEvent(Body, frozen=True, kw_only=True):
     type: Literal["device", "report", "job", "execution", "gateway", "resync"]
     time: TimeText
     data: Any
-    """One of the bodies below, or a `Device`."""
+    """One of the bodies below, or a `Device` or a `Job`."""
 
 
 class LiveSample(Body, frozen=True, kw_only=True):
@@ -96,6 +97,12 @@ class ForgottenDevice(Body, frozen=True, kw_only=True):
 
     id: DeviceIdText
     forgotten: Literal[True] = True
+
+
+class LiveExecution(Execution, frozen=True, kw_only=True):
+    """An execution that changed, and the job that it is part of."""
+
+    job_id: str
 
 
 class Resync(Body, frozen=True, kw_only=True):

@@ -1,0 +1,24 @@
+"""What follows when somebody has made or steered a job: it is told, and goes on at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshfleet.service.jobs.bell import Bell
+    from meshfleet.service.live.jobs import Jobs
+    from meshfleet.wire.rest import Job
+
+
+class News:
+    """For routes: a job that is not as it was goes through here."""
+
+    def __init__(self, live: Jobs, bell: Bell) -> None:
+        self._live = live
+        self._bell = bell
+
+    def tell(self, job: Job) -> Job:
+        """Tell who listens, and wake who runs jobs; gives the same job."""
+        self._live.changed([int(job.id.removeprefix("job-"))], [])
+        self._bell.ring()
+        return job

@@ -1,0 +1,111 @@
+"""A fleet is updated in all three ways, with devices among it that fail and that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.outside import PATIENCE
+from tests.scenarios.serving import Service, loopback
+from tests.scenarios.updating import (
+    BY_BROADCAST,
+    BY_DFU,
+    BY_DOWNLOAD,
+    FAILING,
+    MODELS,
+    MUTE,
+    Desk,
+    Estate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NEW = "9.1.0"
+GATEWAYS = 3
+WAYS = {BY_DOWNLOAD: "download", BY_BROADCAST: "broadcast", BY_DFU: "nordic-dfu"}
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.rule("firmware-20", "firmware-31", "firmware-32", "firmware-33", "firmware-34"),
+]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path, *loopback("--mqtt")) as running:
+        yield running
+
+
+def order(model: str, firmware: str) -> dict[str, Any]:
+    """An order as an operator would write it, but with less patience: nobody here takes minutes."""
+    return {
+        "name": f"{model} to {NEW}",
+        "firmwareId": firmware,
+        "targets": {"filter": {"ModelNumber": model}},
+        "method": WAYS[model] if model == BY_BROADCAST else None,
+        "concurrency": {"perGateway": None},
+        "retry": {"max": 1, "backoffSeconds": 1},
+        "health": {"heartbeats": 2},
+        "timeouts": {"queueMinutes": 5, "stepMinutes": 0.5, "totalMinutes": 2},
+    }
+
+
+async def test_sixty_devices_of_three_models_are_updated_in_three_ways(service: Service) -> None:
+    estate, desk = Estate(service), Desk(service)
+    async with estate.life():
+        async with asyncio.timeout(PATIENCE):
+            for model, count in MODELS.items():
+                while len(await desk.known(model)) < count * GATEWAYS:  # noqa: ASYNC110 # as below
+                    await asyncio.sleep(0.3)
+        firmware = {model: await desk.upload(model, NEW) for model in MODELS}
+        jobs = {
+            model: (await desk.ask("POST", "/api/v1/jobs", order(model, firmware[model])))["id"]
+            for model in MODELS
+        }
+        told = {model: await desk.finished(job, within=300) for model, job in jobs.items()}
+        executions = {model: await desk.executions(job) for model, job in jobs.items()}
+        for model in MODELS:
+            check(estate, told[model], executions[model], model)
+            await check_registry(desk, model, executions[model])
+        await check_evidence(desk, jobs[BY_DFU], executions[BY_DFU])
+
+
+def check(estate: Estate, job: Any, executions: dict[str, Any], model: str) -> None:
+    """Job, counts and reasons tell what is true of the devices."""
+    states = Counter(each["state"] for each in executions.values())
+    assert {state: count for state, count in job["counts"].items() if count} == states
+    assert sum(states.values()) == MODELS[model] * GATEWAYS
+    assert job["state"] == "COMPLETED"
+    assert job["outcome"] == ("SUCCEEDED" if set(states) == {"SUCCEEDED"} else "PARTIAL"), states
+    runs = estate.versions(model)
+    for device, each in executions.items():
+        assert each["method"] == WAYS[model]
+        assert (each["state"] == "SUCCEEDED") <= (runs[device] == NEW), (each, runs[device])
+        assert (each["state"] == "SUCCEEDED") == (each["reason"] is None), each
+        assert each["waitingFor"] is None
+        if each["state"] != "SUCCEEDED":
+            assert each["gateway"] in {FAILING, MUTE}, each
+            assert each["reasonCode"], each
+
+
+async def check_registry(desk: Desk, model: str, executions: dict[str, Any]) -> None:
+    """The list of devices shows the new version for all that have it."""
+    done = {device for device, each in executions.items() if each["state"] == "SUCCEEDED"}
+    assert done
+    async with asyncio.timeout(PATIENCE):
+        while not done <= set(await desk.known(model, NEW)):  # noqa: ASYNC110 # the service knows nothing of tests
+            await asyncio.sleep(0.3)
+
+
+async def check_evidence(desk: Desk, job: str, executions: dict[str, Any]) -> None:
+    """Whoever succeeded has shown its version, and was seen in DFU mode on the way."""
+    device = next(device for device, each in executions.items() if each["state"] == "SUCCEEDED")
+    shown = await desk.ask("GET", f"/api/v1/jobs/{job}/executions/{device}")
+    last = shown["transitions"][-1]
+    assert last["to"] == "SUCCEEDED"
+    assert last["evidence"]["content"] == {"step": "version", "status": 0, "value": "090100"}

@@ -1,0 +1,132 @@
+"""A site whose devices are to be updated: three gateways, sixty devices of three models, and the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from msgspec.structs import replace
+
+from meshfleet.gateway import ByClock, Clock, Faults, Fleet, Gateway, Settings, Site
+from meshfleet.gateway.world.places import Place
+from meshfleet.gateway.world.products import BY_CODE
+from meshfleet.gateway.world.site import Fixture
+from meshfleet.link import Address, Delays, Options
+from meshfleet.wire.ids import Mac, ModelNumber, Version, device_id
+from meshfleet.wire.package import pack
+from tests.cli.outside import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.scenarios.serving import Service
+
+SPEED = 100.0
+"""Heartbeats every 0.6 seconds; an image of this size takes a second or two."""
+
+CALM, FAILING, MUTE = (Mac(f"02005e0000{each}1") for each in "abc")
+FAULTS = {CALM: Faults(), FAILING: Faults(update_fail=0.4), MUTE: Faults(silent=0.2)}
+BY_DOWNLOAD, BY_BROADCAST, BY_DFU = "0005", "0018", "000F"
+MODELS = {BY_DOWNLOAD: 8, BY_BROADCAST: 8, BY_DFU: 4}
+"""How many of each are behind each gateway."""
+
+_IMAGE = bytes(range(256)) * 64
+_LASTING = Options(delays=Delays(first=0.05, most=0.3), patient=True)
+
+
+def image_of(model: str, version: str) -> bytes:
+    """A package as a vendor would make it."""
+    return pack(_IMAGE, model_number=ModelNumber(model), version=Version.parse(version))
+
+
+class Estate:
+    """The gateways, and what their devices really run."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._accounts = {mac: service.claim(mac) for mac in FAULTS}
+        clock = Clock(0, SPEED)
+        self._pace = ByClock(clock)
+        self._gateways = {
+            mac: Gateway(Settings(mac=mac, faults=faults), _site(mac, number), clock)
+            for number, (mac, faults) in enumerate(FAULTS.items())
+        }
+
+    @asynccontextmanager
+    async def life(self) -> AsyncIterator[None]:
+        """Let them live."""
+        async with httpx.AsyncClient() as http:
+            fleet = Fleet(self._pace, http=http, options=_LASTING)
+            for mac, gateway in self._gateways.items():
+                place = self._service.mqtt["mqtt"]
+                account = self._accounts[mac]
+                address = Address(host=place.host, port=place.port)
+                fleet.add(gateway, replace(address, user=mac, password=account.password))
+            running = asyncio.create_task(fleet.run())
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await fleet.is_complete.wait()
+                yield
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+
+    def versions(self, model: str) -> dict[str, str]:
+        """What the devices of a model run in truth, by device id."""
+        return {
+            device_id(mac): str(device.version)
+            for gateway in self._gateways.values()
+            for mac, device in gateway._core.devices.items()  # noqa: SLF001 # the truth is nowhere else
+            if device.product.model == model
+        }
+
+
+def _site(gateway: Mac, number: int) -> Site:
+    """All near the gateway: whoever is updated by Nordic DFU must be."""
+    models = [model for model, count in MODELS.items() for _ in range(count)]
+    fixtures = [_fixture(40 * number + 2 * place, place, code) for place, code in enumerate(models)]
+    return Site(gateway=gateway, seed=number + 1, devices=tuple(fixtures))
+
+
+def _fixture(number: int, place: int, code: str) -> Fixture:
+    product = BY_CODE[code]
+    mac = Mac(f"c00000000{number:03x}")
+    return Fixture(
+        mac=mac, product=product, place=Place(0, 1.0 + place / 10, 1.0), mode=product.usual, battery=90
+    )
+
+
+class Desk:
+    """What an operator does over REST. In threads: the estate lives in the event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def ask(self, method: str, path: str, body: object = None) -> Any:
+        return await asyncio.to_thread(self._service.ask, method, path, body)
+
+    async def upload(self, model: str, version: str) -> str:
+        """Bring a firmware into the catalogue, and release it."""
+        firmware = await asyncio.to_thread(self._service.upload, model, version, image_of(model, version))
+        await self.ask("POST", f"/api/v1/firmware/{firmware}/release")
+        return firmware
+
+    async def known(self, model: str, version: str | None = None) -> list[str]:
+        """The devices of a model that are known and connected, of one version or of any."""
+        wanted = f"Connected=true&ModelNumber={model}" + (f"&FirmwareVersion={version}" if version else "")
+        page = await self.ask("GET", f"/api/v1/devices?MaxResults=1000&{wanted}")
+        return [each["id"] for each in page["items"]]
+
+    async def finished(self, job: str, *, within: float) -> Any:
+        """A job when it is over."""
+        async with asyncio.timeout(within):
+            while (told := await self.ask("GET", f"/api/v1/jobs/{job}"))["finishedAt"] is None:  # noqa: ASYNC110 # nobody tells
+                await asyncio.sleep(0.5)
+        return told
+
+    async def executions(self, job: str) -> dict[str, Any]:
+        """The executions of a job by device."""
+        page = await self.ask("GET", f"/api/v1/jobs/{job}/executions?MaxResults=1000")
+        return {each["deviceId"]: each for each in page["items"]}

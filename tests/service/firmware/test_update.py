@@ -1,0 +1,91 @@
+"""An update as it is in earnest: uploaded, released, asked for, fetched and running on a device."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from meshfleet.testing import running_fleet
+from meshfleet.wire.ids import ModelNumber, Version, device_id
+from meshfleet.wire.package import pack
+from meshfleet.wire.rest import FIRMWARE
+from tests.servers import TRUSTING_NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from meshfleet.testing import RunningFleet
+
+PATIENCE = 60.0
+"""Seconds until something must have happened; reached only when it never does."""
+
+NEWER = "9.8.7"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[RunningFleet]:
+    with running_fleet(devices=3, speed=300) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(fleet: RunningFleet) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=fleet.url, verify=TRUSTING_NOBODY, timeout=PATIENCE) as client:
+        login = client.post("/api/v1/auth/login", json={"username": fleet.user, "password": fleet.password})
+        client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+        yield client
+
+
+def _until(holds: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until, "it never comes"
+        time.sleep(0.05)
+
+
+def _device(admin: httpx.Client, device: str) -> dict[str, Any]:
+    shown: dict[str, Any] = admin.get(f"/api/v1/devices/{device}").json()
+    return shown
+
+
+def _start(admin: httpx.Client, device: str, model: str) -> None:
+    value = {"modelNumber": int(model, 16), "version": NEWER, "type": 0}
+    body = {"operation": "write-decoded", "identifier": "start-firmware-update", "value": value}
+    answer = admin.post(f"/api/v1/devices/{device}/requests", json=body)
+    assert (answer.status_code, answer.json()["status"]) == (200, 0), answer.text
+
+
+def _state(admin: httpx.Client, device: str) -> str:
+    body = {"operation": "read-decoded", "identifier": "firmware-update-state"}
+    answer = admin.post(f"/api/v1/devices/{device}/requests", json=body)
+    state: str = answer.json()["value"]["state"]
+    return state
+
+
+@pytest.mark.rule("firmware-20", "firmware-30", "firmware-21")
+def test_a_device_gets_the_firmware_that_was_uploaded(fleet: RunningFleet, admin: httpx.Client) -> None:
+    device = device_id(fleet.gateways[0].devices[0])
+    _until(lambda: _device(admin, device)["modelNumber"] != "0000")
+    model = _device(admin, device)["modelNumber"]
+    assert _device(admin, device)["firmwareVersion"] != NEWER
+
+    _start(admin, device, model)  # before there is any image
+    _until(lambda: _state(admin, device) == "failed")
+
+    package = pack(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(NEWER))
+    made = admin.post(
+        FIRMWARE,
+        data={"modelNumber": model, "version": NEWER},
+        files={"image": ("new firmware.zip", package)},
+    )
+    assert made.status_code == 201, made.text
+    assert admin.post(f"{FIRMWARE}/{made.json()['id']}/release").status_code == 200
+
+    _start(admin, device, model)
+    _until(lambda: _device(admin, device)["firmwareVersion"] == NEWER)
+    figures = admin.get("/metrics").text
+    assert 'meshfleet_firmware_questions_total{outcome="answered"} 1.0' in figures
+    assert f"meshfleet_image_bytes_total {float(len(package))}" in figures

@@ -1,0 +1,194 @@
+"""What is true of jobs and executions at any moment."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from meshfleet.service.jobs import clocks, states
+from meshfleet.service.jobs.drivers.driver import read_version
+from meshfleet.service.jobs.events import Answered, Unclear, Unsent
+from meshfleet.service.jobs.model import Step
+from meshfleet.service.jobs.outcome import outcome
+from meshfleet.service.jobs.waiting import Waiting
+from meshfleet.wire.codes import Status
+from meshfleet.wire.rest import ExecutionState as S
+from meshfleet.wire.rest import JobState, NewJob
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from tests.service.jobs.engine.world import World
+
+_WEEK: Final = 7 * 24 * 3600 * 1000
+_FINISHED: Final = {JobState.CANCELED, JobState.COMPLETED}
+_WORDS: Final = {None, "canceling", *map(str, Waiting)}
+
+
+def _all(connection: Connection, text: str) -> list[Row[Any]]:
+    return list(connection.exec_driver_sql(text))
+
+
+class Laws:
+    """Watches a world: what was over stays as it was."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._over: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._orders: dict[int, NewJob] = {}
+        self._targets: dict[int, str] = {}
+        world.after_round = self.check_limits
+
+    def _read(self, text: str) -> list[Row[Any]]:
+        return self._world.database.read_now(_all, text)
+
+    def _order(self, job: int) -> NewJob:
+        if job not in self._orders:
+            row = self._read(
+                f"SELECT j.body, f.version FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id = {job}"
+            )[0]
+            self._orders[job] = msgspec.json.decode(row.body, type=NewJob)
+            self._targets[job] = row.version
+        return self._orders[job]
+
+    def check(self) -> None:
+        """See to it that all laws hold."""
+        executions = self._read("SELECT * FROM execution")
+        self._check_rows(executions)
+        self._check_tallies(executions)
+        self._check_paths(executions)
+        self._check_outbox(executions)
+        self._check_letters()
+        twice = [each for device in self._world.devices.values() for each in device.twice]
+        assert not twice, f"updated again to what they ran already: {twice}"
+
+    def check_limits(self) -> None:
+        """I2, I3: one active execution of a device, and no gateway has more than it may."""
+        rows = self._read(
+            "SELECT job, device, gateway, method, batch FROM execution WHERE state IN ('DISPATCHED',"
+            " 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
+        )
+        devices = Counter(row.device for row in rows)
+        assert all(count == 1 for count in devices.values()), devices
+        by_gateway = defaultdict(list)
+        for row in rows:
+            by_gateway[row.gateway].append(row)
+        for gateway, there in by_gateway.items():
+            slots = {(row.method, row.batch or row.device) for row in there}
+            limits = [self._order(row.job).concurrency.per_gateway for row in there]
+            if None not in limits:
+                assert len(slots) <= max(each or 0 for each in limits), (gateway, slots)
+            kinds = Counter(method for method, _ in slots)
+            assert kinds["broadcast"] <= 1, (gateway, slots)
+            assert kinds["nordic-dfu"] <= 1, (gateway, slots)
+        for job, count in Counter(row.job for row in rows).items():
+            limit = self._order(job).concurrency.per_job
+            assert limit is None or count <= limit, (job, count)
+
+    def _check_rows(self, executions: list[Row[Any]]) -> None:
+        """I4, I7, and every state has a clock, every wait a word."""
+        now = self._world.now
+        for row in executions:
+            order, state = self._order(row.job), S(row.state)
+            assert row.attempt <= order.retry.max + 1, row
+            assert row.waiting in _WORDS, row
+            if state in states.TERMINAL:
+                kept = self._over.setdefault((row.job, row.device), tuple(row))
+                assert kept == tuple(row), f"{kept} became {row}"
+                assert row.ask is None, row
+            elif state in states.ACTIVE:
+                assert row.expires is not None, row
+                latest = now + clocks.GUARD if row.ask else row.expires
+                assert row.due <= max(latest, now), row
+                assert row.expires <= now + _WEEK, row
+
+    def _check_tallies(self, executions: list[Row[Any]]) -> None:
+        """I5: counts are true, and so they make up all targets."""
+        told = {
+            (row.job, row.wave, row.state): row.count
+            for row in self._read("SELECT job, wave, state, count FROM tally WHERE count <> 0")
+        }
+        assert told == Counter((row.job, row.wave, row.state) for row in executions)
+
+    def _check_paths(self, executions: list[Row[Any]]) -> None:
+        """I6, I8, I11: what happened is written down, and each step of it could happen."""
+        jobs: dict[int, str] = {}
+        paths: dict[tuple[int, int], Row[Any]] = {}
+        for row in self._read("SELECT * FROM transition ORDER BY id"):
+            if row.device is None:
+                jobs[row.job] = row.after
+                continue
+            key = (row.job, row.device)
+            last = paths.get(key)
+            assert row.before == ("QUEUED" if last is None else last.after), (last, row)
+            assert row.version == (1 if last is None else last.version + 1), (last, row)
+            assert S(row.after) in states.MOVES[S(row.before)], row
+            if row.after == S.DISPATCHED:
+                assert jobs[row.job] == JobState.IN_PROGRESS, (jobs[row.job], row)
+            if row.after == S.SUCCEEDED:
+                self._check_evidence(row)
+            paths[key] = row
+        for each in executions:
+            last = paths.get((each.job, each.device))
+            if each.wave >= 0:
+                assert each.state == ("QUEUED" if last is None else last.after), (each, last)
+            else:
+                assert last is None, last
+
+    def _check_evidence(self, row: Row[Any]) -> None:
+        (proof,) = self._read(f"SELECT * FROM evidence WHERE id = {row.evidence or 0}")
+        assert (proof.job, proof.device, proof.attempt) == (row.job, row.device, row.attempt), (proof, row)
+        content = msgspec.json.decode(proof.content)
+        assert (content["step"], content["status"]) == ("version", 0), content
+        self._order(row.job)
+        assert str(read_version(content["value"])) == self._targets[row.job], content
+
+    def _check_outbox(self, executions: list[Row[Any]]) -> None:
+        """Nothing waits to be sent that nobody waits for."""
+        asks = {row.ask for row in executions if row.ask is not None}
+        for row in self._read("SELECT * FROM job_outbox WHERE step <> 'parting'"):
+            assert row.id in asks, f"nobody waits for {row}"
+
+    def _check_letters(self) -> None:
+        """I10: nothing is begun again in an attempt without a look, unless it is known not to have begun."""
+        told = {reply.request: reply.event for _, reply in self._world.told}
+        last: dict[tuple[int, int, int], str] = {}
+        for letter, time in self._world.log:
+            key = (letter.job, letter.device, letter.attempt)
+            event = told.get(letter.id)
+            if letter.step in (Step.STATE, Step.OWN_STATE, Step.LOOK) and isinstance(event, Answered):
+                last.pop(key, None)
+            if letter.step is Step.START:
+                assert key not in last, (letter, time, last[key])
+                if not _has_not_begun(event):
+                    last[key] = f"{letter.id} {event}"
+
+    def check_end(self) -> None:
+        """I1, I12: everything has ended, and the outcome is right."""
+        self.check()
+        rows = self._read("SELECT * FROM job")
+        assert {JobState(row.state) for row in rows} <= _FINISHED, [(row.id, row.state) for row in rows]
+        for row in rows:
+            counts = {
+                S(state): count
+                for state, count in self._read(
+                    f"SELECT state, count(*) FROM execution WHERE job = {row.id} GROUP BY state"
+                )
+            }
+            assert set(counts) <= states.TERMINAL, counts
+            assert row.outcome == outcome(counts), (row, counts)
+        for device in self._read(
+            "SELECT e.device, f.version, e.updated_at FROM execution e JOIN job j ON j.id = e.job"
+            " JOIN firmware f ON f.id = j.firmware WHERE e.state = 'SUCCEEDED'"
+        ):
+            begun = [version for _, version in self._world.devices[device.device].begun]
+            assert device.version in begun, (device, begun)
+
+
+def _has_not_begun(event: Answered | Unsent | Unclear | None) -> bool:
+    if isinstance(event, Unsent):
+        return True
+    refused = (Status.FAILED, Status.UNREACHABLE)
+    return isinstance(event, Answered) and event.status in refused

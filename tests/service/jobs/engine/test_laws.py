@@ -1,0 +1,246 @@
+"""Whatever happens, in whatever order: the laws of jobs hold, and everything comes to an end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from meshfleet.db import Database
+from meshfleet.db import sqlite as in_file
+from meshfleet.errors import Conflict
+from meshfleet.service.jobs import stepping
+from meshfleet.wire.rest import (
+    Concurrency,
+    Criterion,
+    Gate,
+    JobHealth,
+    NewJob,
+    Rate,
+    Retry,
+    Targets,
+    Timeouts,
+    Wave,
+)
+from tests.service.jobs.engine.laws import Laws
+from tests.service.jobs.engine.radio import Fate
+from tests.service.jobs.engine.world import LEGACY, MODEL, Weather, World, firmware_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONG = int(os.environ.get("MESHFLEET_LONG_RUNS", "0"))
+"""How many runs, if more than a few are wanted, each with dice of its own."""
+
+DAY = 24 * 3600
+
+some = st.integers(0, 7)
+minutes = st.sampled_from([2.0, 20.0, 300.0])
+orders = st.builds(
+    dict,
+    stage=st.booleans(),
+    auto_apply=st.sampled_from([True, True, True, False]),
+    method=st.sampled_from([None, "download", "broadcast", "nordic-dfu"]),
+    waves=st.sampled_from([(), (Wave(count=1),), (Wave(count=2), Wave(percent=60))]),
+    gate=st.builds(
+        Gate,
+        success_percent=st.sampled_from([0, 50, 100]),
+        soak_minutes=st.sampled_from([0, 3]),
+        pause=st.booleans(),
+    ),
+    concurrency=st.builds(
+        Concurrency, per_job=st.sampled_from([None, 1, 3]), per_gateway=st.sampled_from([None, 1, 2])
+    ),
+    rate=st.sampled_from([None, Rate(per_minute=2), Rate(per_minute=600)]),
+    abort=st.sampled_from(
+        [
+            (),
+            (Criterion(percent=50, action="PAUSE"),),
+            (Criterion(type="FAILED", percent=30, min_executed=2, action="CANCEL"),),
+        ]
+    ),
+    retry=st.builds(Retry, max=st.integers(0, 3), backoff_seconds=st.sampled_from([0, 5, 60])),
+    timeouts=st.builds(
+        Timeouts, queue_minutes=minutes, step_minutes=st.sampled_from([1.0, 10.0]), total_minutes=st.none() | minutes
+    ),
+    health=st.builds(JobHealth, heartbeats=st.integers(0, 3)),
+    on_newer_job=st.sampled_from(["queue", "supersede", "reject"]),
+)
+
+
+fates = st.sampled_from([Fate.FINE, Fate.FINE, Fate.FINE, *Fate])
+weathers = st.builds(
+    Weather,
+    lost=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
+    unanswered=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
+    slow=st.sampled_from([0.0, 0.3]),
+    doubled=st.sampled_from([0.0, 0.5]),
+)
+times = st.sampled_from([1, 5, 20, 60, 120, 300])
+
+
+def order_of(options: dict[str, Any], *, newer: bool, legacy: bool) -> NewJob:
+    """An order with these options; a legacy model knows one way only."""
+    model = LEGACY if legacy else MODEL
+    chosen = options | ({"method": None} if legacy else {})
+    return NewJob(name="all", firmware_id=firmware_id(int(newer), model), targets=Targets(all=True), **chosen)
+
+
+class Fleet(RuleBasedStateMachine):
+    """A world in which anything may happen."""
+
+    template: ClassVar[Path]
+
+    @initialize(seed=st.integers(0, 2**32), options=orders, weather=weathers, fates=st.lists(fates, min_size=6, max_size=6))
+    def begin(self, seed: int, options: dict[str, Any], weather: Weather, fates: list[Fate]) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        path = self.folder / "meshfleet.sqlite"
+        shutil.copy(self.template, path)
+        self.world = World(Database(in_file.engines(path)), seed)
+        self.laws = Laws(self.world)
+        self.world.weather = weather
+        for device, fate in zip(self.world.devices.values(), fates, strict=True):
+            device.fate = fate
+        self.world.create(order_of(options, newer=False, legacy=False))
+
+    # People
+
+    @precondition(lambda self: len(self.world.jobs) < 4)
+    @rule(options=orders, newer=st.booleans(), legacy=st.sampled_from([False, False, True]), then=times)
+    def create(self, options: dict[str, Any], newer: bool, legacy: bool, then: int) -> None:
+        try:
+            self.world.create(order_of(options, newer=newer, legacy=legacy))
+        except Conflict:
+            return
+        self.world.run(then)
+
+    @rule(place=some, deed=st.sampled_from(["pause", "resume", "cancel", "apply", "withdraw"]), then=times)
+    def steer(self, place: int, deed: str, then: int) -> None:
+        job = self.world.jobs[place % len(self.world.jobs)]
+        if deed == "withdraw":
+            self.world.withdraw(job)
+        else:
+            self.world.steer(job, deed)
+        self.world.run(then)
+
+    # The world
+
+    @rule(seconds=times)
+    def wait(self, seconds: int) -> None:
+        self.world.run(seconds)
+
+    @rule(seconds=st.sampled_from([600, 3600]))
+    def wait_long(self, seconds: int) -> None:
+        self.world.run(seconds)
+
+    @rule(place=some, fate=fates, then=times)
+    def decide_fate(self, place: int, fate: Fate, then: int) -> None:
+        devices = list(self.world.devices.values())
+        devices[place % len(devices)].fate = fate
+        self.world.run(then)
+
+    @rule(weather=weathers, then=times)
+    def change_weather(self, weather: Weather, then: int) -> None:
+        self.world.weather = weather
+        self.world.run(then)
+
+    @rule(place=some, connected=st.booleans(), then=times)
+    def connect(self, place: int, connected: bool, then: int) -> None:
+        numbers = [*self.world.devices, *self.world.gateways]
+        self.world.set_connected(numbers[place % len(numbers)], connected=connected)
+        self.world.run(then)
+
+    @rule(place=some, then=times)
+    def move(self, place: int, then: int) -> None:
+        numbers = list(self.world.devices)
+        number = numbers[place % len(numbers)]
+        self.world.move(number, 3 - self.world.devices[number].gateway)
+        self.world.run(then)
+
+    @rule(place=some, then=times)
+    def forget(self, place: int, then: int) -> None:
+        numbers = list(self.world.devices)
+        self.world.forget(numbers[place % len(numbers)])
+        self.world.run(then)
+
+    # Failures of our own
+
+    @rule(frees=st.booleans(), then=times)
+    def kill(self, frees: bool, then: int) -> None:
+        self.world.kill(frees=frees)
+        self.world.run(then)
+
+    @rule(seconds=st.sampled_from([1, 60, 400, 4000]), then=times)
+    def be_away(self, seconds: int, then: int) -> None:
+        self.world.be_away(seconds)
+        self.world.run(then)
+
+    @rule(seconds=st.sampled_from([60, 400]))
+    def hold_letters(self, seconds: int) -> None:
+        self.world.is_held = True
+        self.world.run(seconds)
+        self.world.is_held = False
+
+    @rule(place=st.integers(1, 6), then=times)
+    def tear(self, place: int, then: int) -> None:
+        self.world.tear(place)
+        self.world.run(then)
+
+    @invariant()
+    def laws_hold(self) -> None:
+        if hasattr(self, "laws"):
+            self.laws.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            self._run_out()
+        finally:
+            self.world.database.close()
+            shutil.rmtree(self.folder)
+
+    def _run_out(self) -> None:
+        """In good weather, and with people who let all go on, everything ends."""
+        world = self.world
+        world.weather = Weather()
+        for number in world.gateways:
+            world.set_connected(number, connected=True)
+        for _ in range(20):
+            open_ = world.database.read_now(stepping.open_jobs, 0)
+            if not open_:
+                break
+            for job in open_:
+                world.steer(job, "apply")
+                world.steer(job, "resume")
+            world.run(DAY / 10, until=lambda: not world.database.read_now(stepping.open_jobs, 0), rounds=3000)
+        world.run(120)  # the last words
+        self.laws.check_end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _template(sqlite_template: Path) -> Iterator[None]:
+    Fleet.template = sqlite_template
+    yield
+
+
+def test_the_laws_hold_whatever_happens() -> None:
+    run_state_machine_as_test(
+        Fleet,
+        settings=settings(
+            max_examples=LONG or 12,
+            stateful_step_count=25,
+            deadline=None,
+            derandomize=not LONG,
+            database=None,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

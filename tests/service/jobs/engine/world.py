@@ -1,0 +1,412 @@
+"""A world on simulated time: devices and gateways, a registry that hears of them, and the engine of jobs.
+
+It drives the functions of the engine on a real database, as a runner would, but one after the other and with
+time as a plain number. Everything else follows from a seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sqlalchemy import insert, update
+
+from meshfleet.db.tables import device, device_state, firmware, gateway
+from meshfleet.errors import Conflict
+from meshfleet.service.accounts.model import SERVICE
+from meshfleet.service.jobs import advancing, clocks, freezing, outbox, rivals, steering, stepping, stopping, wanted
+from meshfleet.service.jobs.checking import check
+from meshfleet.service.jobs.events import Answered, Unclear, Unsent
+from meshfleet.service.jobs.freezing import Frozen
+from meshfleet.service.jobs.loading import Orders
+from meshfleet.service.jobs.sifting import sift
+from meshfleet.service.jobs.superseding import take_over
+from meshfleet.service.jobs.waves import Waves
+from meshfleet.wire.codes import Status
+from meshfleet.wire.ids import ModelNumber
+from tests.service.jobs.engine.radio import SECOND, Device, Fate, Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.service.jobs.advancing import Reply
+    from meshfleet.service.jobs.outbox import Letter
+    from meshfleet.wire.rest import NewJob
+
+START: Final = 1_800_000_000_000
+BEAT: Final = 60 * SECOND
+ROUND: Final = 500
+LEASE: Final = clocks.ANSWER + 30 * SECOND
+OLD, NEW, NEWER = "1.0.0", "1.1.0", "1.2.0"
+MODEL: Final = ModelNumber("0018")
+LEGACY: Final = ModelNumber("000F")
+SIZE: Final = 12_000
+
+
+class Torn(Exception):
+    """A transaction ended in its middle."""
+
+
+class Sent(NamedTuple):
+    """A letter on its way, and what will become of it."""
+
+    letter: Letter
+    arrives: int | None
+    """None: never."""
+    answered: int | None
+    """When the answer is back; None: never."""
+    given_up: int
+
+
+class Noted(NamedTuple):
+    """A letter as it was sent, and when."""
+
+    letter: Letter
+    time: int
+
+
+@dataclass
+class Weather:
+    """How good the air is, each as a share of the letters."""
+
+    lost: float = 0.0
+    unanswered: float = 0.0
+    slow: float = 0.0
+    doubled: float = 0.0
+
+
+class World:
+    """All there is."""
+
+    def __init__(self, database: Database, seed: int, *, gateways: int = 2, devices: int = 6) -> None:
+        self.database = database
+        self.now = START
+        self.chance = Random(seed)  # noqa: S311 # no secret
+        self.weather = Weather()
+        self.devices: dict[int, Device] = {}
+        self.gateways: dict[int, Gateway] = {}
+        self.jobs: list[int] = []
+        self.log: list[Noted] = []
+        """Every letter that left."""
+        self.told: list[tuple[int, Reply]] = []
+        """Every reply that was taken over, and when."""
+        self.after_round: Callable[[], None] = lambda: None
+        self._orders = Orders()
+        self._on_way: list[Sent] = []
+        self._arrived: dict[str, tuple[int, Any]] = {}
+        self._replies: list[Reply] = []
+        self._beaten: dict[int, int] = {}
+        self._tears = 0
+        self.is_held = False
+        """Whether letters lie about that nobody takes."""
+        self.database.write_now(self._settle_in, gateways, devices)
+
+    # The registry
+
+    def _settle_in(self, connection: Connection, gateways: int, devices: int) -> None:
+        for number in range(1, gateways + 1):
+            self.gateways[number] = Gateway(number, self.devices)
+            connection.execute(insert(device).values(_device_row(number, None, ModelNumber("2011"))))
+            connection.execute(insert(gateway).values(device=number, claimed_at=0))
+        for place in range(devices):
+            number = 0x1000 + 2 * place
+            behind = place % gateways + 1
+            self.devices[number] = Device(number, behind, LEGACY if place % 3 == 2 else MODEL, OLD)
+            self._register(connection, self.devices[number])
+        for place, version in enumerate((NEW, NEWER)):
+            for model in (MODEL, LEGACY):
+                connection.execute(insert(firmware).values(_firmware_row(place, model, version)))
+
+    def _register(self, connection: Connection, each: Device) -> None:
+        connection.execute(insert(device).values(_device_row(each.number, each.gateway, each.model)))
+        connection.execute(insert(device_state).values(device=each.number, rhythm=BEAT))
+
+    def set_connected(self, number: int, *, connected: bool) -> None:
+        """A gateway, or a device, comes or goes as the registry sees it."""
+        if number in self.gateways:
+            self.gateways[number].is_connected = connected
+        else:
+            self.devices[number].is_off = not connected
+        change = update(device).where(device.c.id == number).values(connected=connected)
+        self.database.write_now(lambda connection: connection.execute(change))
+
+    def forget(self, number: int) -> None:
+        """A device is removed from the registry."""
+        self.database.write_now(
+            lambda connection: connection.exec_driver_sql(f"DELETE FROM device WHERE id = {number}")
+        )
+
+    def move(self, number: int, behind: int) -> None:
+        """A device is heard through another gateway from now on."""
+        self.devices[number].gateway = behind
+        change = update(device).where(device.c.id == number).values(gateway=behind)
+        self.database.write_now(lambda connection: connection.execute(change))
+
+    def _report(self, connection: Connection) -> None:
+        """Let the registry hear of those that tell something."""
+        for each in self.devices.values():
+            each.settle(self.now)
+            if each.dfu_since is not None and not each.is_off:
+                connection.execute(_state(each.number, boot_mode="dfu", reported_at=self.now))
+            elif not each.is_away(self.now) and not each.is_mute and self._is_time(each):
+                self._beaten[each.number] = self.now
+                values = {"status": each.status, "status_at": self.now, "reported_at": self.now}
+                connection.execute(_state(each.number, boot_mode=None, **values))
+                runs = update(device).where(device.c.id == each.number).values(firmware=each.version)
+                connection.execute(runs)
+
+    def _is_time(self, each: Device) -> bool:
+        return self.now - self._beaten.get(each.number, 0) >= BEAT
+
+    # Jobs
+
+    def create(self, order: NewJob) -> int:
+        """Make a job as the service does, but with a seed of ours."""
+        read, write = self.database.read_now, self.database.write_now
+        found = read(wanted.find, order)
+        others = read(rivals.find)
+        numbers = array("q", sorted(self.devices))
+        sifted = asyncio.run(sift(self.database, numbers, found.need, others.rejecting))
+        if not len(sifted):
+            raise Conflict("nobody is there")
+        seed = self.chance.getrandbits(62)
+        frozen = Frozen(
+            checked=check(order, self.now),
+            firmware=found,
+            sifted=sifted,
+            waves=Waves(seed, sifted.fitting(), order.waves),
+            seed=seed,
+            rivals=others,
+            by=SERVICE,
+            key=None,
+            parent=None,
+        )
+        draft = write(freezing.begin_draft, self.now)
+        write(freezing.write_chunk, draft, freezing.rows_of(frozen, 0))
+        published = write(freezing.publish, draft, frozen, self.now)
+        asyncio.run(take_over(self.database, published.number, published.older, self.now))
+        self.jobs.append(published.number)
+        return published.number
+
+    def steer(self, job: int, deed: str) -> bool:
+        """What people do; whether that was possible."""
+        try:
+            self.database.write_now(steering.DEEDS[deed], job, by=SERVICE, now=self.now)
+        except Conflict:
+            return False
+        return True
+
+    def withdraw(self, job: int) -> None:
+        """The firmware of a job is withdrawn, and all its jobs stop; it can be had again at once."""
+        self.database.write_now(self._withdraw, job)
+
+    def _withdraw(self, connection: Connection, job: int) -> None:
+        found = connection.exec_driver_sql(f"SELECT firmware FROM job WHERE id = {job}").scalar_one()
+        stopping.stop_jobs_of(connection, found, by=SERVICE, now=self.now)
+
+    # Time
+
+    def run(self, seconds: float, *, until: Callable[[], bool] = lambda: False, rounds: int = 100_000) -> None:
+        """Let time pass, from one event to the next."""
+        end = self.now + int(seconds * SECOND)
+        while not until():
+            rounds -= 1
+            assert rounds >= 0, "it does not come to rest"
+            self.round()
+            following = min(end, max(self._next_event(), self.now + ROUND))
+            if self.now >= end:
+                return
+            self.now = following
+
+    def _next_event(self) -> int:
+        times = [time for each in self._on_way for time in _times(each) if time > self.now]
+        times += self.database.read_now(_next_times, self.now)
+        times += [self._beaten.get(number, 0) + BEAT for number in self.database.read_now(_confirming)]
+        return min((time for time in times if time > self.now), default=2**62)
+
+    def round(self) -> None:
+        """Do what a runner does in a round, with what the world does meanwhile."""
+        write = self.database.write_now
+        write(self._report)
+        self._take_answers()
+        self._find_left()
+        self._repeat(lambda c: advancing.look(c, self._orders, self.now))
+        self._repeat(lambda c: advancing.hear(c, self._orders, self.now))
+        for job in self.database.read_now(stepping.open_jobs, 0):
+            self._repeat(lambda c, job=job: stepping.step(c, self._orders, job, now=self.now, wall=self.now))
+        if not self.is_held:
+            self._send(write(outbox.take, 256, until=self.now + LEASE))
+        self.after_round()
+
+    def tear(self, place: int) -> None:
+        """Let one of the next transactions break off just before its end."""
+        self._tears = place
+
+    def _repeat(self, work: Callable[[Connection], Any]) -> None:
+        for _ in range(100):
+            try:
+                if not self.database.write_now(self._tearing, work).is_full:
+                    return
+            except Torn:
+                return
+        raise AssertionError("there is always more to do")
+
+    def _tearing(self, connection: Connection, work: Callable[[Connection], Any]) -> Any:
+        done = work(connection)
+        self._tears -= 1
+        if self._tears == 0:
+            raise Torn
+        return done
+
+    # Letters
+
+    def _send(self, letters: Iterable[Letter]) -> None:
+        for letter in letters:
+            self.log.append(Noted(letter, self.now))
+            if not self.gateways[letter.gateway].is_connected:
+                self._replies.append(letter.reply(Unsent(letter.step, "the gateway is not connected")))
+                continue
+            weather, way = self.weather, self.chance.randint(100, 1500)
+            slow = 25 * SECOND if self.chance.random() < weather.slow else 0
+            arrives = None if self.chance.random() < weather.lost else self.now + way + slow
+            answered = None
+            if arrives is not None and self.chance.random() >= weather.unanswered:
+                answered = arrives + way
+            self._on_way.append(Sent(letter, arrives, answered, self.now + clocks.ANSWER))
+
+    def _take_answers(self) -> None:
+        """Let letters arrive, and take over what came of them."""
+        replies, self._replies = self._replies, []
+        for sent in sorted(self._on_way, key=lambda each: each.arrives or 2**62):
+            letter = sent.letter
+            arrives = sent.arrives is not None and sent.arrives <= self.now
+            if arrives and letter.id not in self._arrived:
+                self._arrived[letter.id] = self.gateways[letter.gateway].answer(letter, sent.arrives or 0)
+        for sent in self._on_way.copy():
+            letter = sent.letter
+            if sent.answered is not None and sent.answered <= min(self.now, sent.given_up):
+                status, value = self._arrived[letter.id]
+                replies.append(letter.reply(Answered(letter.step, status, value)))
+            elif sent.given_up <= self.now:
+                replies.append(letter.reply(Unclear(letter.step, "nobody answered")))
+            else:
+                continue
+            self._on_way.remove(sent)
+        if replies:
+            self._take_over(replies)
+
+    def _take_over(self, replies: list[Reply]) -> None:
+        doubled = [each for each in replies if self.chance.random() < self.weather.doubled]
+        self.told += [(self.now, each) for each in replies]
+        self._reply(replies)
+        if doubled:
+            self._reply(doubled)
+
+    def _reply(self, replies: list[Reply]) -> None:
+        try:
+            self.database.write_now(
+                self._tearing, lambda c: advancing.reply(c, self._orders, replies, self.now)
+            )
+        except Torn:  # as a runner would: they are left behind, and found
+            return
+
+    def _find_left(self) -> None:
+        left = self.database.read_now(outbox.left_behind, self.now)
+        if left:
+            self._take_over(left)
+
+    def be_away(self, seconds: float) -> None:
+        """The service ends between two rounds, before it took what it had written, and is away for a while."""
+        was, self.is_held = self.is_held, True
+        self.round()
+        self.kill(frees=True)
+        self.now += int(seconds * SECOND)
+        self.is_held = was
+
+    def kill(self, *, frees: bool) -> None:
+        """All that a runner had in memory is gone; a part of what it sent goes on without it.
+
+        On SQLite whoever comes next `frees` what was left behind; else that waits for its lease.
+        """
+        self._replies = []
+        going = [each for each in self._on_way if each.arrives is not None and self.chance.random() < 0.5]
+        self._on_way = [each._replace(answered=None, given_up=2**62) for each in going]
+        self._orders = Orders()
+        if frees:
+            self.database.write_now(outbox.free)
+
+
+def _times(sent: Sent) -> list[int]:
+    return [each for each in (sent.arrives, sent.answered, sent.given_up) if each is not None]
+
+
+def _next_times(connection: Connection, now: int) -> list[int]:
+    """When something of the engine is due, of all that is still open."""
+    rows = connection.exec_driver_sql(
+        "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"
+        f" 'SKIPPED', 'CANCELED', 'REMOVED', 'SUPERSEDED') AND due > {now}"
+        " UNION ALL SELECT min(expires) FROM execution WHERE state = 'QUEUED'"
+        " UNION ALL SELECT min(taken_until) FROM job_outbox"
+        f" UNION ALL SELECT min(soaks_until) FROM job WHERE finished_at IS NULL AND soaks_until > {now}"
+        " UNION ALL SELECT min(queue_until) FROM job WHERE finished_at IS NULL"
+        " UNION ALL SELECT min(start_at) FROM job WHERE state = 'SCHEDULED'"
+        " UNION ALL SELECT min(deadline) FROM job WHERE finished_at IS NULL"
+        " UNION ALL SELECT min(paced_until) + 60000 FROM job WHERE state = 'IN_PROGRESS' AND paced_until > 0"
+    )
+    return [row[0] for row in rows if row[0] is not None]
+
+
+def _confirming(connection: Connection) -> list[int]:
+    rows = connection.exec_driver_sql("SELECT device FROM execution WHERE state = 'CONFIRMING'")
+    return [row[0] for row in rows]
+
+
+def _state(number: int, **values: object) -> Any:
+    return update(device_state).where(device_state.c.device == number).values(**values)
+
+
+def _device_row(number: int, behind: int | None, model: ModelNumber) -> dict[str, Any]:
+    return {
+        "id": number,
+        "name": str(number),
+        "name_key": str(number),
+        "named": False,
+        "model": int(model, 16),
+        "variant": 0,
+        "firmware": OLD,
+        "beta": 0,
+        "hardware": "1.0.0",
+        "gateway": behind,
+        "connected": True,
+        "connected_at": 0,
+        "created_at": 0,
+    }
+
+
+def firmware_id(place: int, model: ModelNumber) -> str:
+    """The firmware of this model: 0 the new one, 1 a newer one."""
+    return f"fw-{place:012x}{model.lower()}"
+
+
+def _firmware_row(place: int, model: ModelNumber, version: str) -> dict[str, Any]:
+    return {
+        "id": firmware_id(place, model),
+        "model": int(model, 16),
+        "version": version,
+        "type": 1,
+        "file_name": "image.zip",
+        "size": SIZE,
+        "sha256": bytes(32),
+        "hardware": "[]",
+        "notes": "",
+        "state": "released",
+        "created_by": "test",
+        "created_at": 0,
+        "released_at": 0,
+    }

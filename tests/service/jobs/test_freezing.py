@@ -1,0 +1,197 @@
+"""A job with many targets is written down in chunks, and seen whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import func, insert, select, update
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import device, execution, firmware, job, job_draft, tally
+from meshfleet.errors import Conflict, NotReleased
+from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.devices import registry
+from meshfleet.service.jobs import creating, freezing, reading, targets
+from meshfleet.service.jobs.checking import check
+from meshfleet.service.jobs.creating import Asked
+from meshfleet.wire.ids import number_mac
+from meshfleet.wire.rest import Job, NewJob, Targets, Wave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Table
+
+    from meshfleet.db import Database
+
+MANY = 20_000
+FIRST = 0xC00000000000
+FIRMWARE = "fw-0000000000000000"
+NOW = 1_700_000_000_000
+ASKED = Asked(COMMAND_LINE, None)
+LABELLED = Targets(labels=["all"])
+
+
+def now() -> int:
+    return NOW
+
+
+def fill(connection: Connection, many: int) -> None:
+    """A fleet with one label; every tenth device is of another model."""
+    connection.execute(
+        insert(firmware).values(
+            id=FIRMWARE,
+            model=0x18,
+            version="3.4.2",
+            type=1,
+            file_name="image.zip",
+            size=1000,
+            sha256=bytes(32),
+            hardware="[]",
+            notes="",
+            state="released",
+            created_by="somebody",
+            created_at=1,
+        )
+    )
+    numbers = range(FIRST, FIRST + many)
+    rows = [
+        (each, "x", "x", False, 0x11 if each % 10 == 0 else 0x18, 0, "3.4.1", 0, "1.0.0", None, 7, True, 1, 1)
+        for each in numbers
+    ]
+    bulk.insert(connection, device, rows)
+    registry.attach(connection, [("all", number_mac(each)) for each in numbers], at=1)
+
+
+def order(*waves: Wave) -> NewJob:
+    return NewJob(name="All", firmware_id=FIRMWARE, targets=LABELLED, waves=waves)
+
+
+def make(database: Database, asked: NewJob | None = None) -> Job:
+    made = asyncio.run(creating.create(database, asked or order(), ASKED, now))
+    assert isinstance(made, Job)
+    return made
+
+
+def count(database: Database, table: Table) -> int:
+    query = select(func.count()).select_from(table)
+    return database.read_now(lambda c: c.execute(query).scalar_one())
+
+
+def watch_writes(database: Database, monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
+    """Look at the database, through other connections, after each transaction."""
+    write = database.write_now
+
+    def watched(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        done = write(work, *args, **kwargs)
+        look(work.__name__)
+        return done
+
+    monkeypatch.setattr(database, "write_now", watched)
+
+
+@pytest.mark.rule("rest-121")
+def test_many_targets_are_written_in_chunks_and_seen_all_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write_now(fill, MANY)
+    seen: list[tuple[str, int, int]] = []
+
+    def look(deed: str) -> None:
+        page = database.read_now(reading.page, reading.JobListing(), before=None, limit=5, now=NOW)
+        seen.append((deed, len(page), count(database, execution)))
+
+    watch_writes(database, monkeypatch, look)
+    made = make(database, order(Wave(count=5), Wave(percent=50)))
+    assert [each for each in seen if each[1]] == [("publish", 1, MANY)]
+    written = [rows for deed, _, rows in seen if deed == "write_chunk"]
+    assert written == list(range(freezing.CHUNK, MANY + 1, freezing.CHUNK))
+    assert {state: found for state, found in made.counts.items() if found} == {
+        "QUEUED": MANY - MANY // 10,
+        "SKIPPED": MANY // 10,
+    }
+    assert [each.size for each in made.wave_states] == [5, MANY * 9 // 20 - 5, MANY * 9 // 20]
+    assert count(database, job_draft) == 0
+    columns = execution.c
+    counted = select(columns.wave, columns.state, func.count()).group_by(columns.wave, columns.state)
+    kept = select(tally.c.wave, tally.c.state, tally.c["count"])
+    rows, told = database.read_now(lambda c: (c.execute(counted).all(), c.execute(kept).all()))
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, told))
+    turns = select(columns.due).where(columns.wave >= 0).order_by(columns.wave, columns.due)
+    assert database.read_now(lambda c: c.scalars(turns).all()) == list(range(MANY * 9 // 10))
+
+
+def break_off(database: Database, after: int) -> freezing.Draft:
+    """Begin a job and stop, as a service does that is killed."""
+
+    async def begin() -> freezing.Draft:
+        numbers = await targets.resolve(database, LABELLED)
+        frozen = await creating.freeze(database, check(order(), NOW), ASKED, numbers, None)
+        draft = await database.write(freezing.begin_draft, NOW)
+        for start in range(0, after, freezing.CHUNK):
+            await database.write(freezing.write_chunk, draft, freezing.rows_of(frozen, start))
+        return draft
+
+    return asyncio.run(begin())
+
+
+def test_what_a_broken_off_job_left_behind_is_swept_away_in_chunks(database: Database) -> None:
+    database.write_now(fill, 5000)
+    break_off(database, 5000)
+    kept = make(database)
+    broken = break_off(database, 2000)
+    assert not database.write_now(freezing.sweep, NOW)
+    left = [count(database, execution)]
+    while database.write_now(freezing.sweep, NOW + 1):
+        left.append(count(database, execution))
+    assert left == [12_000, 10_000, 8_000, 7_000, 5_000]
+    assert count(database, job_draft) == 0
+    again = make(database)
+    assert int(again.id.removeprefix("job-")) > broken.number
+    assert database.read_now(reading.show, int(kept.id.removeprefix("job-")), now=NOW) == kept
+
+
+def test_a_job_that_is_being_swept_away_cannot_be_seen_any_more(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write_now(fill, 1500)
+    write = database.write_now
+
+    def sweep_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if work is freezing.publish:
+            write(freezing.sweep, NOW + 1)
+        return write(work, *args, **kwargs)
+
+    monkeypatch.setattr(database, "write_now", sweep_between)
+    with pytest.raises(Conflict):
+        make(database)
+    assert (count(database, job), count(database, execution), count(database, job_draft)) == (0, 0, 0)
+
+
+def test_firmware_that_is_withdrawn_meanwhile_makes_no_job(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write_now(fill, 1500)
+    write = database.write_now
+
+    def withdraw_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if work is freezing.publish:
+            write(lambda c: c.execute(update(firmware).values(state="withdrawn")))
+        return write(work, *args, **kwargs)
+
+    monkeypatch.setattr(database, "write_now", withdraw_between)
+    with pytest.raises(NotReleased):
+        make(database)
+    assert (count(database, job), count(database, execution), count(database, job_draft)) == (0, 0, 0)
+
+
+def test_devices_that_are_forgotten_meanwhile_are_no_targets(database: Database) -> None:
+    database.write_now(fill, 20)
+    numbers = array("q", range(FIRST, FIRST + 25))
+    made = asyncio.run(creating.make(database, check(order(), NOW), ASKED, numbers, now=now))
+    assert sum(made.counts.values()) == 20
+    with pytest.raises(Conflict):
+        asyncio.run(creating.make(database, check(order(), NOW), ASKED, numbers[20:], now=now))

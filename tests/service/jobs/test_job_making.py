@@ -1,0 +1,421 @@
+"""Making jobs over REST."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from sqlalchemy import insert
+
+from meshfleet.db.tables import gateway
+from meshfleet.service.jobs.waves import Waves
+from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
+from meshfleet.wire.rest import DryRun, ExecutionState, Wave
+from meshfleet.wire.times import write_millis
+from tests.service.jobs.shop import JOBS, MINUTE, job_number, number_of
+
+if TYPE_CHECKING:
+    from tests.service.jobs.shop import Shop
+
+AS_IT_IS_UNLESS_SET: dict[str, Any] = {
+    "stage": False,
+    "allowDowngrade": False,
+    "method": None,
+    "autoApply": True,
+    "dryRun": False,
+    "startAt": None,
+    "deadline": None,
+    "waves": [],
+    "gate": {"successPercent": 0, "soakMinutes": 0, "pause": False},
+    "concurrency": {"perJob": None, "perGateway": 1},
+    "rate": None,
+    "abort": [],
+    "retry": {"max": 0, "backoffSeconds": 60},
+    "timeouts": {"queueMinutes": 10_080, "stepMinutes": 10, "totalMinutes": None},
+    "health": {"heartbeats": 3},
+    "onNewerJob": "queue",
+}
+SET: dict[str, Any] = {
+    "stage": True,
+    "allowDowngrade": True,
+    "method": "broadcast",
+    "autoApply": False,
+    "dryRun": False,
+    "startAt": "2100-01-01T00:00:00.000Z",
+    "deadline": "2100-02-01T00:00:00.000Z",
+    "waves": [
+        {"name": "canary", "count": 1, "percent": None},
+        {"name": None, "count": None, "percent": 50.0},
+    ],
+    "gate": {"successPercent": 95.0, "soakMinutes": 10.0, "pause": True},
+    "concurrency": {"perJob": 100, "perGateway": None},
+    "rate": {"perMinute": 100},
+    "abort": [{"type": "FAILED", "minExecuted": 10, "percent": 20.0, "action": "CANCEL"}],
+    "retry": {"max": 2, "backoffSeconds": 30.0},
+    "timeouts": {"queueMinutes": 5.0, "stepMinutes": 4.0, "totalMinutes": 300.0},
+    "health": {"heartbeats": 0},
+    "onNewerJob": "reject",
+}
+
+
+@pytest.mark.rule("rest-115", "rest-121", "rest-124", "rest-125", "rest-126", "rest-127", "rest-131")
+def test_a_job_is_what_it_was_made_of_and_how_it_goes(shop: Shop) -> None:
+    devices, firmware = shop.devices(3), shop.firmware()
+    before = shop.now
+    job = shop.make(firmware, devices, name="Sensors")
+    assert {name: job[name] for name in AS_IT_IS_UNLESS_SET} == AS_IT_IS_UNLESS_SET
+    assert job["targets"] == {"deviceIds": devices, "all": False}
+    assert (job["name"], job["firmwareId"]) == ("Sensors", firmware)
+    assert (job["modelNumber"], job["version"]) == (shop.model, "3.4.2")
+    assert (job["state"], job["outcome"], job["stopCause"], job["pauseReason"]) == (
+        "IN_PROGRESS",
+        None,
+        None,
+        None,
+    )
+    assert job["counts"] == dict.fromkeys(ExecutionState, 0) | {"QUEUED": 3}
+    assert (job["progress"], job["eta"], job["parentJobId"], job["finishedAt"]) == (0, None, None, None)
+    assert job["waveStates"] == [{"name": None, "state": "RUNNING", "size": 3, "succeeded": 0}]
+    assert write_millis(before) <= job["createdAt"] == job["startedAt"] <= write_millis(shop.now)
+    assert job["createdBy"] == "api-key: key of a operator"
+    assert shop.show(job["id"]) == job
+
+
+@pytest.mark.rule("rest-115", "rest-131", "rest-128", "rest-130")
+def test_all_that_is_ordered_is_kept(shop: Shop) -> None:
+    job = shop.make(shop.firmware(), shop.devices(4), **SET)
+    assert {name: job[name] for name in SET} == SET
+    assert (job["state"], job["startedAt"]) == ("CREATED", None)
+    assert [each["size"] for each in job["waveStates"]] == [1, 1, 2]
+    assert [each["state"] for each in job["waveStates"]] == ["WAITING"] * 3
+
+
+@pytest.mark.rule("rest-115")
+def test_what_holds_unless_set_is_written_down_too(shop: Shop) -> None:
+    row = shop.row(shop.make(shop.firmware(), shop.devices(1))["id"])
+    assert msgspec.json.decode(row["body"]).items() >= AS_IT_IS_UNLESS_SET.items()
+    assert (row["wave"], row["paced_until"], row["armed"], row["soaks_until"]) == (0, 0, "{}", None)
+    assert row["queue_until"] == row["started_at"] + 10_080 * MINUTE
+    assert 0 <= row["seed"] < 2**63
+
+
+@pytest.mark.rule("rest-121", "rest-123")
+def test_executions_are_queued_in_the_order_of_the_seed(shop: Shop) -> None:
+    behind = shop.service.new_mac()
+    devices = shop.devices(20, gateway=behind)
+    unknown = shop.device(None)
+    job = shop.make(shop.firmware(), [*devices, unknown], waves=[{"count": 5}, {"percent": 50}])
+    row, rows = shop.row(job["id"]), shop.rows(job["id"])
+    waves = Waves(row["seed"], map(number_of, [*devices, unknown]), (Wave(count=5), Wave(percent=50)))
+    assert msgspec.json.decode(row["waves"]) == [{"name": None, "size": size} for size in (5, 6, 10)]
+    for each in rows:
+        assert (each["wave"], each["due"]) == waves.place(each["device"])
+        known = each["device"] != number_of(unknown)
+        assert each["gateway"] == (mac_number(behind) if known else None)
+        assert each["from_version"] == ("3.4.1" if known else None)
+        assert (each["state"], each["method"], each["attempt"]) == ("QUEUED", "download", 1)
+        assert (each["tries"], each["progress"], each["beats"], each["version"]) == (0, 0, 0, 0)
+        assert not each["is_read"]
+        assert row["created_at"] - 30_000 < each["updated_at"] <= row["created_at"]
+        empty = {"waiting", "code", "reason", "step", "ask", "batch", "expires", "total_until", "moved_at"}
+        empty |= {"status_before", "beat_at", "started_at"}
+        assert {each[name] for name in empty} == {None}
+    assert shop.tallies(job["id"]) == {(0, "QUEUED"): 5, (1, "QUEUED"): 6, (2, "QUEUED"): 10}
+
+
+def test_a_claimed_gateway_is_reached_through_itself(shop: Shop) -> None:
+    other = shop.service.new_mac()
+    device = shop.device(gateway=other)
+    number = number_of(device)
+    claim = insert(gateway).values(device=number, claimed_at=1)
+    shop.service.database.write_now(lambda c: c.execute(claim))
+    (row,) = shop.rows(shop.make(shop.firmware(), [device])["id"])
+    assert row["gateway"] == number
+
+
+@pytest.mark.rule("rest-119", "rest-120", "rest-121", "rest-145")
+def test_misfits_are_skipped_with_the_reason(shop: Shop) -> None:
+    firmware = shop.firmware(hardware='["1.0.0", "1.1.0"]', min_version="3.0.0")
+    right: dict[str, Any] = {"hardware": Version(1, 0, 0)}
+    expected = {
+        shop.device(**right): (None, None),
+        shop.device("3.4.2-beta.1", **right): (None, None),
+        shop.device(**right | {"model": ModelNumber("0018")}): (
+            "WRONG_MODEL",
+            f"its model is 0018, and the firmware is for {shop.model}",
+        ),
+        shop.device(None, hardware=Version(1, 0, 0)): (
+            "TOO_OLD",
+            "its version is not known, and the firmware needs 3.0.0 or newer",
+        ),
+        shop.device(hardware=Version(2, 0, 0)): (
+            "WRONG_HARDWARE",
+            "its hardware is 2.0.0, and the firmware is for 1.0.0, 1.1.0",
+        ),
+        shop.device(): ("WRONG_HARDWARE", "its hardware is not known, and the firmware is for 1.0.0, 1.1.0"),
+        shop.device("3.4.2", **right): ("ALREADY_THERE", "it runs 3.4.2 already"),
+        shop.device("3.5.0-beta.1", **right): (
+            "DOWNGRADE",
+            "it runs 3.5.0-beta.1, which is newer than 3.4.2",
+        ),
+        shop.device("2.9.9", **right): ("TOO_OLD", "it runs 2.9.9, and the firmware needs 3.0.0 or newer"),
+    }
+    job = shop.make(firmware, expected)
+    executions = shop.executions(job["id"])
+    assert {device: (each["reasonCode"], each["reason"]) for device, each in executions.items()} == expected
+    for each in executions.values():
+        assert each["state"] == ("QUEUED" if each["reasonCode"] is None else "SKIPPED")
+        assert each["wave"] == ("1" if each["reasonCode"] is None else None)
+    assert job["counts"] == dict.fromkeys(ExecutionState, 0) | {"QUEUED": 2, "SKIPPED": 7}
+    assert shop.tallies(job["id"]) == {(0, "QUEUED"): 2, (-1, "SKIPPED"): 7}
+
+
+@pytest.mark.rule("rest-120")
+def test_a_downgrade_is_made_by_who_allows_it(shop: Shop) -> None:
+    device, firmware = shop.device("4.0.0"), shop.firmware()
+    assert shop.states(shop.make(firmware, [device])["id"]) == {device: "SKIPPED"}
+    assert shop.states(shop.make(firmware, [device], allowDowngrade=True)["id"]) == {device: "QUEUED"}
+
+
+@pytest.mark.rule("rest-135", "rest-134")
+def test_a_job_without_anybody_to_update_is_over_at_once(shop: Shop) -> None:
+    for order in ({}, {"autoApply": False}, {"startAt": "2100-01-01T00:00:00Z"}):
+        job = shop.make(shop.firmware(), shop.devices(2, "3.4.2"), **order)
+        assert (job["state"], job["outcome"], job["startedAt"]) == ("COMPLETED", "NONE", None)
+        assert job["finishedAt"] == job["createdAt"]
+        assert (job["progress"], job["waveStates"], job["counts"]["SKIPPED"]) == (100, [], 2)
+
+
+@pytest.mark.rule("rest-132")
+def test_a_job_waits_to_be_applied_or_for_its_time(shop: Shop) -> None:
+    firmware, devices = shop.firmware(), shop.devices(1)
+    ahead, past = write_millis(shop.now + 60 * MINUTE), write_millis(shop.now - MINUTE)
+    for order, state in (
+        ({"autoApply": False}, "CREATED"),
+        ({"autoApply": False, "startAt": ahead}, "CREATED"),
+        ({"startAt": ahead}, "SCHEDULED"),
+        ({"startAt": past}, "IN_PROGRESS"),
+    ):
+        job = shop.make(firmware, devices, **order)
+        assert job["state"] == state
+        assert (job["startedAt"] is None) == (state != "IN_PROGRESS")
+        assert (shop.row(job["id"])["queue_until"] is None) == (state != "IN_PROGRESS")
+
+
+def test_times_are_read_in_any_spelling_and_told_in_one(shop: Shop) -> None:
+    job = shop.make(
+        shop.firmware(), shop.devices(1), startAt="2100-01-01T02:00+02:00", deadline="2100-01-02 00:00:00,5"
+    )
+    assert job["startAt"] == "2100-01-01T00:00:00.000Z"
+    assert job["deadline"] == "2100-01-02T00:00:00.500Z"
+
+
+@pytest.mark.rule("rest-118")
+@pytest.mark.parametrize("state", ["draft", "withdrawn"])
+def test_only_released_firmware_is_brought_to_devices(shop: Shop, state: str) -> None:
+    firmware = shop.firmware(state=state)
+    for dry in (False, True):
+        answer = shop.ask(firmware, {"deviceIds": shop.devices(1)}, dryRun=dry)
+        assert (answer.status_code, answer.json()["code"]) == (409, "not-released")
+
+
+@pytest.mark.parametrize(
+    "firmware", ["", "fw-0", "fw-0123456789abcdef", "FW-0123456789ABCDEF", "\0", "x" * 1000]
+)
+def test_unknown_firmware_is_a_mistake(shop: Shop, firmware: str) -> None:
+    answer = shop.ask(firmware, {"deviceIds": shop.devices(1)})
+    assert answer.status_code == 400
+    assert [each["field"] for each in answer.json()["errors"]] == ["firmwareId"]
+
+
+@pytest.mark.rule("rest-122")
+@pytest.mark.parametrize(
+    ("order", "fields"),
+    [
+        ({"name": ""}, ["name"]),
+        ({"name": "x" * 201}, ["name"]),
+        ({"name": None}, ["name"]),
+        ({"firmwareId": None}, ["firmwareId"]),
+        ({"stage": "yes"}, ["stage"]),
+        ({"allowDowngrade": 1}, ["allowDowngrade"]),
+        ({"method": "pigeon"}, ["method"]),
+        ({"autoApply": None}, ["autoApply"]),
+        ({"startAt": "tomorrow"}, ["startAt"]),
+        ({"startAt": 5}, ["startAt"]),
+        ({"deadline": "2020-13-01T00:00"}, ["deadline"]),
+        ({"deadline": "2020-01-01T00:00"}, ["deadline"]),
+        ({"startAt": "2100-01-02T00:00", "deadline": "2100-01-01T00:00"}, ["deadline"]),
+        ({"startAt": "2100-01-01T00:00", "deadline": "2100-01-01T00:00"}, ["deadline"]),
+        ({"startAt": "x", "deadline": "x", "waves": [{}]}, ["waves[0]", "startAt", "deadline"]),
+        ({"waves": [{"count": 1, "percent": 1}]}, ["waves[0]"]),
+        ({"waves": [{"count": 1}, {"name": "x"}]}, ["waves[1]"]),
+        ({"waves": [{"percent": 50}, {"percent": 20}]}, ["waves[1]"]),
+        ({"waves": [{"percent": 101}]}, ["waves[0].percent"]),
+        ({"waves": [{"percent": 0}]}, ["waves[0].percent"]),
+        ({"waves": [{"count": 0}]}, ["waves[0].count"]),
+        ({"waves": [{"count": 1}] * 51}, ["waves"]),
+        ({"gate": {"successPercent": 101}}, ["gate.successPercent"]),
+        ({"gate": {"soakMinutes": -1}}, ["gate.soakMinutes"]),
+        ({"concurrency": {"perJob": 0}}, ["concurrency.perJob"]),
+        ({"concurrency": {"perGateway": 1.5}}, ["concurrency.perGateway"]),
+        ({"rate": {"perMinute": 60_001}}, ["rate.perMinute"]),
+        ({"rate": {"perMinute": 0}}, ["rate.perMinute"]),
+        ({"abort": [{"percent": 0}]}, ["abort[0].percent"]),
+        ({"abort": [{"percent": 5, "action": "STOP"}]}, ["abort[0].action"]),
+        ({"abort": [{"percent": 5}] * 11}, ["abort"]),
+        ({"retry": {"max": 11}}, ["retry.max"]),
+        ({"retry": {"max": -1}}, ["retry.max"]),
+        ({"retry": {"backoffSeconds": 21_601}}, ["retry.backoffSeconds"]),
+        ({"timeouts": {"queueMinutes": 0}}, ["timeouts.queueMinutes"]),
+        ({"timeouts": {"stepMinutes": 0}}, ["timeouts.stepMinutes"]),
+        ({"timeouts": {"totalMinutes": 0.5}}, ["timeouts.totalMinutes"]),
+        ({"health": {"heartbeats": 101}}, ["health.heartbeats"]),
+        ({"onNewerJob": "ignore"}, ["onNewerJob"]),
+        ({"campaign": "x"}, ["campaign"]),
+    ],
+)
+def test_a_wrong_order_is_refused_by_the_field(shop: Shop, order: dict[str, Any], fields: list[str]) -> None:
+    before = shop.traces()
+    for dry in (False, True):
+        answer = shop.ask(shop.firmware(), {"deviceIds": shop.devices(1)}, **{"dryRun": dry} | order)
+        assert answer.status_code == 400, answer.text
+        assert [each["field"] for each in answer.json()["errors"]] == fields
+    assert shop.traces() == before
+
+
+@pytest.mark.rule("rest-122")
+def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
+    fitting = shop.devices(25, gateway=shop.service.new_mac())
+    there, newer = shop.devices(3, "3.4.2"), shop.devices(2, "4.0.0")
+    before = shop.traces()
+    told = shop.dry_run(
+        shop.firmware(),
+        {"deviceIds": [*fitting, *there, *newer]},
+        waves=[{"name": "canary", "count": 5}, {"percent": 100}],
+        health={"heartbeats": 0},
+    )
+    assert shop.traces() == before
+    msgspec.json.decode(msgspec.json.encode(told), type=DryRun)
+    assert (told["dryRun"], told["targets"], told["eligible"], told["skipped"]) == (True, 30, 25, 5)
+    assert told["refusals"] == [
+        {"code": "ALREADY_THERE", "reason": "it runs 3.4.2 already", "count": 3, "deviceIds": there},
+        {
+            "code": "DOWNGRADE",
+            "reason": "it runs 4.0.0, which is newer than 3.4.2",
+            "count": 2,
+            "deviceIds": newer,
+        },
+    ]
+    assert told["methods"] == {"download": 25}
+    assert told["waves"] == [
+        {"name": "canary", "state": "WAITING", "size": 5, "succeeded": 0},
+        {"name": None, "state": "WAITING", "size": 20, "succeeded": 0},
+    ]
+    assert len(told["deviceIds"]) == 20
+    assert set(told["deviceIds"]) < set(fitting)
+    # One after the other, 60,000 bytes at 300 bytes a second.
+    assert told["estimatedMinutes"] == pytest.approx(25 * 200 / 60, abs=0.1)
+
+
+@pytest.mark.rule("rest-122")
+@pytest.mark.parametrize(
+    ("order", "minutes"),
+    [
+        ({}, 10 * 200 / 60),
+        ({"concurrency": {"perGateway": None}}, 200 / 60),
+        ({"concurrency": {"perGateway": 5}}, 2 * 200 / 60),
+        ({"concurrency": {"perGateway": None, "perJob": 4}}, 3 * 200 / 60),
+        ({"concurrency": {"perGateway": None}, "rate": {"perMinute": 1}}, 10.0),
+        ({"method": "broadcast"}, 300 / 60),
+        ({"method": "nordic-dfu"}, 10 * 30 / 60),
+        ({"waves": [{"count": 5}], "gate": {"soakMinutes": 30}}, 10 * 200 / 60 + 30),
+        ({"concurrency": {"perGateway": None}, "health": {"heartbeats": 3}}, 200 / 60 + 60),
+    ],
+)
+def test_an_estimate_follows_the_limit_that_is_felt_most(
+    shop: Shop, order: dict[str, Any], minutes: float
+) -> None:
+    devices = shop.devices(10, gateway=Mac(shop.service.new_mac()))
+    told = shop.dry_run(shop.firmware(), {"deviceIds": devices}, **{"health": {"heartbeats": 0}} | order)
+    assert told["estimatedMinutes"] == pytest.approx(minutes, abs=0.1)
+
+
+@pytest.mark.rule("rest-122")
+def test_a_dry_run_for_nobody_tells_so(shop: Shop) -> None:
+    told = shop.dry_run(shop.firmware(), {"deviceIds": shop.devices(30, "3.4.2")})
+    assert (told["eligible"], told["waves"], told["methods"], told["estimatedMinutes"]) == (0, [], {}, 0)
+    assert len(told["refusals"][0]["deviceIds"]) == 20
+
+
+@pytest.mark.rule("rest-25")
+def test_the_same_key_and_body_make_one_job(shop: Shop) -> None:
+    firmware, devices, key = shop.firmware(), shop.devices(2), str(uuid4())
+    answers = [shop.ask(firmware, {"deviceIds": devices}, key, stage=stage) for stage in (False, False)]
+    answers.append(shop.ask(firmware, {"deviceIds": devices}, key, rate=None, waves=[]))
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert answers[0].json() == answers[1].json() == answers[2].json()
+    other = shop.ask(firmware, {"deviceIds": devices}, str(uuid4()))
+    assert other.json()["id"] != answers[0].json()["id"]
+
+
+@pytest.mark.rule("rest-26")
+def test_the_same_key_with_another_body_is_refused(shop: Shop) -> None:
+    firmware, devices, key = shop.firmware(), shop.devices(2), str(uuid4())
+    assert shop.ask(firmware, {"deviceIds": devices}, key).status_code == 201
+    before = shop.traces()
+    for answer in (
+        shop.ask(firmware, {"deviceIds": devices[:1]}, key),
+        shop.ask(firmware, {"deviceIds": devices}, key, name="Another"),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (409, "idempotency-key-reused")
+    assert shop.traces() == before
+
+
+@pytest.mark.rule("rest-25")
+def test_keys_belong_to_who_used_them_and_a_mistake_does_not_use_one_up(shop: Shop) -> None:
+    firmware, devices, key = shop.firmware(), shop.devices(1), str(uuid4())
+    assert shop.ask("fw-0", {"deviceIds": devices}, key).status_code == 400
+    mine = shop.ask(firmware, {"deviceIds": devices}, key)
+    body = {"name": "A job", "firmwareId": firmware, "targets": {"deviceIds": devices}}
+    theirs = shop.service.admin.post(JOBS, json=body, headers={"Idempotency-Key": key})
+    assert (mine.status_code, theirs.status_code) == (201, 201)
+    assert mine.json()["id"] != theirs.json()["id"]
+    for wrong in ("", "a b", "x" * 256):
+        assert shop.ask(firmware, {"deviceIds": devices}, wrong).status_code == 400
+
+
+@pytest.mark.rule("rest-25")
+def test_the_same_key_at_the_same_time_makes_one_job(shop: Shop) -> None:
+    firmware, devices, key = shop.firmware(), shop.devices(5), str(uuid4())
+    before = shop.traces()
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(shop.ask, firmware, {"deviceIds": devices}, key) for _ in range(16)]
+        answers = [each.result() for each in asked]
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    after = shop.traces()
+    assert (after[0] - before[0], after[1] - before[1], after[2] - before[2]) == (1, 0, 5)
+
+
+def test_a_new_job_is_in_the_audit_log_and_its_history_begins(shop: Shop) -> None:
+    job = shop.make(shop.firmware(), shop.devices(3), name="Noted")
+    page = shop.service.admin.get("/api/v1/audit", params={"Target": job["id"]}).json()
+    (row,) = page["items"]
+    assert (row["action"], row["actor"]) == ("job.create", job["createdBy"])
+    assert row["detail"] == {"name": "Noted", "firmware": job["firmwareId"], "devices": 3}
+    assert shop.steps(job["id"]) == [(None, "IN_PROGRESS", "the job was made")]
+
+
+def test_numbers_of_jobs_grow(shop: Shop) -> None:
+    firmware, devices = shop.firmware(), shop.devices(1)
+    numbers = [job_number(shop.make(firmware, devices)["id"]) for _ in range(3)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_who_may_only_look_makes_no_job(shop: Shop) -> None:
+    body = {"name": "A job", "firmwareId": shop.firmware(), "targets": {"deviceIds": shop.devices(1)}}
+    assert shop.service.viewer.post(JOBS, json=body).status_code == 403

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.service.jobs.waves import FallenWave, Waves, faults
+from meshfleet.wire.rest import Wave
+
+devices = st.sets(st.integers(0, 2**48 - 1), max_size=200)
+seeds = st.integers(0, 2**63 - 1)
+counts = st.builds(Wave, count=st.integers(1, 80))
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> list[Wave]:
+    """Waves by count and by growing percentages, in any mixture."""
+    percents = sorted(draw(st.sets(st.floats(0.1, 100), max_size=4)))
+    waves = [Wave(percent=each) for each in percents]
+    for each in draw(st.lists(counts, max_size=4)):
+        waves.insert(draw(st.integers(0, len(waves))), each)
+    return waves
+
+
+@pytest.mark.rule("rest-123", "rest-124")
+@given(seeds, devices, wishes())
+def test_every_device_has_a_turn_of_its_own_and_waves_follow_each_other(
+    seed: int, fleet: set[int], wanted: list[Wave]
+) -> None:
+    waves = Waves(seed, fleet, wanted)
+    places = {device: waves.place(device) for device in fleet}
+    assert sorted(place.turn for place in places.values()) == list(range(len(fleet)))
+    assert sum(each.size for each in waves.fallen) == len(fleet)
+    assert all(each.size > 0 for each in waves.fallen)
+    ends = list(accumulate(each.size for each in waves.fallen))
+    for wave, turn in places.values():
+        assert (ends[wave - 1] if wave else 0) <= turn < ends[wave]
+
+
+@given(seeds, st.permutations(list(range(0, 7000, 70))), wishes())
+def test_the_same_seed_gives_the_same_waves_in_whatever_order_devices_come(
+    seed: int, fleet: list[int], wanted: list[Wave]
+) -> None:
+    one, other = Waves(seed, sorted(fleet), wanted), Waves(seed, fleet, wanted)
+    assert [one.place(each) for each in fleet] == [other.place(each) for each in fleet]
+    assert one.fallen == other.fallen
+
+
+def test_the_order_of_a_seed_is_the_same_for_ever() -> None:
+    waves = Waves(42, range(10), [])
+    assert sorted(range(10), key=lambda each: waves.place(each).turn) == [7, 4, 0, 2, 6, 5, 1, 8, 3, 9]
+
+
+def test_another_seed_gives_another_order() -> None:
+    orders = {tuple(Waves(seed, range(50), []).place(each).turn for each in range(50)) for seed in range(20)}
+    assert len(orders) == 20
+
+
+@pytest.mark.rule("rest-123", "rest-124")
+@pytest.mark.parametrize(
+    ("wanted", "number", "sizes"),
+    [
+        ([], 7, [7]),
+        ([], 0, []),
+        ([Wave(count=5), Wave(percent=10), Wave(percent=100)], 100, [5, 5, 90]),
+        ([Wave(count=5), Wave(percent=10)], 100, [5, 5, 90]),
+        ([Wave(percent=10), Wave(count=5)], 100, [10, 5, 85]),
+        ([Wave(count=50), Wave(percent=10), Wave(percent=60)], 100, [50, 10, 40]),
+        ([Wave(count=5)], 3, [3]),
+        ([Wave(count=2), Wave(count=2), Wave(count=2)], 3, [2, 1]),
+        ([Wave(percent=1), Wave(percent=100)], 5, [1, 4]),
+        ([Wave(percent=33.3), Wave(percent=66.6)], 1000, [333, 333, 334]),
+        ([Wave(percent=100)], 12, [12]),
+    ],
+)
+def test_percentages_are_of_all_and_counts_are_counts(
+    wanted: list[Wave], number: int, sizes: list[int]
+) -> None:
+    assert list(faults(wanted)) == []
+    assert [each.size for each in Waves(1, range(number), wanted).fallen] == sizes
+
+
+def test_a_wave_without_devices_is_left_out_and_the_others_keep_their_names() -> None:
+    wanted = [Wave(name="canary", count=5), Wave(name="tenth", percent=10), Wave(name="all", percent=100)]
+    assert Waves(1, range(20), wanted).fallen == [FallenWave("canary", 5), FallenWave("all", 15)]
+
+
+@pytest.mark.rule("rest-123")
+@pytest.mark.parametrize(
+    ("wanted", "wrong"),
+    [
+        ([Wave()], ["waves[0]"]),
+        ([Wave(count=1, percent=5)], ["waves[0]"]),
+        ([Wave(percent=10), Wave(percent=10)], ["waves[1]"]),
+        ([Wave(percent=50), Wave(count=3), Wave(percent=20), Wave(percent=30)], ["waves[2]", "waves[3]"]),
+        ([Wave(percent=50), Wave(), Wave(percent=60)], ["waves[1]"]),
+    ],
+)
+def test_waves_that_cannot_be_are_named(wanted: list[Wave], wrong: list[str]) -> None:
+    assert [each.field for each in faults(wanted)] == wrong

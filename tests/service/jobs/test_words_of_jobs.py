@@ -1,0 +1,124 @@
+"""Outcomes, moves and sentences: what is said of jobs, without any database."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import Conflict
+from meshfleet.service.jobs.job_states import FINISHED, JOB_MOVES, check_move
+from meshfleet.service.jobs.outcome import outcome
+from meshfleet.service.jobs.states import ACTIVE, TERMINAL
+from meshfleet.service.jobs.waiting import JobNow, Waiter, Waiting, waiting_for
+from meshfleet.wire.rest import ExecutionState as E
+from meshfleet.wire.rest import JobState as S
+from meshfleet.wire.rest import Outcome
+
+BAD = {E.FAILED, E.TIMED_OUT, E.REJECTED}
+IN_PROGRESS = JobNow(S.IN_PROGRESS, wave=1, start_at=None, heartbeats=3, is_staging=False)
+QUEUED = Waiter(E.QUEUED, wave=1, waiting=None, expires=None, beats=0, is_read=False)
+
+
+@pytest.mark.rule("rest-134", "rest-135")
+@given(st.dictionaries(st.sampled_from(sorted(TERMINAL)), st.integers(0, 3)))
+def test_an_outcome_tells_how_it_went(counts: dict[E, int]) -> None:
+    there = {state for state, count in counts.items() if count}
+    told = outcome(counts)
+    assert (told is Outcome.NONE) == (not there & {E.SUCCEEDED, *BAD})
+    assert (told is Outcome.FAILED) == (E.SUCCEEDED not in there and bool(there & BAD))
+    assert (told is Outcome.SUCCEEDED) == (E.SUCCEEDED in there and there <= {E.SUCCEEDED, E.SKIPPED})
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ((), "NONE"),
+        ((E.SKIPPED,), "NONE"),
+        ((E.SUCCEEDED, E.SKIPPED), "SUCCEEDED"),
+        ((E.SUCCEEDED, E.FAILED), "PARTIAL"),
+        ((E.SUCCEEDED, E.CANCELED), "PARTIAL"),
+        ((E.SUCCEEDED, E.SUPERSEDED), "PARTIAL"),
+        ((E.FAILED, E.SKIPPED), "FAILED"),
+        ((E.REJECTED,), "FAILED"),
+        ((E.TIMED_OUT, E.CANCELED), "FAILED"),
+        ((E.CANCELED, E.REMOVED, E.SUPERSEDED, E.SKIPPED), "NONE"),
+    ],
+)
+def test_outcomes_one_by_one(there: tuple[E, ...], told: str) -> None:
+    assert outcome(dict.fromkeys(there, 2)) == told
+
+
+def test_every_state_of_a_job_has_its_moves_and_nothing_follows_an_end() -> None:
+    assert set(JOB_MOVES) == set(S)
+    assert all(not JOB_MOVES[state] for state in FINISHED)
+    assert all(
+        S.CANCELING in JOB_MOVES[state] for state in S if state not in {*FINISHED, S.CANCELING, S.DELETING}
+    )
+
+
+@pytest.mark.parametrize("before", list(S))
+@pytest.mark.parametrize("after", list(S))
+def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None:
+    if after in JOB_MOVES[before]:
+        check_move(before, after)
+    else:
+        with pytest.raises(Conflict):
+            check_move(before, after)
+
+
+@pytest.mark.rule("rest-133")
+@pytest.mark.parametrize(
+    ("job", "waiter", "told"),
+    [
+        (IN_PROGRESS, QUEUED, "rate: its turn has not come"),
+        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: an earlier wave is not over"),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(waiting="gateway-offline"),
+            "gateway-offline: its gateway is not connected",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(waiting="back-off", expires=0),
+            "back-off: it is tried again at 1970-01-01T00:00:00.000Z",
+        ),
+        (IN_PROGRESS._replace(state=S.PAUSED), QUEUED._replace(wave=2), "paused: the job is paused"),
+        (IN_PROGRESS._replace(state=S.CREATED), QUEUED, "window: the job waits to be applied"),
+        (
+            IN_PROGRESS._replace(state=S.SCHEDULED, start_at=0),
+            QUEUED,
+            "window: the job begins at 1970-01-01T00:00:00.000Z",
+        ),
+        (IN_PROGRESS._replace(state=S.CANCELING), QUEUED, "paused: the job is being cancelled"),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.CONFIRMING, beats=1),
+            "3 good heartbeats are awaited, and 1 came",
+        ),
+        (
+            IN_PROGRESS._replace(heartbeats=0),
+            QUEUED._replace(state=E.CONFIRMING),
+            "its new version is being read back",
+        ),
+        (
+            IN_PROGRESS._replace(is_staging=True),
+            QUEUED._replace(state=E.STAGED),
+            "the image is ready, and the device keeps it until the job is applied",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_told_in_a_sentence(job: JobNow, waiter: Waiter, told: str) -> None:
+    assert waiting_for(job, waiter) == told
+
+
+@pytest.mark.rule("rest-133")
+def test_every_word_and_every_state_has_a_sentence_until_it_is_over() -> None:
+    for word in Waiting:
+        told = waiting_for(IN_PROGRESS, QUEUED._replace(waiting=str(word)))
+        assert told is not None
+        assert told.startswith(f"{word}: ")
+    for state in ACTIVE:
+        assert waiting_for(IN_PROGRESS, QUEUED._replace(state=state))
+    for state in TERMINAL:
+        assert waiting_for(IN_PROGRESS, QUEUED._replace(state=state)) is None
