@@ -27,10 +27,12 @@ SPEED = 100.0
 """Heartbeats every 0.6 seconds; an image of this size takes a second or two."""
 
 CALM, FAILING, MUTE = (Mac(f"02005e0000{each}1") for each in "abc")
-FAULTS = {CALM: Faults(), FAILING: Faults(update_fail=0.4), MUTE: Faults(silent=0.2)}
+FAULTS = {CALM: Faults(), FAILING: Faults(update_fail=0.4), MUTE: Faults(silent=0.3)}
 BY_DOWNLOAD, BY_BROADCAST, BY_DFU = "0005", "0018", "000F"
-MODELS = {BY_DOWNLOAD: 8, BY_BROADCAST: 8, BY_DFU: 4}
-"""How many of each are behind each gateway."""
+_EACH = {BY_DOWNLOAD: 8, BY_BROADCAST: 8, BY_DFU: 6}
+BEHIND = {CALM: _EACH, FAILING: _EACH, MUTE: {BY_DOWNLOAD: 8, BY_BROADCAST: 8}}
+"""How many of each model are behind each gateway."""
+MODELS = {model: sum(each.get(model, 0) for each in BEHIND.values()) for model in _EACH}
 
 _IMAGE = bytes(range(256)) * 64
 _LASTING = Options(delays=Delays(first=0.05, most=0.3), patient=True)
@@ -85,8 +87,8 @@ class Estate:
 
 def _site(gateway: Mac, number: int) -> Site:
     """All near the gateway: whoever is updated by Nordic DFU must be."""
-    models = [model for model, count in MODELS.items() for _ in range(count)]
-    fixtures = [_fixture(40 * number + 2 * place, place, code) for place, code in enumerate(models)]
+    models = [model for model, count in BEHIND[gateway].items() for _ in range(count)]
+    fixtures = [_fixture(100 * number + 2 * place, place, code) for place, code in enumerate(models)]
     return Site(gateway=gateway, seed=number + 1, devices=tuple(fixtures))
 
 

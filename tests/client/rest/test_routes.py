@@ -6,6 +6,7 @@ import re
 from contextlib import aclosing
 from datetime import UTC, datetime
 from inspect import isasyncgen
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +68,27 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "sendRequest": ("requests.send", lambda do: do(DEVICE, NewRequest(operation=Operation.READ))),
     "listRequests": ("requests.list", lambda do: do(DEVICE)),
     "showRequest": ("requests.show", lambda do: do("some-id")),
+    "listFirmware": ("firmware.list", lambda do: do()),
+    "uploadFirmware": (
+        "firmware.upload",
+        lambda do: do(BytesIO(b"image"), model_number="0018", version="1.0.0", file_name="a.zip"),
+    ),
+    "showFirmware": ("firmware.show", lambda do: do("fw-1")),
+    "removeFirmware": ("firmware.remove", lambda do: do("fw-1")),
+    "downloadImage": ("firmware.download", lambda do: do("fw-1")),
+    "releaseFirmware": ("firmware.release", lambda do: do("fw-1")),
+    "withdrawFirmware": ("firmware.withdraw", lambda do: do("fw-1")),
+    "fetchImage": ("", lambda do: do()),
+    "createJob": ("jobs.create", lambda do: do("name", "fw-1", everything=True)),
+    "listJobs": ("jobs.list", lambda do: do()),
+    "showJob": ("jobs.show", lambda do: do("job-1")),
+    "listExecutions": ("jobs.executions", lambda do: do("job-1")),
+    "showExecution": ("jobs.execution", lambda do: do("job-1", DEVICE)),
+    "applyJob": ("jobs.apply", lambda do: do("job-1")),
+    "pauseJob": ("jobs.pause", lambda do: do("job-1")),
+    "resumeJob": ("jobs.resume", lambda do: do("job-1")),
+    "cancelJob": ("jobs.cancel", lambda do: do("job-1")),
+    "retryJob": ("jobs.retry", lambda do: do("job-1")),
     "streamEvents": ("live", lambda do: do()),
     "tellHealth": ("operations.health", lambda do: do()),
     "tellReadiness": ("operations.ready", lambda do: do()),
@@ -74,9 +96,12 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "tellMessaging": ("operations.asyncapi", lambda do: do()),
     "tellDocument": ("operations.openapi", lambda do: do()),
 }
-"""By which method an operation is asked for; none where the SDK does it by itself."""
+"""By which method an operation is asked for; none where the SDK or a gateway does it by itself."""
 
 MORE: dict[str, Callable[[Any], Any]] = {
+    "firmware.save": lambda do: do("fw-1", "image"),
+    "jobs.dry_run": lambda do: do("name", "fw-1", everything=True),
+    "jobs.watch": lambda do: do("job-1"),
     "samples.csv": lambda do: do(DEVICE),
     "requests.read": lambda do: do(DEVICE, "8000"),
     "requests.write": lambda do: do(DEVICE, "8000", "00"),
@@ -129,7 +154,10 @@ async def test_the_blocking_fleet_has_all_methods_and_rooms_of_the_other() -> No
     async with Fleet("http://127.0.0.1", token="mfk_key") as fleet:  # noqa: S106 # of nobody
         waiting = blocking.Fleet("http://127.0.0.1", token="mfk_key")  # noqa: S106
         assert public(waiting) == public(fleet)
-        for room in ("devices", "labels", "gateways", "samples", "requests", "users", "api_keys", "audit"):
+        for room in (
+            *("devices", "labels", "gateways", "samples", "requests", "firmware", "jobs"),
+            *("users", "api_keys", "audit"),
+        ):
             assert public(getattr(waiting, room)) == public(getattr(fleet, room))
         assert public(waiting.operations) == public(fleet.operations)
 

@@ -25,6 +25,7 @@ NOBODY = {
     "key_id": "-",
     "request_id": "-",
     "firmware_id": "-",
+    "job_id": "-",
     "token": "-",
     "file_name": "-",
 }
@@ -81,7 +82,7 @@ def test_reading_takes_a_viewer_work_an_operator_and_people_and_gateways_an_admi
         method, path = name.split()
         if path.startswith("/api/v1/auth/") or (method == "GET" and not _is_for_admins(path)):
             assert least is Role.VIEWER
-        elif "labels" in path or path.endswith(("/friendly-name", "/requests")):
+        elif path.startswith(("/api/v1/labels", "/api/v1/jobs")) or _is_work(path):
             assert least is Role.OPERATOR
         else:
             assert least is Role.ADMIN
@@ -187,3 +188,7 @@ def _place(path: str) -> str:
 
 def _is_for_admins(path: str) -> bool:
     return path.startswith(("/api/v1/users", "/api/v1/api-keys", "/api/v1/audit"))
+
+
+def _is_work(path: str) -> bool:
+    return "labels" in path or path.endswith(("/friendly-name", "/requests"))

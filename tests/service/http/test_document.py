@@ -91,6 +91,7 @@ def test_an_operation_tells_its_problems(name: str) -> None:
     assert ("404" in responses) >= ("{" in name)
     assert ({"408", "413", "415"} <= set(responses)) is ("requestBody" in OPERATIONS[name])
     later = ["202"] if name == "POST /api/v1/devices/{device_id}/requests" else []
+    later = ["200"] if name == "POST /api/v1/jobs" else later
     later = ["206"] if "416" in responses else later
     good = [status for status in responses if status < "400"]
     assert (len(good), good[1:]) == (1 + len(later), later)

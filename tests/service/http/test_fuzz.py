@@ -21,6 +21,7 @@ from meshfleet.service.api import openapi_document
 from meshfleet.service.http.access import ROLES
 from meshfleet.wire.rest.live import STREAM
 from tests.service.firmware.uploads import uploaded
+from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,7 @@ def known(service: Running) -> dict[str, list[str]]:
         "key_id": [key["id"] for key in keys],  # none of these is the one that we come with
         "request_id": ["-"],
         "firmware_id": [uploaded(service)["id"] for _ in range(3)],
+        "job_id": [Shop(service).any_job() for _ in range(5)],
         "token": ["-"],
         "file_name": ["image.bin"],
     }

@@ -36,7 +36,9 @@ def test_every_route_answers_with_safe_headers(service: Running, name: str) -> N
     method, path = name.split()
     path = path.format(
         **dict.fromkeys(("device_id", "mac"), "x"),
-        **dict.fromkeys(("username", "key_id", "request_id", "firmware_id", "token", "file_name"), "-"),
+        **dict.fromkeys(
+            ("username", "key_id", "request_id", "firmware_id", "job_id", "token", "file_name"), "-"
+        ),
         label="no-such-label",
     )
     path += "?Types=none" if path == STREAM else ""  # with a mistake, or it would never end

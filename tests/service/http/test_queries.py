@@ -9,11 +9,12 @@ import pytest
 from meshfleet.service.api import openapi_document
 from meshfleet.wire.rest.live import STREAM
 from tests.service.http.by_hand import ask, bearer, head
+from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running
 
-LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit", "rejects")
+LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit", "rejects", "jobs")
 
 
 def _documented() -> list[tuple[str, str, str]]:
@@ -44,6 +45,8 @@ FITTING = {
     "Types": "report",
     "Version": "2.4.0-beta.1",
     "/api/v1/firmware State": "released",
+    "/api/v1/jobs State": "PAUSED",
+    "/api/v1/jobs/{job_id}/executions State": "QUEUED",
 }
 NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
 """What must be asked for besides."""
@@ -55,7 +58,9 @@ NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
 )
 def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, name: str) -> None:
     others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
-    place = path.format(device_id=service.new_device())
+    place = path.format(
+        device_id=service.new_device(), job_id=Shop(service).any_job() if "job_id" in path else ""
+    )
     for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
         asked = {**others, spelt: FITTING.get(f"{path} {name}") or FITTING.get(name, "some text")}
         # Of a stream, which never ends, the head.

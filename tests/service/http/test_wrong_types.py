@@ -26,6 +26,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "FriendlyName": {"name": "Somebody"},
     "NewLabel": {"label": "somewhere"},
     "NewGateway": {"mac": "c0ffee000000"},
+    "NewJob": {"name": "A job", "firmwareId": "fw-0123456789abcdef", "targets": {"all": True}},
     "NewRequest": {"operation": "write-decoded", "identifier": "tx-power"},
 }
 TYPES: dict[str, tuple[type, ...]] = {

@@ -105,6 +105,10 @@ class Shop:
         made: dict[str, Any] = answer.json()
         return made
 
+    def any_job(self) -> str:
+        """The id of a job."""
+        return str(self.make(self.firmware(), self.devices(2))["id"])
+
     def dry_run(self, firmware_id: str, targets: dict[str, Any], **order: Any) -> dict[str, Any]:
         answer = self.ask(firmware_id, targets, dryRun=True, **order)
         assert answer.status_code == 200, answer.text

@@ -203,7 +203,7 @@ def staged(database: Database) -> Iterator[Stage]:
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        api = Api(database, Settings(), samples, now=clock)
+        api = Api(database, Settings(data=Path(folder)), samples, now=clock)
         with _serving(api, listener) as loop:
             ingest = Ingest(database, samples, prefix="", guests=None, now=clock)
             for follower in (api.live.reports, api.traffic):

@@ -11,12 +11,14 @@ import click
 from meshfleet.cli.options import Text, read_mac
 from meshfleet.cli.remote.completing import (
     complete_devices,
+    complete_firmware,
     complete_gateways,
     complete_identifiers,
+    complete_jobs,
     complete_labels,
 )
 from meshfleet.client.names import identifier_of
-from meshfleet.errors import MalformedTime
+from meshfleet.errors import MalformedText, MalformedTime, shown
 from meshfleet.wire.rest import Role, parse_label, parse_username
 from meshfleet.wire.times import parse_time
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
 
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")
+_FIRMWARE = re.compile("fw-[0-9a-f]{16}")
+_JOB = re.compile("(?:job-)?([1-9][0-9]{0,17})")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -42,8 +46,26 @@ def _past(text: str) -> datetime:
         raise MalformedTime("time", f"{text} is longer ago than there are dates") from None
 
 
+def _firmware(text: str) -> str:
+    if not _FIRMWARE.fullmatch(text.lower()):
+        raise MalformedText(
+            "firmware", f"{shown(text)} is not the id of firmware, such as fw-0123456789abcdef"
+        )
+    return text.lower()
+
+
+def _job(text: str) -> str:
+    """By its id, or its number alone."""
+    found = _JOB.fullmatch(text.lower())
+    if not found:
+        raise MalformedText("job", f"{shown(text)} is not the id of a job, such as job-12")
+    return f"job-{found[1]}"
+
+
 DEVICE = Text("device", _device)
+FIRMWARE = Text("firmware", _firmware)
 IDENTIFIER = Text("identifier", identifier_of)
+JOB = Text("job", _job)
 LABEL = Text("label", parse_label)
 TIME = Text("time", parse_time)
 """As ISO 8601 has it, UTC unless it says otherwise."""
@@ -54,5 +76,9 @@ ROLE = click.Choice([each.value for each in Role])
 
 device_argument = click.argument("device", type=DEVICE, shell_complete=complete_devices)
 gateway_argument = click.argument("gateway", type=DEVICE, shell_complete=complete_gateways)
+firmware_argument = click.argument(
+    "firmware_id", metavar="FIRMWARE", type=FIRMWARE, shell_complete=complete_firmware
+)
+job_argument = click.argument("job", type=JOB, shell_complete=complete_jobs)
 identifier_argument = click.argument("identifier", type=IDENTIFIER, shell_complete=complete_identifiers)
 label_argument = click.argument("label", type=LABEL, shell_complete=complete_labels)

@@ -62,6 +62,26 @@ def complete_gateways(_ctx: click.Context, _param: click.Parameter, begun: str) 
     )
 
 
+def complete_firmware(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
+    """Ids of firmware there, with what it is where a shell shows that."""
+    return _asked(
+        lambda fleet: fleet.firmware.list(),
+        lambda each: each.id,
+        lambda each: f"{each.model_number} {each.version} {each.state}",
+        begun.lower(),
+    )
+
+
+def complete_jobs(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
+    """Ids of jobs there, with their names where a shell shows them."""
+    return _asked(
+        lambda fleet: fleet.jobs.list(),
+        lambda each: each.id,
+        lambda each: f"{each.name} {each.state}",
+        begun.lower(),
+    )
+
+
 def _asked(
     ask: Callable[[Fleet], AsyncIterator[Any]],
     word: Callable[[Any], str],

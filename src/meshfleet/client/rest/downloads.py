@@ -24,7 +24,7 @@ async def keep(pieces: AsyncIterator[bytes], path: Path, *, sha256: str) -> None
             await _write(pieces, file, sha256)
         await asyncio.to_thread(os.replace, begun, path)
     except BaseException:
-        begun.unlink()  # noqa: ASYNC240 # a moment, and nothing may come between
+        begun.unlink()  # at once: nothing may come between
         raise
 
 

@@ -52,7 +52,7 @@ _BEHIND: Final = (
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _BUSY: Final = (
     "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
-    f" WHERE gateway IN numbers AND state IN {_ACTIVE} GROUP BY 1, 2, 3"
+    f" WHERE gateway IN numbers AND state IN {_ACTIVE} AND state <> 'CONFIRMING' GROUP BY 1, 2, 3"
 )
 
 

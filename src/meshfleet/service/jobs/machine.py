@@ -127,6 +127,8 @@ def _answered(x: Execution, event: Answered, scene: Scene, now: int) -> Move:  #
 def _looked(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     """Whether the device has the version already."""
     version = read_version(event.value) if event.status == Status.OK else None
+    if version is None:  # all that is known says that it does: it is not updated again for want of an answer
+        return _not_told(x, scene, now)
     if version == scene.order.version:
         return enter(x, S.CONFIRMING, f"the device runs {version} already", scene, now)
     return starting.begin_again(x, scene, now)

@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, execution, job_outbox, tally, transition
 from meshfleet.service.jobs import lines, states
-from meshfleet.service.jobs.states import ACTIVE
+from meshfleet.service.jobs.states import AT_GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,6 +69,7 @@ def write(connection: Connection, made: Sequence[Made], now: int) -> list[Change
     asks = {(row[1], row[2]): row[0] for row in outgoing if row[4] != "parting"}
     rows = [_row(each, asks, now) for each in made if each.move.execution is not each.before]
     bulk.upsert(connection, execution, rows, otherwise=_CHANGE)
+    _call_back(connection, made)
     bulk.insert(connection, job_outbox, outgoing)
     moved = [each for each in made if each.changes_state]
     for each in moved:
@@ -97,6 +98,12 @@ def keep(connection: Connection, rows: Iterable[tuple[int, int, int, Proof]], no
             for number, (job, device, attempt, proof) in zip(numbers, rows, strict=True)
         ],
     )
+
+
+def _call_back(connection: Connection, made: Iterable[Made]) -> None:
+    """Take requests off the outbox that nobody waits for any more: they would be sent out of turn."""
+    lost = [each.before.ask for each in made if each.proof is None and each.before.ask is not None]
+    bulk.execute(connection, "DELETE FROM job_outbox WHERE id = ?", [(each,) for each in lost])
 
 
 def _row(made: Made, asks: dict[tuple[int, int], str], now: int) -> tuple[Any, ...]:
@@ -192,7 +199,7 @@ def _freed(moved: Iterable[Made]) -> list[int]:
             each.before.gateway
             for each in moved
             if each.before.gateway is not None
-            and each.before.state in ACTIVE
-            and each.move.execution.state not in ACTIVE
+            and each.before.state in AT_GATEWAY
+            and each.move.execution.state not in AT_GATEWAY
         }
     )

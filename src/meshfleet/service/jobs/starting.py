@@ -85,6 +85,8 @@ def not_started(x: Execution, scene: Scene, now: int) -> Move:
 
 def look_on(x: Execution, scene: Scene, now: int) -> Move:
     """Nothing is known of the beginning: ask, or begin once more."""
+    if x.step is Step.LOOK:
+        return asking(x, ask_version(Step.LOOK), now)
     if x.step is Step.STATE or (x.step is Step.START and not x.tries):
         return asking(x, DRIVERS[x.method].state(x), now)
     return begin_again(x, scene, now)

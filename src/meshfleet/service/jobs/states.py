@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 ACTIVE: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED, S.APPLYING, S.CONFIRMING})
 """Something is going on with the device: one execution of a device at a time (rest-142)."""
 
+AT_GATEWAY: Final = ACTIVE - {S.CONFIRMING}
+"""Its gateway has something to do for it; one that only has to prove itself is in nobody's way."""
+
 TERMINAL: Final = frozenset(
     {S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.REJECTED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED}
 )

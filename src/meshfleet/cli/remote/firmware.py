@@ -1,0 +1,153 @@
+"""`meshfleet firmware`: images, and which of them may be rolled out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import click
+import rich.progress
+from rich.console import Console
+
+from meshfleet.cli.options import TEXT
+from meshfleet.cli.remote.arguments import firmware_argument
+from meshfleet.cli.remote.printing import (
+    Column,
+    answer,
+    facts_of,
+    json_option,
+    print_all,
+    print_facts,
+    print_json,
+)
+from meshfleet.cli.remote.reaching import talk
+from meshfleet.cli.terminal import printable
+from meshfleet.wire.rest.firmware import FirmwareState
+
+if TYPE_CHECKING:
+    from meshfleet.client import Firmware, Fleet
+
+_COLUMNS: Final = (
+    Column("id", lambda each: each.id, is_whole=True),
+    Column("model", lambda each: each.model_number),
+    Column("version", lambda each: each.version),
+    Column("state", lambda each: each.state),
+    Column("file", lambda each: each.file_name),
+    Column("size", lambda each: each.size),
+    Column("by", lambda each: each.created_by),
+    Column("since", lambda each: each.created_at),
+)
+
+
+@click.group()
+def firmware() -> None:
+    """Upload firmware, and release it for jobs."""
+
+
+@firmware.command("list")
+@click.option("--model", "model_number", type=TEXT, help="For this model number, such as 0018.")
+@click.option("--version", type=TEXT, help="Of this version, such as 3.4.2.")
+@click.option("--state", type=click.Choice(get_args(FirmwareState)))
+@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@json_option
+def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
+    """List firmware, the newest first."""
+    talk(lambda fleet: print_all(fleet.firmware.list(**filters), _COLUMNS, as_json=as_json, limit=limit))
+
+
+@firmware.command()
+@click.argument("image", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--model", "model_number", type=TEXT, required=True, help="For which model, such as 0018.")
+@click.option("--version", type=TEXT, required=True, help="Such as 3.4.2 or 3.4.2-beta.1.")
+@click.option(
+    "--hardware",
+    "hardware_versions",
+    type=TEXT,
+    multiple=True,
+    help="Only for this hardware version; repeatable.",
+)
+@click.option("--min-version", type=TEXT, help="The oldest version from which a device can take it.")
+@click.option("--notes", type=TEXT, default="", help="For people.")
+@click.option("--sha256", type=TEXT, help="What the hash of the image must be.")
+@click.option("--type", type=click.IntRange(1, 2), help="1: a Nordic package; 2: a RAUC bundle.")
+@json_option
+def upload(image: Path, *, as_json: bool, **told: Any) -> None:
+    """Upload an image; its record is a draft until it is released."""
+    record = talk(lambda fleet: _upload(fleet, image, told))
+    answer(record, f"{record.id} is version {record.version} for {record.model_number}.", as_json=as_json)
+
+
+async def _upload(fleet: Fleet, image: Path, told: dict[str, Any]) -> Firmware:
+    hidden = not sys.stderr.isatty()
+    with rich.progress.open(
+        image, "rb", description="", console=Console(stderr=True), transient=True, disable=hidden
+    ) as file:
+        return await fleet.firmware.upload(file, file_name=image.name, **told)
+
+
+@firmware.command()
+@firmware_argument
+@json_option
+def show(firmware_id: str, *, as_json: bool) -> None:
+    """Tell all about firmware."""
+    found = talk(lambda fleet: fleet.firmware.show(firmware_id))
+    if as_json:
+        print_json(found)
+    else:
+        print_facts(facts_of(found))
+
+
+@firmware.command()
+@firmware_argument
+@json_option
+def release(firmware_id: str, *, as_json: bool) -> None:
+    """Let firmware be rolled out from now on."""
+    _tell(talk(lambda fleet: fleet.firmware.release(firmware_id)), as_json=as_json)
+
+
+@firmware.command()
+@firmware_argument
+@json_option
+def withdraw(firmware_id: str, *, as_json: bool) -> None:
+    """Let no gateway get this firmware any more; its jobs are cancelled."""
+    _tell(talk(lambda fleet: fleet.firmware.withdraw(firmware_id)), as_json=as_json)
+
+
+@firmware.command()
+@firmware_argument
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@json_option
+def download(firmware_id: str, file: Path | None, *, as_json: bool) -> None:
+    """Download an image into FILE, or under its own name here; whole, or not at all."""
+    record, path = talk(lambda fleet: _download(fleet, firmware_id, file))
+    answer(
+        {"id": record.id, "file": str(path), "size": record.size, "sha256": record.sha256},
+        f"{path} has all {record.size} bytes of {record.id}.",
+        as_json=as_json,
+    )
+
+
+async def _download(fleet: Fleet, firmware_id: str, file: Path | None) -> tuple[Firmware, Path]:
+    record = await fleet.firmware.show(firmware_id)
+    path = file or Path(Path(record.file_name).name or record.id)
+    if file is None and path.exists():
+        raise click.ClickException(f"{printable(str(path))} is here already: say where to put the image")
+    try:
+        return await fleet.firmware.save(record, path), path
+    except OSError as exc:
+        raise click.ClickException(f"{printable(str(path))} cannot be written: {exc.strerror}") from exc
+
+
+@firmware.command()
+@firmware_argument
+@json_option
+def remove(firmware_id: str, *, as_json: bool) -> None:
+    """Remove firmware that no job has used."""
+    talk(lambda fleet: fleet.firmware.remove(firmware_id))
+    answer({"id": firmware_id, "removed": True}, f"{firmware_id} is gone.", as_json=as_json)
+
+
+def _tell(record: Firmware, *, as_json: bool) -> None:
+    sentence = f"{record.id}, version {record.version} for {record.model_number}, is {record.state}."
+    answer(record, sentence, as_json=as_json)

@@ -1,0 +1,213 @@
+"""`meshfleet jobs`: updating devices, many at a time."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from meshfleet.cli.options import TEXT
+from meshfleet.cli.remote.arguments import DEVICE, FIRMWARE, job_argument
+from meshfleet.cli.remote.completing import complete_devices, complete_firmware, complete_gateways
+from meshfleet.cli.remote.job_texts import count_of, counts_text, line_of, sentence_of, tell_dry_run
+from meshfleet.cli.remote.ordering import order, order_options
+from meshfleet.cli.remote.printing import (
+    Column,
+    answer,
+    facts_of,
+    json_option,
+    print_all,
+    print_facts,
+    print_json,
+)
+from meshfleet.cli.remote.reaching import talk
+from meshfleet.client import ExecutionState, JobState, Outcome
+
+if TYPE_CHECKING:
+    from meshfleet.client import Fleet, Job
+    from meshfleet.wire.ids import Mac
+
+_COLUMNS: Final = (
+    Column("id", lambda each: each.id, is_whole=True),
+    Column("name", lambda each: each.name),
+    Column("model", lambda each: each.model_number),
+    Column("version", lambda each: each.version),
+    Column("state", lambda each: each.state),
+    Column("outcome", lambda each: each.outcome),
+    Column("progress", lambda each: f"{each.progress} %"),
+    Column("devices", count_of),
+    Column("by", lambda each: each.created_by),
+    Column("since", lambda each: each.created_at),
+)
+
+_PARTS: Final = (
+    Column("device", lambda each: each.device_id, is_whole=True),
+    Column("state", lambda each: each.state),
+    Column("attempt", lambda each: each.attempt),
+    Column("progress", lambda each: f"{each.progress} %"),
+    Column("from", lambda each: each.from_version),
+    Column("gateway", lambda each: each.gateway, is_whole=True),
+    Column("why", lambda each: each.waiting_for or each.reason),
+)
+
+_STEPS: Final = (
+    Column("time", lambda each: each.time, is_whole=True),
+    Column("attempt", lambda each: each.attempt),
+    Column("state", lambda each: each.to),
+    Column("why", lambda each: each.cause),
+    Column("by", lambda each: each.actor),
+)
+
+
+@click.group()
+def jobs() -> None:
+    """Update devices, many at a time."""
+
+
+@jobs.command()
+@click.argument("name", type=TEXT)
+@click.option(
+    "--firmware",
+    "firmware_id",
+    type=FIRMWARE,
+    required=True,
+    shell_complete=complete_firmware,
+    help="The id of the firmware, which is released.",
+)
+@order_options
+@click.option("--dry-run", is_flag=True, help="Make nothing; tell what the job would do.")
+@json_option
+def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Make the job NAME, which updates all devices that are named in any way."""
+    asked = order(given)
+    if dry_run:
+        told = talk(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **asked))
+        if as_json:
+            print_json(told)
+        else:
+            tell_dry_run(told)
+        return
+    made = talk(lambda fleet: fleet.jobs.create(name, firmware_id, **asked))
+    answer(made, f"{sentence_of(made)} {counts_text(made)}", as_json=as_json)
+
+
+@jobs.command("list")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([each.value for each in JobState]),
+    multiple=True,
+    help="In this state; repeatable.",
+)
+@click.option("--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="With this firmware.")
+@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@json_option
+def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
+    """List jobs, the newest first."""
+    talk(lambda fleet: print_all(fleet.jobs.list(**filters), _COLUMNS, as_json=as_json, limit=limit))
+
+
+@jobs.command()
+@job_argument
+@click.argument("device", type=DEVICE, required=False, shell_complete=complete_devices)
+@json_option
+def show(job: str, device: Mac | None, *, as_json: bool) -> None:
+    """Tell all about a job, or about the part of one device in it with all that happened."""
+    talk(lambda fleet: _show(fleet, job, device, as_json=as_json))
+
+
+async def _show(fleet: Fleet, job: str, device: Mac | None, *, as_json: bool) -> None:
+    found = await (fleet.jobs.show(job) if device is None else fleet.jobs.execution(job, device))
+    if as_json:
+        print_json(found)
+        return
+    hidden = {"transitions", "later"}
+    facts = [(name, value) for name, value in facts_of(found) if name not in hidden]
+    print_facts((name, value) for name, value in facts if value or not name.startswith("counts."))
+    for step in getattr(found, "transitions", ()):
+        click.echo("  ".join(str(each.cell(step)) for each in _STEPS))
+
+
+@jobs.command()
+@job_argument
+@json_option
+def watch(job: str, *, as_json: bool) -> None:
+    """Show a job whenever it has changed, until it is over; exit code 0 if all went well."""
+    ended = talk(lambda fleet: _watch(fleet, job, as_json=as_json))
+    if ended.outcome is not Outcome.SUCCEEDED:
+        raise click.ClickException(sentence_of(ended))
+
+
+async def _watch(fleet: Fleet, job: str, *, as_json: bool) -> Job:
+    last = ""
+    async with aclosing(fleet.jobs.watch(job)) as changes:
+        async for found in changes:
+            line = line_of(found)
+            if as_json:
+                print_json(found)
+            elif line != last:  # what it is likely to take changes all the time
+                click.echo(line)
+            last = line
+    return found
+
+
+@jobs.command()
+@job_argument
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([each.value for each in ExecutionState]),
+    multiple=True,
+    help="In this state; repeatable.",
+)
+@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Through this gateway.")
+@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@json_option
+def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) -> None:
+    """List the parts of devices in a job, and what each waits for or why it failed."""
+    talk(lambda fleet: print_all(fleet.jobs.executions(job, **filters), _PARTS, as_json=as_json, limit=limit))
+
+
+@jobs.command()
+@job_argument
+@json_option
+def apply(job: str, *, as_json: bool) -> None:
+    """Let a job begin that waits for it, or devices start what they have staged."""
+    _tell(talk(lambda fleet: fleet.jobs.apply(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def pause(job: str, *, as_json: bool) -> None:
+    """Begin no more updates; those that are under way go on."""
+    _tell(talk(lambda fleet: fleet.jobs.pause(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def resume(job: str, *, as_json: bool) -> None:
+    """Go on with a paused job."""
+    _tell(talk(lambda fleet: fleet.jobs.resume(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def cancel(job: str, *, as_json: bool) -> None:
+    """End a job early; what has begun is taken back where that can be."""
+    _tell(talk(lambda fleet: fleet.jobs.cancel(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def retry(job: str, *, as_json: bool) -> None:
+    """Make a new job for the devices that a finished one did not update."""
+    _tell(talk(lambda fleet: fleet.jobs.retry(job)), as_json=as_json)
+
+
+def _tell(job: Job, *, as_json: bool) -> None:
+    answer(job, sentence_of(job), as_json=as_json)

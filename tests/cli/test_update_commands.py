@@ -1,0 +1,247 @@
+"""Firmware and jobs from the command line, with a fleet that is really updated."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.wire.ids import ModelNumber, Version
+from meshfleet.wire.package import pack
+from tests.cli.shell import Shell, at_terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.xdist_group("cli-updates")
+
+MODEL = "0018"
+SURE = ("--heartbeats", "0", "--per-gateway", "none")
+"""So that it is over soon."""
+
+_versions = count(1)
+
+
+class Made:
+    """A version of firmware, as a vendor gives it to somebody."""
+
+    def __init__(self, folder: Path) -> None:
+        self.version = f"9.1.{next(_versions)}"
+        self.file = folder / f"image-{self.version}.zip"
+        self.content = pack(
+            bytes(20_000), model_number=ModelNumber(MODEL), version=Version.parse(self.version)
+        )
+        self.file.write_bytes(self.content)
+
+    def upload(self, shell: Shell, *more: str) -> Any:
+        given = ["firmware", "upload", str(self.file), "--model", MODEL, "--version", self.version]
+        return shell.object(*given, *more)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+@pytest.fixture
+def released(admin: Shell, image: Made) -> str:
+    record = image.upload(admin)
+    admin.text("firmware", "release", record["id"])
+    return str(record["id"])
+
+
+# --- Firmware ---
+
+
+def test_firmware_goes_up_and_is_released_shown_and_listed(admin: Shell, image: Made) -> None:
+    record = image.upload(admin, "--notes", "for tests", "--hardware", "1.0.0", "--hardware", "1.2.0")
+    assert (record["state"], record["notes"], record["fileName"]) == ("draft", "for tests", image.file.name)
+    assert record["hardwareVersions"] == ["1.0.0", "1.2.0"]
+    words = f"{record['id']}, version {image.version} for {MODEL}, is released.\n"
+    assert admin.text("firmware", "release", record["id"]) == words
+    assert re.search(r"^state +released$", admin.text("firmware", "show", record["id"]), re.MULTILINE)
+    assert admin.object(
+        "firmware", "list", "--version", image.version, "--state", "released"
+    ) == admin.object("firmware", "show", record["id"])
+    assert record["id"] in admin.text("firmware", "list", "--model", MODEL)
+    assert admin.objects("firmware", "list", "--version", image.version, "--state", "draft") == []
+
+
+def test_an_image_is_downloaded_whole_under_its_name_or_another(
+    admin: Shell, image: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = image.upload(admin)
+    copy = tmp_path / "copy.zip"
+    assert admin.object("firmware", "download", record["id"], str(copy))["size"] == len(image.content)
+    assert copy.read_bytes() == image.content
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    admin.text("firmware", "download", record["id"])
+    assert (folder / image.file.name).read_bytes() == image.content
+    assert "is here already" in admin.failure("firmware", "download", record["id"])
+    assert "cannot be written" in admin.failure("firmware", "download", record["id"], "nowhere/image")
+
+
+def test_firmware_is_withdrawn_and_removed(admin: Shell, image: Made) -> None:
+    record = image.upload(admin)
+    assert admin.object("firmware", "withdraw", record["id"])["state"] == "withdrawn"
+    assert admin.text("firmware", "remove", record["id"]) == f"{record['id']} is gone.\n"
+    assert "no such firmware" in admin.failure("firmware", "show", record["id"])
+
+
+def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: Made, tmp_path: Path) -> None:
+    given = ["firmware", "upload", str(image.file), "--version", image.version]
+    assert "0043" in admin.failure(*given, "--model", "0043")
+    assert "sha256" in admin.failure(*given, "--model", MODEL, "--sha256", "0" * 64)
+    assert "--model" in admin.failure(*given, code=2)
+    admin.failure("firmware", "upload", str(tmp_path / "nothing"), "--model", MODEL, "--version", "1", code=2)
+
+
+def test_an_upload_at_a_terminal_leaves_one_line(admin: Shell, image: Made) -> None:
+    given = ["firmware", "upload", str(image.file), "--model", MODEL, "--version", image.version]
+    shown, code = at_terminal(admin, *given)
+    assert code == 0
+    assert re.search(rf"fw-[0-9a-f]{{16}} is version {image.version} for {MODEL}\.\n$", shown)
+
+
+# --- Jobs ---
+
+
+def test_a_job_updates_devices_and_is_watched_to_its_end(admin: Shell, image: Made, released: str) -> None:
+    made = admin.object("jobs", "create", "Update", "--firmware", released, "--filter", "model=0018", *SURE)
+    devices = [each["id"] for each in admin.objects("devices", "list", "--model", MODEL)]
+    lines = admin.text("jobs", "watch", made["id"]).splitlines()
+    assert len(lines) == len(set(lines))
+    assert lines[-1] == f"{made['id']}  COMPLETED  SUCCEEDED  100 %  {len(devices)} SUCCEEDED"
+    last = admin.objects("jobs", "watch", made["id"])[-1]
+    assert last == admin.object("jobs", "show", made["id"].removeprefix("job-"))
+    found = admin.objects("jobs", "executions", made["id"], "--state", "SUCCEEDED")
+    assert sorted(each["deviceId"] for each in found) == sorted(devices)
+    text = admin.text("jobs", "show", made["id"])
+    assert re.search(rf"^counts\.SUCCEEDED +{len(devices)}$", text, re.MULTILINE)
+    assert "counts.FAILED" not in text
+    assert f"the device runs {image.version}" in admin.text("jobs", "show", made["id"], devices[0])
+    assert admin.objects("jobs", "list", "--firmware", released, "--state", "COMPLETED") == [last]
+    assert made["id"] in admin.text("jobs", "list", "--limit", "5")
+
+
+def test_a_job_that_does_not_end_well_is_exit_code_1(admin: Shell, released: str) -> None:
+    held = ("--all", "--no-apply")
+    made = admin.object("jobs", "create", "Held", "--firmware", released, *held)
+    assert made["state"] == "CREATED"
+    assert admin.text("jobs", "cancel", made["id"]) == f"{made['id']} is CANCELING (USER).\n"
+    result = admin("jobs", "watch", made["id"])
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {made['id']} is CANCELED, outcome NONE (USER).\n"
+    assert "CANCELED  NONE" in result.stdout
+    again = admin.object("jobs", "retry", made["id"])
+    assert again["parentJobId"] == made["id"]
+    admin.text("jobs", "cancel", again["id"])
+
+
+def test_a_job_is_steered(admin: Shell, released: str) -> None:
+    made = admin.object(
+        "jobs", "create", "Steered", "--firmware", released, "--filter", "model=0018", "--no-apply", *SURE
+    )
+    later = ("--json",)
+    assert json.loads(admin.text("jobs", "apply", made["id"], *later))["state"] == "IN_PROGRESS"
+    assert admin.text("jobs", "pause", made["id"]) == f"{made['id']} is PAUSED (USER).\n"
+    assert admin.text("jobs", "resume", made["id"]) == f"{made['id']} is IN_PROGRESS.\n"
+    admin.text("jobs", "watch", made["id"])
+    assert "completed" in admin.failure("jobs", "pause", made["id"])
+
+
+def test_all_options_of_a_job_reach_the_service(admin: Shell, released: str) -> None:
+    device = admin.objects("devices", "list", "--model", MODEL)[0]["id"]
+    admin.text("devices", "label", device, "pilot")
+    made = admin.object(
+        *("jobs", "create", "All options", "--firmware", released, "--device", device, "--label", "pilot"),
+        *("--filter", "connected=yes", "--filter", "label=pilot", "--filter", "label=pilot"),
+        *("--wave", "canary=5", "--wave", "10.5%", "--wave", "100%", "--gate", "95", "--soak", "10"),
+        *("--gate-pause", "--per-job", "100", "--per-gateway", "none", "--rate", "50"),
+        *("--abort", "20", "--abort-after", "10", "--abort-cancel", "--on-newer-job", "reject"),
+        *("--method", "download", "--stage", "--allow-downgrade", "--no-apply"),
+        *("--start", "2030-01-01T00:00:00Z", "--deadline", "2030-01-02T00:00:00Z"),
+        *("--retries", "2", "--backoff", "30", "--queue-minutes", "60", "--step-minutes", "5"),
+        *("--total-minutes", "90", "--heartbeats", "1"),
+    )
+    assert made["targets"] == {
+        "deviceIds": [device],
+        "labels": ["pilot"],
+        "filter": {"Connected": True, "Label": ["pilot", "pilot"]},
+        "all": False,
+    }
+    assert [(each["name"], each["count"], each["percent"]) for each in made["waves"]] == [
+        ("canary", 5, None),
+        (None, None, 10.5),
+        (None, None, 100),
+    ]
+    assert made["gate"] == {"successPercent": 95, "soakMinutes": 10, "pause": True}
+    assert made["concurrency"] == {"perJob": 100, "perGateway": None}
+    assert made["rate"] == {"perMinute": 50}
+    assert made["abort"] == [{"type": "ALL", "minExecuted": 10, "percent": 20, "action": "CANCEL"}]
+    assert made["retry"] == {"max": 2, "backoffSeconds": 30}
+    assert made["timeouts"] == {"queueMinutes": 60, "stepMinutes": 5, "totalMinutes": 90}
+    assert (made["stage"], made["allowDowngrade"], made["autoApply"]) == (True, True, False)
+    assert (made["startAt"], made["deadline"]) == ("2030-01-01T00:00:00.000Z", "2030-01-02T00:00:00.000Z")
+    assert (made["method"], made["onNewerJob"], made["health"]) == ("download", "reject", {"heartbeats": 1})
+    admin.text("jobs", "cancel", made["id"])
+
+
+def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> None:
+    given = ["jobs", "create", "Dry", "--firmware", released, "--all", "--dry-run", "--wave", "first=1"]
+    told = admin.object(*given)
+    text = admin.text(*given)
+    assert text.startswith(f"{told['eligible']} of {told['targets']} devices would be updated, ")
+    assert re.search(r"^first +1$", text, re.MULTILINE)
+    assert re.search(r"^1 +its model is 2011, and the firmware is for 0018 +bmac-", text, re.MULTILINE)
+    assert admin.objects("jobs", "list", "--firmware", released) == []
+
+
+@pytest.mark.rule("rest-177")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["create", "Nobody", "--firmware", "fw-0123456789abcdef"],
+        ["create", "No firmware", "--all"],
+        ["create", "Wave", "--firmware", "fw-0123456789abcdef", "--all", "--wave", "some"],
+        ["create", "Wave", "--firmware", "fw-0123456789abcdef", "--all", "--wave", "1.5"],
+        ["create", "Filter", "--firmware", "fw-0123456789abcdef", "--filter", "colour=red"],
+        ["create", "Filter", "--firmware", "fw-0123456789abcdef", "--filter", "connected=maybe"],
+        ["create", "Twice", "--firmware", "fw-0123456789abcdef", "--filter", "name=a", "--filter", "name=b"],
+        ["create", "Limit", "--firmware", "fw-0123456789abcdef", "--all", "--per-gateway", "0"],
+        ["create", "Abort", "--firmware", "fw-0123456789abcdef", "--all", "--abort-cancel"],
+        ["create", "Id", "--firmware", "../users", "--all"],
+        ["show", "job-0"],
+        ["watch", "../users"],
+        ["list", "--state", "SOMEWHERE"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_is_wrong_usage(nobody: Shell, wrong: list[str]) -> None:
+    nobody.failure("jobs", *wrong, code=2)
+
+
+def test_what_only_the_service_can_judge_is_told_by_it(admin: Shell, image: Made) -> None:
+    record = image.upload(admin)
+    assert "not released" in admin.failure("jobs", "create", "Draft", "--firmware", record["id"], "--all")
+    for command in ("show", "watch", "pause", "executions"):
+        assert "no such job" in admin.failure("jobs", command, "job-999999")
+
+
+def test_the_tab_key_offers_firmware_and_jobs(admin: Shell, released: str) -> None:
+    made = admin.object("jobs", "create", "Offered", "--firmware", released, "--all", "--no-apply")
+
+    def offered(*words: str) -> list[str]:
+        typed = {"COMP_WORDS": "\n".join(["meshfleet", *words]), "COMP_CWORD": str(len(words))}
+        return admin("", _MESHFLEET_COMPLETE="bash_complete", **typed).stdout.splitlines()
+
+    assert f"plain,{released}" in offered("firmware", "show", "fw-")
+    assert f"plain,{released}" in offered("jobs", "create", "--firmware", "")
+    assert f"plain,{made['id']}" in offered("jobs", "pause", "job-")
+    assert "plain,executions" in offered("jobs", "ex")
+    admin.text("jobs", "cancel", made["id"])

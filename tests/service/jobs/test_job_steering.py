@@ -1,0 +1,181 @@
+"""What people do to jobs: every deed in every state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from meshfleet.wire.times import write_millis
+from tests.service.jobs.shop import JOBS, MINUTE
+
+if TYPE_CHECKING:
+    from tests.service.jobs.shop import Shop
+
+REFUSED = None
+
+TABLE: dict[str, dict[str, str | None]] = {
+    "CREATED": {"apply": "IN_PROGRESS", "pause": REFUSED, "resume": REFUSED, "cancel": "CANCELING"},
+    "PENDING_APPROVAL": {"apply": REFUSED, "pause": REFUSED, "resume": REFUSED, "cancel": "CANCELING"},
+    "SCHEDULED": {"apply": REFUSED, "pause": "PAUSED", "resume": REFUSED, "cancel": "CANCELING"},
+    "IN_PROGRESS": {"apply": REFUSED, "pause": "PAUSED", "resume": REFUSED, "cancel": "CANCELING"},
+    "PAUSED": {"apply": REFUSED, "pause": "PAUSED", "resume": "IN_PROGRESS", "cancel": "CANCELING"},
+    "CANCELING": {"apply": REFUSED, "pause": REFUSED, "resume": REFUSED, "cancel": "CANCELING"},
+    "CANCELED": {"apply": REFUSED, "pause": REFUSED, "resume": REFUSED, "cancel": REFUSED},
+    "COMPLETED": {"apply": REFUSED, "pause": REFUSED, "resume": REFUSED, "cancel": REFUSED},
+    "DELETING": {"apply": REFUSED, "pause": REFUSED, "resume": REFUSED, "cancel": REFUSED},
+}
+CASES = [(state, deed, after) for state, deeds in TABLE.items() for deed, after in deeds.items()]
+
+
+def make(shop: Shop, state: str = "IN_PROGRESS", *, devices: int = 3, **order: Any) -> str:
+    """A job in a state."""
+    job = shop.make(shop.firmware(), shop.devices(devices), autoApply=False, **order)
+    values: dict[str, Any] = {"state": state}
+    if state in {"IN_PROGRESS", "PAUSED", "CANCELING"}:
+        values |= {"started_at": shop.now, "queue_until": shop.now + MINUTE}
+    if state in {"CANCELED", "COMPLETED"}:
+        values |= {"finished_at": shop.now, "outcome": "NONE"}
+    if state == "PAUSED":
+        values |= {"pause_reason": "USER"}
+    if state == "CANCELING":
+        values |= {"stop_cause": "DEADLINE"}
+    shop.set_job(job["id"], **values)
+    return str(job["id"])
+
+
+def audited(shop: Shop, job_id: str) -> list[str]:
+    page = shop.service.admin.get("/api/v1/audit", params={"Target": job_id}).json()
+    return [each["action"] for each in reversed(page["items"])]
+
+
+@pytest.mark.rule("rest-137", "rest-138", "rest-132")
+@pytest.mark.parametrize(("state", "deed", "after"), CASES)
+def test_a_deed_moves_a_job_or_is_refused(shop: Shop, state: str, deed: str, after: str | None) -> None:
+    job = make(shop, state)
+    before = shop.row(job)
+    answer = shop.do(deed, job)
+    if after is REFUSED:
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        assert shop.row(job) == before
+    else:
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["state"] == after
+        assert answer.json() == shop.show(job)
+    if after in {REFUSED, state}:
+        assert shop.row(job) == before
+        assert audited(shop, job) == ["job.create"]
+        assert len(shop.steps(job)) == 1
+    else:
+        assert audited(shop, job) == ["job.create", f"job.{deed}"]
+        assert shop.steps(job)[1:] == [(state, after, deed)]
+
+
+def test_a_refusal_tells_where_the_job_is(shop: Shop) -> None:
+    assert shop.do("pause", make(shop, "COMPLETED")).json()["detail"] == "the job is completed"
+    assert shop.do("apply", make(shop)).json()["detail"] == "the job is in progress"
+
+
+@pytest.mark.rule("rest-132")
+def test_an_applied_job_begins_or_waits_for_its_time(shop: Shop) -> None:
+    job = make(shop, "CREATED", timeouts={"queueMinutes": 5})
+    applied = shop.do("apply", job).json()
+    row = shop.row(job)
+    assert applied["startedAt"] == write_millis(row["started_at"])
+    assert row["queue_until"] == row["started_at"] + 5 * MINUTE
+    later = make(shop, "CREATED", startAt=write_millis(shop.now + 60 * MINUTE))
+    scheduled = shop.do("apply", later).json()
+    assert (scheduled["state"], scheduled["startedAt"]) == ("SCHEDULED", None)
+    assert shop.row(later)["queue_until"] is None
+
+
+@pytest.mark.parametrize("state", ["IN_PROGRESS", "PAUSED"])
+def test_what_is_staged_is_applied_once(shop: Shop, state: str) -> None:
+    job = make(shop, state, stage=True)
+    assert shop.do("apply", job).json()["state"] == state
+    applied_at = shop.row(job)["applied_at"]
+    assert applied_at is not None
+    shop.service.clock.move(seconds=1)
+    assert shop.do("apply", job).status_code == 200
+    assert shop.row(job)["applied_at"] == applied_at
+    assert audited(shop, job) == ["job.create", "job.apply"]
+    assert shop.steps(job)[1:] == [(state, state, "apply")]
+
+
+@pytest.mark.parametrize("state", ["CANCELING", "CANCELED", "COMPLETED", "SCHEDULED"])
+def test_what_is_staged_is_applied_while_the_job_runs(shop: Shop, state: str) -> None:
+    assert shop.do("apply", make(shop, state, stage=True)).status_code == 409
+
+
+def test_a_pause_tells_its_reason_and_a_resumed_job_has_none(shop: Shop) -> None:
+    job = make(shop)
+    assert shop.do("pause", job).json()["pauseReason"] == "USER"
+    assert shop.do("resume", job).json()["pauseReason"] is None
+
+
+def test_a_pause_by_a_gate_stays_one(shop: Shop) -> None:
+    job = make(shop, "PAUSED")
+    shop.set_job(job, pause_reason="GATE")
+    assert shop.do("pause", job).json()["pauseReason"] == "GATE"
+
+
+def test_a_job_that_was_paused_before_its_time_goes_back_to_wait_for_it(shop: Shop) -> None:
+    ahead = write_millis(shop.now + 60 * MINUTE)
+    job = make(shop, "SCHEDULED", startAt=ahead)
+    assert shop.do("pause", job).json()["state"] == "PAUSED"
+    assert shop.do("resume", job).json()["state"] == "SCHEDULED"
+    assert shop.do("pause", job).json()["state"] == "PAUSED"
+    shop.set_job(job, start_at=shop.now - MINUTE)
+    resumed = shop.do("resume", job).json()
+    assert (resumed["state"], resumed["startedAt"] is None) == ("IN_PROGRESS", False)
+    assert shop.row(job)["queue_until"] is not None
+
+
+def test_resuming_forgives_what_failed_up_to_now(shop: Shop) -> None:
+    fitting, there = shop.devices(4), shop.devices(1, "3.4.2")
+    job = shop.make(shop.firmware(), [*fitting, *there])["id"]
+    shop.set_execution(job, fitting[0], state="FAILED")
+    shop.set_execution(job, fitting[1], state="SUCCEEDED")
+    started = shop.row(job)["started_at"]
+    shop.do("pause", job)
+    assert shop.row(job)["armed"] == "{}"
+    shop.do("resume", job)
+    assert msgspec.json.decode(shop.row(job)["armed"]) == {"FAILED": 1, "SUCCEEDED": 1, "QUEUED": 2}
+    assert shop.row(job)["started_at"] == started
+
+
+@pytest.mark.parametrize(
+    ("reason", "wave", "soaks"),
+    [("GATE", 1, False), ("GATE_FAILED", 1, False), ("ABORT_CRITERIA", 0, True), ("USER", 0, True)],
+)
+def test_resuming_at_a_gate_begins_the_next_wave(shop: Shop, reason: str, wave: int, *, soaks: bool) -> None:
+    job = make(shop, "PAUSED", waves=[{"count": 1}])
+    shop.set_job(job, pause_reason=reason, soaks_until=shop.now)
+    assert shop.do("resume", job).status_code == 200
+    row = shop.row(job)
+    assert (row["wave"], row["soaks_until"] is not None, row["pause_reason"]) == (wave, soaks, None)
+
+
+def test_a_cancelled_job_tells_who_stopped_it_first(shop: Shop) -> None:
+    job = make(shop, "PAUSED")
+    canceled = shop.do("cancel", job).json()
+    assert (canceled["stopCause"], canceled["pauseReason"]) == ("USER", None)
+    stopped = make(shop, "CANCELING")
+    assert shop.do("cancel", stopped).json()["stopCause"] == "DEADLINE"
+
+
+@pytest.mark.parametrize("deed", ["apply", "pause", "resume", "cancel", "retry"])
+@pytest.mark.parametrize(
+    "job", ["job-0", "job-999999999999999999", "job-x", "1", "job-01", "job-1%00", "%2e%2e"]
+)
+def test_there_is_no_job_with_such_an_id(shop: Shop, deed: str, job: str) -> None:
+    answer = shop.service.operator.post(f"{JOBS}/{job}/{deed}")
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("deed", ["apply", "pause", "resume", "cancel", "retry"])
+def test_who_may_only_look_does_nothing(shop: Shop, deed: str) -> None:
+    job = make(shop, "PAUSED")
+    assert shop.service.viewer.post(f"{JOBS}/{job}/{deed}").status_code == 403
+    assert shop.show(job)["state"] == "PAUSED"

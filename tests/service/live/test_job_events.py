@@ -1,0 +1,139 @@
+"""Jobs and executions as live events: the bodies of REST, to whoever they concern."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.jobs.moving import Changed
+from meshfleet.wire.ids import Mac, mac_number
+from tests.service.ingest.messages import A, B, heartbeat
+from tests.service.jobs.shop import Shop, job_number, number_of
+
+if TYPE_CHECKING:
+    from tests.service.live.stage import Stage, Stream
+
+
+def _execution(stage: Stage, shop: Shop, job: dict[str, Any], device: str, **values: Any) -> None:
+    """What a runner does: an execution is in another state, and it says so."""
+    shop.set_execution(job["id"], device, **values)
+    changed = Changed(job_number(job["id"]), number_of(device), values.get("gateway"))
+    stage.call(lambda: stage.api.live.jobs.changed([], [changed]))
+
+
+def _until(stream: Stream, kind: str, **wanted: Any) -> dict[str, Any]:
+    """The next event of a kind with these words; others may come before it."""
+    for _ in range(100):
+        event = stream.next()
+        data: dict[str, Any] = event["data"]
+        if event["type"] == kind and {name: data.get(name) for name in wanted} == wanted:
+            return data
+    raise AssertionError("it is not told")
+
+
+@pytest.mark.rule("rest-146", "rest-147")
+def test_a_job_is_told_as_rest_shows_it_when_it_is_made_and_steered(on_both: Stage) -> None:
+    shop = Shop(on_both)
+    firmware, devices = shop.firmware(), shop.devices(2)
+    with on_both.stream(Types="job") as everything:
+        job = shop.make(firmware, devices)
+        assert everything.next()["data"] == shop.show(job["id"])
+        with on_both.stream(Jobs=job["id"]) as mine, on_both.talk() as talk:
+            talk.subscribe(Jobs=[job["id"]])
+            shop.do("pause", job["id"])
+            for told in (_until(mine, "job", state="PAUSED"), everything.next()["data"], talk.next()["data"]):
+                assert told == shop.show(job["id"])
+                assert told["pauseReason"] == "USER"
+
+
+@pytest.mark.rule("rest-147")
+def test_a_filter_on_jobs_takes_these_and_their_executions_and_nothing_else(stage: Stage) -> None:
+    shop = Shop(stage)
+    mine, other = (shop.make(shop.firmware(), [device]) for device in shop.devices(2))
+    (device,), (stranger,) = shop.executions(mine["id"]), shop.executions(other["id"])
+    with stage.stream(Jobs=mine["id"]) as stream:
+        stage.settle(heartbeat(stage.clock()))
+        _execution(stage, shop, other, stranger, state="DISPATCHED")
+        shop.do("pause", other["id"])
+        _execution(stage, shop, mine, device, state="DISPATCHED")
+        told = [stream.next() for _ in range(3)]
+        assert {each["type"] for each in told} == {"job", "execution"}
+        assert {
+            each["data"].get("jobId", each["data"]["id"] if each["type"] == "job" else None) for each in told
+        } == {mine["id"]}
+
+
+@pytest.mark.rule("rest-146")
+def test_an_execution_is_told_as_rest_shows_it_and_with_its_job(stage: Stage) -> None:
+    shop = Shop(stage)
+    device = shop.device()
+    job = shop.make(shop.firmware(), [device])
+    with stage.stream(Types="execution") as stream:
+        _execution(stage, shop, job, device, state="DISPATCHED", gateway=mac_number(Mac(A)))
+        told = stream.next()["data"]
+    assert told.pop("jobId") == job["id"]
+    assert told == shop.executions(job["id"])[device]
+
+
+@pytest.mark.rule("rest-147")
+def test_executions_are_chosen_by_device_and_gateway_too(stage: Stage) -> None:
+    shop = Shop(stage)
+    first, second = shop.devices(2)
+    job = shop.make(shop.firmware(), [first, second])
+    with (
+        stage.stream(Types="execution", Ids=second) as by_device,
+        stage.stream(Types="execution", Gateway=B) as by_gateway,
+        stage.stream(Types="execution", Jobs=job["id"], Ids=second) as by_both,
+    ):
+        _execution(stage, shop, job, first, state="DISPATCHED", gateway=mac_number(Mac(A)))
+        _execution(stage, shop, job, second, state="DISPATCHED", gateway=mac_number(Mac(B)))
+        for stream in (by_device, by_gateway, by_both):
+            assert stream.next()["data"]["deviceId"] == second
+
+
+def test_the_progress_of_transfers_and_jobs_is_told_although_nobody_says_it(stage: Stage) -> None:
+    shop = Shop(stage)
+    device = shop.device()
+    job = shop.make(shop.firmware(), [device])
+    with stage.stream(Jobs=job["id"]) as stream:
+        shop.set_execution(job["id"], device, state="TRANSFERRING", progress=10)
+        _until(stream, "execution", progress=10)
+        _until(stream, "job", progress=10)
+        shop.set_execution(job["id"], device, progress=60)
+        assert _until(stream, "execution", progress=60)["jobId"] == job["id"]
+        _until(stream, "job", progress=60)
+
+
+def test_the_end_of_a_job_is_told_even_if_another_program_brought_it_about(stage: Stage) -> None:
+    shop = Shop(stage)
+    job = shop.make(shop.firmware(), [shop.device()])
+    with stage.stream(Types="job") as stream:
+        _until(stream, "job", id=job["id"])
+        shop.set_job(job["id"], state="COMPLETED", outcome="SUCCEEDED", finished_at=stage.clock())
+        _until(stream, "job", id=job["id"], state="COMPLETED")
+
+
+@pytest.mark.rule("rest-156")
+def test_more_executions_than_can_be_told_are_a_resync(stage: Stage) -> None:
+    shop = Shop(stage)
+    device = shop.device()
+    job = shop.make(shop.firmware(), [device])
+    with stage.stream(Types="execution") as stream:
+        many = [Changed(job_number(job["id"]), number, None) for number in range(600)]
+        stage.call(lambda: stage.api.live.jobs.changed([], many))
+        assert stream.next()["type"] == "resync"
+        _execution(stage, shop, job, device, state="DISPATCHED")
+        assert stream.next()["data"]["deviceId"] == device, "it goes on"
+
+
+def test_what_people_do_to_firmware_and_jobs_holds_up_no_other_news(stage: Stage) -> None:
+    shop = Shop(stage)
+    device = shop.device()
+    with stage.stream(Types="device") as stream:
+        firmware = shop.firmware()
+        job = shop.make(firmware, [device])
+        shop.do("cancel", job["id"])
+        assert stage.admin.post(f"/api/v1/firmware/{firmware}/withdraw").status_code == 200
+        stage.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": "Lobby"})
+        assert _until(stream, "device", id=device)["friendlyName"] == "Lobby"
