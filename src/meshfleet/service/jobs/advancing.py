@@ -138,8 +138,13 @@ def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Kn
     return [
         (each, shared)
         for each in others
-        if each.execution.device != x.device and each.execution.state is wanted and each.execution.ask is None
+        if each.execution.device != x.device and each.execution.state is wanted and _learns(each.execution)
     ]
+
+
+def _learns(x: Execution) -> bool:
+    """Whether what the gateway tells of a broadcast is news to one: not to who waits for an answer of its own."""
+    return x.ask is None and x.step is not Step.OWN_STATE
 
 
 def _find(connection: Connection, devices: Sequence[int]) -> list[Known]:

@@ -14,18 +14,20 @@ from meshfleet.service.jobs import clocks
 from meshfleet.service.jobs.drivers.driver import ask_version, read_version
 from meshfleet.service.jobs.ending import fail, finish
 from meshfleet.service.jobs.entering import asking, waiting
-from meshfleet.service.jobs.model import Step
+from meshfleet.service.jobs.model import Move, Step
 from meshfleet.service.jobs.reasons import Code
 from meshfleet.wire.codes import Status
 from meshfleet.wire.rest import ExecutionState as S
 
 if TYPE_CHECKING:
     from meshfleet.service.jobs.events import Beat
-    from meshfleet.service.jobs.model import Execution, Move, Scene
+    from meshfleet.service.jobs.model import Execution, Scene
 
 
 def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
     """A heartbeat came. A bad one, unless it is what the device was like before, begins the count anew."""
+    if x.beat_at is not None and event.at <= x.beat_at:  # another program has counted it
+        return Move(x)
     is_good = event.status in (0, x.status_before)
     x = replace(x, beat_at=event.at, beats=x.beats + 1 if is_good else 0)
     if x.ask is None and (not x.is_read or x.beats >= scene.order.heartbeats):

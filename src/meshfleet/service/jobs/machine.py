@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from meshfleet.service.jobs import clocks, confirming, starting, states
 from meshfleet.service.jobs.drivers import DRIVERS
 from meshfleet.service.jobs.drivers.driver import read_version
-from meshfleet.service.jobs.ending import cancel, finish, give_up
+from meshfleet.service.jobs.ending import CANCELING, cancel, finish, give_up
 from meshfleet.service.jobs.entering import apply, asking, enter, waiting
 from meshfleet.service.jobs.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.following import follow
@@ -42,7 +42,7 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
         case Answered():
             return _answered(replace(x, ask=None), event, scene, now)
         case Unsent():
-            return waiting(replace(x, ask=None, reason=event.reason), now + clocks.AGAIN)
+            return _unsent(replace(x, ask=None, reason=event.reason), event, now)
         case Unclear():
             return _unclear(replace(x, ask=None, reason=event.reason), event, scene, now)
 
@@ -157,11 +157,18 @@ def _told(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
 
 def _not_told(x: Execution, scene: Scene, now: int) -> Move:
     """Nobody tells how far it is. Who has not even shown that it began is not asked for ever."""
-    if x.state is not S.DISPATCHED:
+    if x.state is not S.DISPATCHED or x.waiting == CANCELING:
         return waiting(x, now + max(clocks.poll(scene), clocks.AGAIN))
     if x.tries >= clocks.TRIES:
         return starting.not_started(x, scene, now)
     return waiting(replace(x, tries=x.tries + 1), now + clocks.AGAIN)
+
+
+def _unsent(x: Execution, event: Unsent, now: int) -> Move:
+    """It did not leave, so it was not tried: its clock alone decides how often it may be."""
+    if event.step is Step.START or event.step is Step.MODE:
+        x = replace(x, tries=max(x.tries - 1, 0))
+    return waiting(x, now + clocks.AGAIN)
 
 
 def _unclear(x: Execution, event: Unclear, scene: Scene, now: int) -> Move:

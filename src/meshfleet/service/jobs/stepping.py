@@ -37,7 +37,10 @@ _TAKE_BACK: Final = (
     "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND waiting IS NULL AND due > ?"
     " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED')"
 )
-_APPLY: Final = "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND due > ? AND state = 'STAGED'"
+_APPLY: Final = (
+    "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND due > ? AND state = 'STAGED'"
+    " AND coalesce(step, '') <> 'apply'"  # who was told already, in vain, is told again after a while
+)
 _MINUTE: Final = 60_000
 
 _PLANNING: Final = "SELECT pg_try_advisory_xact_lock(0x6a6f6273)"

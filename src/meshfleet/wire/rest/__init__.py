@@ -84,7 +84,7 @@ from meshfleet.wire.rest.jobs import (
     WaveState,
 )
 from meshfleet.wire.rest.jobs import (
-    Health as JobHealth,
+    JobHealth,
 )
 from meshfleet.wire.rest.labels import (
     Label,

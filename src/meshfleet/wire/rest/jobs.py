@@ -177,7 +177,7 @@ class Timeouts(Part, frozen=True, kw_only=True):
     total_minutes: Annotated[float, Meta(ge=1, le=10_080)] | None = None
 
 
-class Health(Part, frozen=True, kw_only=True):
+class JobHealth(Part, frozen=True, kw_only=True):
     """How many good heartbeats prove that a device is well; 0: its version alone does (rest-130)."""
 
     heartbeats: Annotated[int, Meta(ge=0, le=100)] = 3
@@ -204,7 +204,7 @@ class NewJob(Ask, frozen=True, kw_only=True):
     abort: Annotated[tuple[Criterion, ...], Meta(max_length=MAX_CRITERIA)] = ()
     retry: Retry = Retry()
     timeouts: Timeouts = Timeouts()
-    health: Health = Health()
+    health: JobHealth = JobHealth()
     on_newer_job: Literal["queue", "supersede", "reject"] = "queue"
 
 
@@ -242,7 +242,7 @@ class Job(Body, frozen=True, kw_only=True):
     abort: tuple[Criterion, ...]
     retry: Retry
     timeouts: Timeouts
-    health: Health
+    health: JobHealth
     on_newer_job: Literal["queue", "supersede", "reject"]
     state: JobState
     outcome: Outcome | None
