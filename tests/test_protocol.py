@@ -26,7 +26,6 @@ NOT_YET = {
     *(f"rest-{number}" for number in range(107, 146)),  # firmware, jobs
     "rest-163",  # the page that shows the documents
     *("rest-173", "rest-174", "rest-175"),  # a service of several processes
-    "rest-178",  # a demo that moves
 }
 """Rules of the service that nothing keeps today. This list only gets shorter."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,6 +79,10 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+OFFERED = 5
+"""Firmware records that the demo brings."""
+
+
 def wait_for_more(newcomer: Newcomer, *devices: str) -> None:
     """Wait until samples have come of each."""
     known = {each: len(newcomer.measured(each)) for each in devices}
@@ -101,6 +106,8 @@ def test_a_newcomer_sees_a_fleet_that_lives(tmp_path: Path) -> None:
             assert room["live"]["gateway"] == building.gateway
         wait_for_more(newcomer, *(room["id"] for room in rooms))
         assert newcomer.get("rejects")["items"] == []
+        offered = newcomer.get("firmware")["items"]
+        assert Counter(each["state"] for each in offered) == {"released": 4, "draft": 1}
         assert program.end(SIGINT)[::2] == (0, "")
 
 
@@ -112,6 +119,7 @@ def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
         assert program.end(SIGTERM)[::2] == (0, "")
     with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
         wait_for_more(newcomer, device)
+        assert len(newcomer.get("firmware")["items"]) == OFFERED
         wait_until(lambda: is_alive(newcomer))
         assert newcomer.get("devices/summary")["total"] == ALL
         assert newcomer.named("Küche ☕")["id"] == device

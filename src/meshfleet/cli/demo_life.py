@@ -18,6 +18,7 @@ import httpx
 from msgspec.structs import replace
 
 from meshfleet.cli.demo import BUILDINGS, fill, site_of
+from meshfleet.cli.demo_firmware import fill_catalogue
 from meshfleet.cli.demo_memory import Memory
 from meshfleet.errors import FleetError
 from meshfleet.gateway import ByClock, Clock, Fleet
@@ -55,7 +56,7 @@ Say = Callable[[str], None] | None
 
 async def serve_demo(settings: Settings, *, started: Callable[[Started], None], say: Say) -> None:
     """Run a service until it is cancelled, and the gateways of the demo beside it, of which `say` is told."""
-    prepared = _Prepared(still=_stands_still(settings))
+    prepared = _Prepared(settings.data, still=_stands_still(settings))
     begun: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
 
     def begin(told: Started) -> None:
@@ -76,13 +77,16 @@ async def serve_demo(settings: Settings, *, started: Callable[[Started], None], 
 class _Prepared:
     """What the gateways of the demo get from the database before the service begins."""
 
-    def __init__(self, *, still: bool) -> None:
+    def __init__(self, data: Path, *, still: bool) -> None:
+        self._data = data
         self._still = still
         self.passwords: dict[Mac, str] = {}
 
     def fill(self, database: Database) -> None:
         """Put the fleet into the registry, and let its gateways in."""
         self.passwords = fill(database, still=self._still)
+        if self.passwords:
+            fill_catalogue(database, self._data)
         if not self.passwords and not self._still:
             _warn(
                 "The demo adds nothing: this registry has devices already, and none of the demo's gateways."

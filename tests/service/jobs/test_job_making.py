@@ -333,6 +333,9 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
         ({"method": "nordic-dfu"}, 10 * 30 / 60),
         ({"waves": [{"count": 5}], "gate": {"soakMinutes": 30}}, 10 * 200 / 60 + 30),
         ({"concurrency": {"perGateway": None}, "health": {"heartbeats": 3}}, 200 / 60 + 60),
+        ({"health": {"heartbeats": 3}}, 10 * 200 / 60 + 60),
+        ({"health": {"heartbeats": 3}, "concurrency": {"perJob": 5}}, 2 * (200 / 60 + 60)),
+        ({"health": {"heartbeats": 3}, "waves": [{"count": 1}]}, 10 * 200 / 60 + 120),
     ],
 )
 def test_an_estimate_follows_the_limit_that_is_felt_most(

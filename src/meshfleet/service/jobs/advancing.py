@@ -143,7 +143,7 @@ def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Kn
 
 
 def _learns(x: Execution) -> bool:
-    """Whether what the gateway tells of a broadcast is news to one: not to who waits for an answer of its own."""
+    """Whether what is told of a whole broadcast is news to one who takes part."""
     return x.ask is None and x.step is not Step.OWN_STATE
 
 

@@ -87,13 +87,14 @@ def _minutes(frozen: Frozen, method: Way, rate: float) -> float:
     """How long it takes if nothing goes wrong, as the limit that is felt most allows."""
     order, waves = frozen.checked.order, len(frozen.waves.fallen)
     behind = Counter(target.gateway for target in frozen.sifted if target.misfit is None)
-    rounds = max(
-        _rounds(max(behind.values()), LARGEST if method is Way.BROADCAST else order.concurrency.per_gateway),
-        _rounds(behind.total(), order.concurrency.per_job),
-        waves,
-    )
-    each = clocks.estimate(frozen.firmware.size, rate) / _MINUTE + order.health.heartbeats * _BEAT
-    return max(rounds * each, _paced(order, behind.total())) + (waves - 1) * order.gate.soak_minutes
+    at_once = LARGEST if method is Way.BROADCAST else order.concurrency.per_gateway
+    transfer = clocks.estimate(frozen.firmware.size, rate) / _MINUTE
+    proof = order.health.heartbeats * _BEAT
+    # A gateway is free again while its devices prove themselves, their place in the job is not.
+    at_gateways = max(_rounds(max(behind.values()), at_once), waves) * transfer + waves * proof
+    in_job = _rounds(behind.total(), order.concurrency.per_job) * (transfer + proof)
+    soaking = (waves - 1) * order.gate.soak_minutes
+    return max(at_gateways, in_job, _paced(order, behind.total())) + soaking
 
 
 def _rounds(devices: int, at_once: int | None) -> int:
