@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _FACTS: Final = (
     "SELECT id, model, hardware, firmware, beta, CASE WHEN gateway.device IS NULL THEN device.gateway"
-    " ELSE id END AS behind FROM device LEFT JOIN gateway ON gateway.device = id WHERE id IN numbers ORDER BY id"
+    " ELSE id END AS behind FROM device LEFT JOIN gateway ON gateway.device = id"
+    " WHERE id IN numbers ORDER BY id"
 )
 """A claimed gateway is behind itself."""
 
