@@ -35,6 +35,8 @@ NOT_BENCHMARKS = {
     "ingest_nodered",
     "ingest_ours",
     "ingest_reports",
+    "jobs_ends",
+    "jobs_fleet",
     "link_ends",
     "live_listeners",
     "requests_ends",

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -110,8 +110,7 @@ class End(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the way back."""
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody may go before the end."""
@@ -142,9 +141,9 @@ class End(asyncio.Protocol):
 
     def _answer(self, packet: Publish, now: float) -> list[bytes]:
         device, operation, *identifier = packet.topic.split("/")[_PLACE:]
-        if operation == Operation.ACK:
-            return []
         asked = _decode(packet.payload)
+        if "id" not in asked:  # the acknowledgement of a sample
+            return []
         answer = self._carry_out(device, "/".join((operation, *identifier)), asked.get("value"), now)
         payload = _encode({"time": spelt_now().decode(), "id": asked["id"], **answer})
         topic = packet.topic.replace("/request/", "/response/", 1)
@@ -213,7 +212,7 @@ async def _main() -> None:
     ask_all(sockets, wanted, answer=encode(Suback(1, (1,))))
     loop, ends = asyncio.get_running_loop(), [End(number, devices, notes) for number in range(gateways)]
     for end, each in zip(ends, sockets, strict=True):
-        each.setblocking(False)
+        each.settimeout(0)
         await loop.create_connection(lambda end=end: end, sock=each)  # type: ignore[misc] # as it is now
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_report(ends, rate))

@@ -1,4 +1,4 @@
-"""The fleet of `bench.jobs`: so many devices of one model with a label, an image for them, and their service."""
+"""The fleet of `bench.jobs`: devices of one model with labels, an image for them, and their service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import insert
@@ -31,7 +31,7 @@ from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GATEWAYS: Final = 50
 REPORTING: Final = 20
-"""Devices of each gateway that report."""
+"""Devices of each gateway that report. They are no part of any job: one that is heard is connected."""
 RATE: Final = 200
 """Reports in a second, of all together."""
 
@@ -47,7 +47,7 @@ ALL, SOME = "all", "some"
 """Labels."""
 
 FIRMWARE: Final = "fw-0123456789abcdef"
-JOBS: Final = "/api/v1/jobs"
+_JOBS: Final = "/api/v1/jobs"
 
 _MODEL: Final = ModelNumber("0018")
 _DISK: Final = "/var/tmp"  # noqa: S108 # on the disk; folders in it get names of their own
@@ -148,8 +148,8 @@ def _sighting(number: int, size: Size) -> Sighting:
 
 
 def _mac(number: int) -> Mac:
-    """Devices are dealt out to the gateways one by one."""
-    return Mac(device(number % GATEWAYS, number // GATEWAYS))
+    """Devices are dealt out to the gateways one by one, behind those that report."""
+    return Mac(device(number % GATEWAYS, REPORTING + number // GATEWAYS))
 
 
 class Gateways:
@@ -185,28 +185,23 @@ def gateways(ours: Service) -> Iterator[Gateways]:
         try:
             if program.stdout is None or program.stdout.readline() != "ready\n":
                 raise RuntimeError("the gateways did not come in")
-            with Operator(ours) as operator:
-                wait_for(lambda: operator.connected() == GATEWAYS, within=_PATIENCE)
+            operator = Operator(ours)
+            wait_for(lambda: operator.connected() == GATEWAYS, within=_PATIENCE)
             yield Gateways(program)
         finally:
             program.kill()
 
 
 class Operator:
-    """Somebody who makes jobs."""
+    """Somebody who makes jobs. Each deed has a connection of its own: they are far apart."""
 
     def __init__(self, ours: Service) -> None:
-        self._client = Client(ours.url)
-        login = {"username": "admin", "password": PASSWORD}
-        self._client.come_with(self._client.post("/api/v1/auth/login", login)["authToken"])
+        self._url = ours.url
+        with Client(ours.url) as client:
+            login = {"username": "admin", "password": PASSWORD}
+            self._token: str = client.post("/api/v1/auth/login", login)["authToken"]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.__exit__()
-
-    def make(self, label: str, **order: Any) -> dict[str, Any]:
+    def make(self, label: str, **order: Any) -> str:
         """Make a job without limits, unless the order says otherwise, for all that have a label."""
         body = {
             "name": "The benchmark",
@@ -215,19 +210,27 @@ class Operator:
             "concurrency": {"perGateway": None},
             **order,
         }
-        made: dict[str, Any] = self._client.post(JOBS, body, status=201)
-        return made
+        with self._client() as client:
+            return str(client.post(_JOBS, body, status=201)["id"])
 
     def do(self, deed: str, job: str) -> None:
         """Apply, pause or cancel a job."""
-        self._client.post(f"{JOBS}/{job}/{deed}", {})
+        with self._client() as client:
+            client.post(f"{_JOBS}/{job}/{deed}", {})
 
     def show(self, job: str) -> dict[str, Any]:
         """A job, and how it goes."""
-        shown: dict[str, Any] = json.loads(self._client.get(f"{JOBS}/{job}"))
+        with self._client() as client:
+            shown: dict[str, Any] = json.loads(client.get(f"{_JOBS}/{job}"))
         return shown
 
     def connected(self) -> int:
         """How many gateways are there."""
-        items: Sequence[Any] = json.loads(self._client.get("/api/v1/gateways?MaxResults=1000"))["items"]
+        with self._client() as client:
+            items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
         return sum(each["connected"] for each in items)
+
+    def _client(self) -> Client:
+        client = Client(self._url)
+        client.come_with(self._token)
+        return client

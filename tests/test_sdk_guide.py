@@ -75,7 +75,10 @@ SEEN = (
     Seen("Reading and writing", (r"^2\.4\.0 4$",)),
     Seen("Errors", ("^unknown: there is no device bmac-c0ffee000001$",)),
     Seen("Live events", (rf"^{TIME} {MAC} [a-z-]+ .+$",), is_endless=True),
-    Seen("Updates", (r"^[1-9]\d* would be updated, [1-9]\d* not, such as: its ", "^IN_PROGRESS 0 None$", "^CANCELED ")),
+    Seen(
+        "Updates",
+        (r"^[1-9]\d* would be updated, [1-9]\d* not, such as: its ", "^IN_PROGRESS 0 None$", "^CANCELED "),
+    ),
     Seen("Reports that survive restarts", (rf"^{MAC} {MAC} 8\w{{3}} Measurement\(",), is_endless=True),
     Seen("Acks", (rf"^acknowledged {MAC} {TIME}$",)),
     Seen("Without asyncio", (r"^Back door \d+ %$", r"^Live\w+\(device='bmac-")),

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import device, device_label, device_state, label, metadata, secret
+from meshfleet.db.tables import device, device_label, device_state, execution, label, metadata, secret
 from meshfleet.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
@@ -247,3 +247,40 @@ def test_what_was_changed_is_counted(database: Database) -> None:
 
 def _first(rows: Sequence[Sequence[Any]]) -> list[Any]:
     return [each[0] for each in rows]
+
+
+# --- Filling ---
+
+
+def test_rows_are_filled_with_what_differs_and_what_is_the_same(database: Database) -> None:
+    def fill(connection: Connection) -> None:
+        rows = [(number, text, None) for number, text in enumerate(ODD)]
+        same = {"job": 7, "due": LARGE - 1, "attempt": 1, "progress": 0, "tries": 0, "beats": 0}
+        bulk.fill(
+            connection,
+            execution,
+            ("device", "state", "gateway"),
+            rows,
+            wave=-1,
+            is_read=True,
+            updated_at=5,
+            version=0,
+            **same,
+        )
+        bulk.fill(connection, execution, ("device",), [], job=8)
+
+    database.write_now(fill)
+    columns = execution.c
+    query = select(columns.job, columns.device, columns.state, columns.gateway, columns.due, columns.is_read)
+    found = database.read_now(lambda connection: connection.execute(query.order_by(columns.device)).all())
+    assert [tuple(each) for each in found] == [
+        (7, number, text, None, LARGE - 1, True) for number, text in enumerate(ODD)
+    ]
+
+
+def test_a_row_that_is_there_is_not_filled_again(database: Database) -> None:
+    with pytest.raises(IntegrityError):
+        database.write_now(lambda c: bulk.fill(c, secret, ("name",), [("x",), ("x",)], value=None))
+    with pytest.raises(IntegrityError):
+        database.write_now(lambda c: bulk.fill(c, device_label, ("label", "device"), [(1, 1)]))
+    assert database.read_now(stored, device_label) == []

@@ -103,7 +103,13 @@ def test_the_index_finds_exactly_the_wants_that_take_an_event_and_loses_them_wit
     event: dict[str, Any],
 ) -> None:
     choices = {
-        "types": (None, frozenset(), REPORT, frozenset({"device", "execution", "gateway"}), frozenset({"resync"})),
+        "types": (
+            None,
+            frozenset(),
+            REPORT,
+            frozenset({"device", "execution", "gateway"}),
+            frozenset({"resync"}),
+        ),
         "devices": (None, frozenset(), frozenset({1}), frozenset({1, 2})),
         "gateways": (None, frozenset({9}), frozenset({8, 9})),
         "jobs": (None, frozenset(), frozenset({5}), frozenset({4, 5})),

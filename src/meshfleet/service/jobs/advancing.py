@@ -42,7 +42,8 @@ _NEWS: Final = (
     " LEFT JOIN device_state s ON s.device = e.device"
     f" WHERE e.state IN {_ACTIVE} AND (d.id IS NULL"
     " OR (e.state = 'CONFIRMING' AND s.status IS NOT NULL AND s.status_at > coalesce(e.beat_at, -1))"
-    " OR (e.state = 'DISPATCHED' AND e.step = 'mode' AND e.ask IS NULL AND s.boot_mode = 'dfu'))"
+    " OR (e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
+    " AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu'))"
     f" LIMIT {AT_ONCE}"
 )
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"

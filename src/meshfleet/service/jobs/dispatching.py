@@ -14,6 +14,7 @@ from meshfleet.service.jobs.ending import finish
 from meshfleet.service.jobs.fitness import MisfitCode, misfit
 from meshfleet.service.jobs.model import Move
 from meshfleet.service.jobs.moving import Made
+from meshfleet.service.jobs.reasons import UNSEEN
 from meshfleet.service.jobs.starting import dispatch
 from meshfleet.service.jobs.waiting import Waiting
 from meshfleet.wire.products import Way
@@ -161,14 +162,15 @@ class _Deciding:
             return
         wrong = misfit(about.facts, self._turn.need)
         is_there = wrong is not None and wrong.code is MisfitCode.ALREADY_THERE and x.attempt > 1
+        looks = is_there or _may_be_there(x)
         if wrong is not None and not is_there:
             self._skip(x, wrong)
         elif (obstacle := self._obstacle(candidate)) is not None:
             self._wait(x, obstacle, about.gateway)
-        elif x.method is Way.BROADCAST and not is_there:
+        elif x.method is Way.BROADCAST and not looks:
             self._begin_together(candidate, scene)
         else:
-            self._begin(x, dispatch(x, scene, self._now, is_there=is_there), scene)
+            self._begin(x, dispatch(x, scene, self._now, is_there=looks), scene)
 
     def _skip(self, x: Execution, wrong: Misfit) -> None:
         move = finish(x, S.SKIPPED, wrong.reason, self._now)
@@ -222,5 +224,10 @@ class _Deciding:
 
     def _takes_part(self, known: Known) -> bool:
         x, about = known
-        is_free = x.device not in self._together and bool(about.connected)
+        is_free = x.device not in self._together and bool(about.connected) and not _may_be_there(x)
         return is_free and misfit(about.facts, self._turn.need) is None
+
+
+def _may_be_there(x: Execution) -> bool:
+    """Whether an attempt before this one may have brought the version, though nobody saw it."""
+    return x.attempt > 1 and x.code in UNSEEN

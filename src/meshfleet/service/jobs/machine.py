@@ -99,7 +99,7 @@ def _ask_on(x: Execution, scene: Scene, now: int) -> Move:
 
 def _in_dfu(x: Execution, scene: Scene, now: int) -> Move:
     """The device waits for its image: begin, unless that was done already."""
-    if x.state is not S.DISPATCHED or x.step is not Step.MODE or x.ask is not None:
+    if x.state is not S.DISPATCHED or x.step not in (Step.MODE, Step.LOOK) or x.ask is not None:
         return Move(x)
     if scene.order.is_canceling:
         return cancel(x, now)

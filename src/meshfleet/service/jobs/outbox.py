@@ -58,8 +58,8 @@ def take(connection: Connection, most: int, *, until: int) -> list[Letter]:
 
 
 def left_behind(connection: Connection, now: int) -> list[Reply]:
-    """Letters whose senders have ended."""
-    rows = bulk.query(connection, _LEFT, (now, AT_ONCE), lock=_LOCK)
+    """Letters whose senders have ended. Others may find the same: `advancing.reply` takes each over once."""
+    rows = bulk.query(connection, _LEFT, (now, AT_ONCE))
     return [
         each.reply(Unclear(each.step, "the service ended before an answer came"))
         for each in map(_letter, rows)

@@ -52,6 +52,9 @@ RETRYABLE: Final = frozenset(
 )
 """What may go better another time. A device that did not do well with the new version is not among them."""
 
+UNSEEN: Final = frozenset({Code.NOT_STARTED, Code.STALLED, Code.TRANSFER_LOST, Code.OVERRIDDEN})
+"""After these nobody knows what the device has done since: it may run the new version."""
+
 REFUSALS: Final = frozenset({Code.WRONG_MODEL, Code.DOWNGRADE, Code.REFUSED})
 """What would be refused again."""
 

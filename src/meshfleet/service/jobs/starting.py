@@ -27,8 +27,8 @@ _PASSING = frozenset({Status.FAILED, Status.BUSY, Status.TIMEOUT, Status.UNREACH
 def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_there: bool = False) -> Move:
     """Begin with an execution whose turn it is.
 
-    Of a broadcast only one `leads`. `is_there`: by all that is known the device has the version already,
-    which an attempt before this one may have brought about.
+    Of a broadcast only one `leads`. `is_there`: the device may have the version already, which an attempt
+    before this one may have brought about.
     """
     x = replace(
         x,

@@ -43,7 +43,7 @@ _APPLY: Final = (
 )
 _MINUTE: Final = 60_000
 
-_PLANNING: Final = "SELECT pg_try_advisory_xact_lock(0x6a6f6273)"
+_PLANNING: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
 """One program at a time decides who begins: limits hold for all of them together."""
 
 

@@ -154,9 +154,9 @@ class Jobs:
 
     async def _wait(self) -> None:
         """Wait for news, and a moment for more of them; or for the next look."""
-        left = self._look_at - asyncio.get_running_loop().time()
+        left = max(self._look_at - asyncio.get_running_loop().time(), _GATHERED)
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(left, _GATHERED)):
+            async with asyncio.timeout(left if self._is_heard else _LOOK):
                 await self._news.wait()
             await asyncio.sleep(_GATHERED)
 

@@ -47,7 +47,7 @@ class Laws:
     def _order(self, job: int) -> NewJob:
         if job not in self._orders:
             row = self._read(
-                f"SELECT j.body, f.version FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id = {job}"
+                f"SELECT j.body, f.version FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id = {job}"  # noqa: S608 # a number
             )[0]
             self._orders[job] = msgspec.json.decode(row.body, type=NewJob)
             self._targets[job] = row.version
@@ -139,7 +139,7 @@ class Laws:
                 assert last is None, last
 
     def _check_evidence(self, row: Row[Any]) -> None:
-        (proof,) = self._read(f"SELECT * FROM evidence WHERE id = {row.evidence or 0}")
+        (proof,) = self._read(f"SELECT * FROM evidence WHERE id = {row.evidence or 0}")  # noqa: S608 # a number
         assert (proof.job, proof.device, proof.attempt) == (row.job, row.device, row.attempt), (proof, row)
         content = msgspec.json.decode(proof.content)
         assert (content["step"], content["status"]) == ("version", 0), content
@@ -172,12 +172,8 @@ class Laws:
         rows = self._read("SELECT * FROM job")
         assert {JobState(row.state) for row in rows} <= _FINISHED, [(row.id, row.state) for row in rows]
         for row in rows:
-            counts = {
-                S(state): count
-                for state, count in self._read(
-                    f"SELECT state, count(*) FROM execution WHERE job = {row.id} GROUP BY state"
-                )
-            }
+            mine = self._read(f"SELECT state FROM execution WHERE job = {row.id}")  # noqa: S608 # a number
+            counts = Counter(S(each.state) for each in mine)
             assert set(counts) <= states.TERMINAL, counts
             assert row.outcome == outcome(counts), (row, counts)
         for device in self._read(

@@ -85,7 +85,7 @@ class Update:
             return None
         return self.applied if self.stage else self.began + FETCH + TRANSFER + VERIFY
 
-    def show(self, now: int) -> Shown:
+    def show(self, now: int) -> Shown:  # noqa: PLR0911 # one for each
         """How far it is."""
         done = self._percent(now)
         if self.aborted is not None:
@@ -151,9 +151,9 @@ class Device:
     status: int = 0
     is_mute: bool = False
     begun: list[tuple[int, str]] = field(default_factory=list)
-    """Every update that it has begun: when, and to which version."""
+    """Every update that it has begun: for which job, and to which version."""
     twice: list[str] = field(default_factory=list)
-    """Updates that it has begun although it ran that version already."""
+    """Updates that it has begun although it ran that version already, by the same job."""
 
     def settle(self, now: int) -> None:
         """Let time have passed."""
@@ -183,14 +183,14 @@ class Device:
         away = restarts and update.restart <= now < update.restart + RESTART  # type: ignore[union-attr,operator] # as above
         return self.is_off or self.dfu_since is not None or bool(away)
 
-    def begin(self, value: dict[str, Any], now: int, *, stage: bool) -> Status:
+    def begin(self, value: dict[str, Any], now: int, *, stage: bool, job: int) -> Status:
         """Begin an update."""
         self.settle(now)
         if self.is_served(now):
             return Status.BUSY
-        if self.version == value["version"]:
+        if self.version == value["version"] and (job, self.version) in self.begun:
             self.twice.append(f"{number_mac(self.number)} at {now}")
-        self.begun.append((now, value["version"]))
+        self.begun.append((job, value["version"]))
         self.update = Update(value["modelNumber"], value["version"], stage, now, self.fate)
         return Status.OK
 
@@ -236,12 +236,15 @@ class Gateway:
     image: dict[str, Any] = field(default_factory=dict)
     served: tuple[Device, Update] | None = None
     """By its last Nordic DFU."""
+    _job: int = 0
+    """Of which it has just heard."""
 
     def answer(self, letter: Letter, now: int) -> Answer:
         """Do what a letter says."""
         for device in self.devices.values():
             device.settle(now)
         if letter.target == self.number:
+            self._job = letter.job
             return self._own(letter.identifier, letter.value, now)
         device = self.devices[letter.target]
         if device.gateway != self.number:
@@ -255,7 +258,8 @@ class Gateway:
             case "8001":
                 return Status.OK, device.raw_version()
             case "start-firmware-update":
-                return device.begin(letter.value, now, stage=bool(letter.value["type"])), None
+                stage = bool(letter.value["type"])
+                return device.begin(letter.value, now, stage=stage, job=letter.job), None
             case "firmware-update-state":
                 return Status.OK, _IDLE if device.update is None else device.update.value(now)
             case "firmware-update-control":
@@ -264,7 +268,7 @@ class Gateway:
                 return self._enter_dfu(device, now)
         raise AssertionError(letter)
 
-    def _own(self, identifier: str, value: Any, now: int) -> Answer:
+    def _own(self, identifier: str, value: Any, now: int) -> Answer:  # noqa: PLR0911 # one for each
         match identifier:
             case "start-firmware-broadcast":
                 return self._broadcast(value, now)
@@ -300,7 +304,7 @@ class Gateway:
         if not free:
             return Status.BUSY, None
         for device in free:
-            device.begin(value, now, stage=bool(value["type"]))
+            device.begin(value, now, stage=bool(value["type"]), job=self._job)
         self.batch = [(device, device.update) for device in free if device.update is not None]
         self.image = {"modelNumber": value["modelNumber"], "version": value["version"]}
         return Status.OK, None
@@ -339,7 +343,7 @@ class Gateway:
         for device in self.devices.values():
             waits = device.gateway == self.number and device.dfu_since is not None and not device.is_off
             if waits and device.advertised == value["mac"]:
-                device.begin(value, now, stage=False)
+                device.begin(value, now, stage=False, job=self._job)
                 if device.update is not None:
                     self.served = device, device.update
                 return Status.OK, None

@@ -56,7 +56,13 @@ class Stand:
     def __init__(self, way: Way = Way.DOWNLOAD, *, batch: tuple[int, ...] = (), **wishes: Any) -> None:
         self.now = 1_000_000_000
         self.scene = Scene(
-            order=order(**wishes), gateway=GATEWAY, rate=300.0, rhythm=MINUTE, status=0, beat_at=0, batch=batch
+            order=order(**wishes),
+            gateway=GATEWAY,
+            rate=300.0,
+            rhythm=MINUTE,
+            status=0,
+            beat_at=0,
+            batch=batch,
         )
         self.x = Execution(
             job=1,
@@ -107,6 +113,10 @@ class Stand:
     def due(self) -> Ask | None:
         """Its time comes."""
         return self.happen(Due(), after=max(self.x.due - self.now, 0))
+
+    def is_in(self, state: S) -> bool:
+        """Whether it is in this state now."""
+        return self.x.state is state
 
     def happen_due(self) -> Ask | None:
         """Somebody lets it be looked at now."""
@@ -165,5 +175,3 @@ def brought_to(where: S, way: Way = Way.DOWNLOAD, **wishes: Any) -> Stand:
         assert stand.x.state is reached, stand.x
     assert stand.x.state is where
     return stand
-
-

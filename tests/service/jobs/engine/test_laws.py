@@ -6,17 +6,23 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
 from meshfleet.errors import Conflict
-from meshfleet.service.jobs import stepping
 from meshfleet.wire.rest import (
     Concurrency,
     Criterion,
@@ -29,23 +35,19 @@ from meshfleet.wire.rest import (
     Timeouts,
     Wave,
 )
+from tests.service.jobs.engine.chaos import run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
 from tests.service.jobs.engine.world import LEGACY, MODEL, Weather, World, firmware_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LONG = int(os.environ.get("MESHFLEET_LONG_RUNS", "0"))
 """How many runs, if more than a few are wanted, each with dice of its own."""
 
 STEPS = 25 if LONG else 12
 
-DAY = 24 * 3600
-
 some = st.integers(0, 7)
 minutes = st.sampled_from([2.0, 20.0, 300.0])
-orders = st.builds(
+orders: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     stage=st.booleans(),
     auto_apply=st.sampled_from([True, True, True, False]),
@@ -70,7 +72,10 @@ orders = st.builds(
     ),
     retry=st.builds(Retry, max=st.integers(0, 3), backoff_seconds=st.sampled_from([0, 5, 60])),
     timeouts=st.builds(
-        Timeouts, queue_minutes=minutes, step_minutes=st.sampled_from([1.0, 10.0]), total_minutes=st.none() | minutes
+        Timeouts,
+        queue_minutes=minutes,
+        step_minutes=st.sampled_from([1.0, 10.0]),
+        total_minutes=st.none() | minutes,
     ),
     health=st.builds(JobHealth, heartbeats=st.integers(0, 3)),
     on_newer_job=st.sampled_from(["queue", "supersede", "reject"]),
@@ -100,9 +105,14 @@ class Fleet(RuleBasedStateMachine):
 
     template: ClassVar[Path]
 
-    @initialize(seed=st.integers(0, 2**32), options=orders, weather=weathers, fates=st.lists(fates, min_size=6, max_size=6))
+    @initialize(
+        seed=st.integers(0, 2**32),
+        options=orders,
+        weather=weathers,
+        fates=st.lists(fates, min_size=6, max_size=6),
+    )
     def begin(self, seed: int, options: dict[str, Any], weather: Weather, fates: list[Fate]) -> None:
-        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        self.folder = Path(tempfile.mkdtemp())
         path = self.folder / "meshfleet.sqlite"
         shutil.copy(self.template, path)
         self.world = World(Database(in_file.engines(path)), seed)
@@ -116,7 +126,7 @@ class Fleet(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.world.jobs) < 4)
     @rule(options=orders, newer=st.booleans(), legacy=st.sampled_from([False, False, True]), then=times)
-    def create(self, options: dict[str, Any], newer: bool, legacy: bool, then: int) -> None:
+    def create(self, options: dict[str, Any], newer: bool, legacy: bool, then: int) -> None:  # noqa: FBT001 # an example
         try:
             self.world.create(order_of(options, newer=newer, legacy=legacy))
         except Conflict:
@@ -154,7 +164,7 @@ class Fleet(RuleBasedStateMachine):
         self.world.run(then)
 
     @rule(place=some, connected=st.booleans(), then=times)
-    def connect(self, place: int, connected: bool, then: int) -> None:
+    def connect(self, place: int, connected: bool, then: int) -> None:  # noqa: FBT001 # an example
         numbers = [*self.world.devices, *self.world.gateways]
         self.world.set_connected(numbers[place % len(numbers)], connected=connected)
         self.world.run(then)
@@ -175,7 +185,7 @@ class Fleet(RuleBasedStateMachine):
     # Failures of our own
 
     @rule(frees=st.booleans(), then=times)
-    def kill(self, frees: bool, then: int) -> None:
+    def kill(self, frees: bool, then: int) -> None:  # noqa: FBT001 # an example
         self.world.kill(frees=frees)
         self.world.run(then)
 
@@ -204,33 +214,16 @@ class Fleet(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         try:
-            self._run_out()
+            run_out(self.world)
+            self.laws.check_end()
         finally:
             self.world.database.close()
             shutil.rmtree(self.folder)
 
-    def _run_out(self) -> None:
-        """In good weather, and with people who let all go on, everything ends."""
-        world = self.world
-        world.weather = Weather()
-        for number in world.gateways:
-            world.set_connected(number, connected=True)
-        for _ in range(20):
-            open_ = world.database.read_now(stepping.open_jobs, 0)
-            if not open_:
-                break
-            for job in open_:
-                world.steer(job, "apply")
-                world.steer(job, "resume")
-            world.run(DAY / 10, until=lambda: not world.database.read_now(stepping.open_jobs, 0), rounds=3000)
-        world.run(120)  # the last words
-        self.laws.check_end()
-
 
 @pytest.fixture(scope="module", autouse=True)
-def _template(sqlite_template: Path) -> Iterator[None]:
+def _template(sqlite_template: Path) -> None:
     Fleet.template = sqlite_template
-    yield
 
 
 def test_the_laws_hold_whatever_happens() -> None:

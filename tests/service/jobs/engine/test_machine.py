@@ -47,7 +47,7 @@ def test_an_error_of_a_device_ends_the_attempt(error: int, retries: int) -> None
 def test_who_restarts_already_can_only_fail(error: int) -> None:
     stand = brought_to(S.APPLYING)
     stand.told("failed", 100, error)
-    assert stand.x.state is S.FAILED
+    assert stand.is_in(S.FAILED)
 
 
 START_ANSWERS = {
@@ -71,7 +71,7 @@ def test_an_answer_to_the_first_command_tells_whether_it_begins(status: Status) 
     after, step = START_ANSWERS[status]
     stand = brought_to(S.DISPATCHED)
     ask = stand.answer(status)
-    assert stand.x.state is after
+    assert stand.is_in(after)
     assert (None if ask is None else ask.step) is step
 
 
@@ -109,7 +109,7 @@ def test_an_unclear_command_that_came_through_is_followed(word: str, after: S) -
     stand = brought_to(S.DISPATCHED, stage=True)
     stand.unclear()
     stand.told(word, 20)
-    assert stand.x.state is after
+    assert stand.is_in(after)
 
 
 def test_a_device_that_says_it_is_done_is_asked_for_its_version_before_anything_else() -> None:
@@ -119,19 +119,19 @@ def test_a_device_that_says_it_is_done_is_asked_for_its_version_before_anything_
     assert ask is not None
     assert ask.step is Step.LOOK
     stand.answer(Status.TIMEOUT)
-    assert stand.x.state is S.DISPATCHED
+    assert stand.is_in(S.DISPATCHED)
     ask = stand.due()
     assert ask is not None
     assert ask.step is Step.LOOK, "it is not updated again for want of an answer"
     stand.answer(0, OURS)
-    assert stand.x.state is S.CONFIRMING
+    assert stand.is_in(S.CONFIRMING)
 
 
 def test_an_update_is_begun_three_times_at_most() -> None:
     stand = brought_to(S.DISPATCHED)
     begun = 1
     for _ in range(20):
-        if stand.x.state is not S.DISPATCHED:
+        if not stand.is_in(S.DISPATCHED):
             break
         stand.unclear()
         if stand.x.ask is not None:
@@ -146,11 +146,11 @@ def test_what_did_not_leave_was_not_tried() -> None:
     for _ in range(10):
         stand.unsent()
         assert stand.due() is not None
-        assert stand.x.state is S.DISPATCHED
+        assert stand.is_in(S.DISPATCHED)
     stand.answer(0, {"state": "idle", "percent": 0, "error": 0, "modelNumber": 0, "version": "0.0.0"})
     assert stand.x.step is Step.START
     stand.answer()
-    assert stand.x.state is S.TRANSFERRING
+    assert stand.is_in(S.TRANSFERRING)
 
 
 def test_another_attempt_looks_first_whether_the_version_is_there() -> None:
@@ -184,7 +184,7 @@ def test_who_is_canceled_is_not_tried_again() -> None:
     stand.due()
     stand.wish(is_canceling=True)
     stand.answer(0, {"state": "failed", "percent": 3, "error": 7, "modelNumber": 0x18, "version": "1.1.0"})
-    assert stand.x.state is S.FAILED
+    assert stand.is_in(S.FAILED)
 
 
 # --- Clocks ---
@@ -207,7 +207,7 @@ def test_every_state_has_a_clock(where: S) -> None:
     assert stand.x.expires == stand.now + after
     stand.now += after - 2
     stand.happen_due_in(1)
-    assert stand.x.state is where
+    assert stand.is_in(where)
     stand.x = stand.lost()
     stand.happen_due_in(1)
     assert (stand.x.state, stand.x.code) == (end, code)
@@ -238,7 +238,7 @@ def test_progress_winds_the_clock() -> None:
         stand.now += 9 * 60_000
         stand.x = replace(stand.x, total_until=2**62)
         stand.told("transferring", percent)
-        assert stand.x.state is S.TRANSFERRING
+        assert stand.is_in(S.TRANSFERRING)
 
 
 # --- Confirming ---
@@ -257,7 +257,7 @@ def test_good_heartbeats_alone_are_no_success() -> None:
     for _ in range(5):
         if stand.beat() is not None:
             stand.answer(Status.TIMEOUT)
-        assert stand.x.state is S.CONFIRMING
+        assert stand.is_in(S.CONFIRMING)
 
 
 @pytest.mark.rule("rest-144")
@@ -296,11 +296,11 @@ def test_without_heartbeats_the_version_alone_decides() -> None:
     assert ask is not None
     assert ask.step is Step.VERSION
     stand.answer(0, OURS)
-    assert stand.x.state is S.SUCCEEDED
+    assert stand.is_in(S.SUCCEEDED)
 
 
 @pytest.mark.parametrize("where", CLOCKS)
 def test_a_device_that_is_forgotten_is_removed(where: S) -> None:
     stand = brought_to(where, stage=where is S.STAGED)
     stand.happen(Gone())
-    assert stand.x.state is S.REMOVED
+    assert stand.is_in(S.REMOVED)

@@ -9,15 +9,27 @@ from __future__ import annotations
 import asyncio
 from array import array
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import insert, update
+from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db.tables import device, device_state, firmware, gateway
+from meshfleet.db.tables import job as jobs
 from meshfleet.errors import Conflict
 from meshfleet.service.accounts.model import SERVICE
-from meshfleet.service.jobs import advancing, clocks, freezing, outbox, rivals, steering, stepping, stopping, wanted
+from meshfleet.service.jobs import (
+    advancing,
+    clocks,
+    freezing,
+    outbox,
+    rivals,
+    steering,
+    stepping,
+    stopping,
+    wanted,
+)
 from meshfleet.service.jobs.checking import check
 from meshfleet.service.jobs.events import Answered, Unclear, Unsent
 from meshfleet.service.jobs.freezing import Frozen
@@ -25,9 +37,8 @@ from meshfleet.service.jobs.loading import Orders
 from meshfleet.service.jobs.sifting import sift
 from meshfleet.service.jobs.superseding import take_over
 from meshfleet.service.jobs.waves import Waves
-from meshfleet.wire.codes import Status
 from meshfleet.wire.ids import ModelNumber
-from tests.service.jobs.engine.radio import SECOND, Device, Fate, Gateway
+from tests.service.jobs.engine.radio import SECOND, Device, Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,7 +150,7 @@ class World:
     def forget(self, number: int) -> None:
         """A device is removed from the registry."""
         self.database.write_now(
-            lambda connection: connection.exec_driver_sql(f"DELETE FROM device WHERE id = {number}")
+            lambda connection: connection.execute(delete(device).where(device.c.id == number))
         )
 
     def move(self, number: int, behind: int) -> None:
@@ -207,12 +218,14 @@ class World:
         self.database.write_now(self._withdraw, job)
 
     def _withdraw(self, connection: Connection, job: int) -> None:
-        found = connection.exec_driver_sql(f"SELECT firmware FROM job WHERE id = {job}").scalar_one()
+        found = connection.execute(select(jobs.c.firmware).where(jobs.c.id == job)).scalar_one()
         stopping.stop_jobs_of(connection, found, by=SERVICE, now=self.now)
 
     # Time
 
-    def run(self, seconds: float, *, until: Callable[[], bool] = lambda: False, rounds: int = 100_000) -> None:
+    def run(
+        self, seconds: float, *, until: Callable[[], bool] = lambda: False, rounds: int = 100_000
+    ) -> None:
         """Let time pass, from one event to the next."""
         end = self.now + int(seconds * SECOND)
         while not until():
@@ -239,10 +252,13 @@ class World:
         self._repeat(lambda c: advancing.look(c, self._orders, self.now))
         self._repeat(lambda c: advancing.hear(c, self._orders, self.now))
         for job in self.database.read_now(stepping.open_jobs, 0):
-            self._repeat(lambda c, job=job: stepping.step(c, self._orders, job, now=self.now, wall=self.now))
+            self._repeat(partial(self._step, job))
         if not self.is_held:
             self._send(write(outbox.take, 256, until=self.now + LEASE))
         self.after_round()
+
+    def _step(self, job: int, connection: Connection) -> Any:
+        return stepping.step(connection, self._orders, job, now=self.now, wall=self.now)
 
     def tear(self, place: int) -> None:
         """Let one of the next transactions break off just before its end."""
@@ -322,7 +338,7 @@ class World:
             self._take_over(left)
 
     def be_away(self, seconds: float) -> None:
-        """The service ends between two rounds, before it took what it had written, and is away for a while."""
+        """The service ends before it took what it had written, and is away for a while."""
         was, self.is_held = self.is_held, True
         self.round()
         self.kill(frees=True)
@@ -349,7 +365,7 @@ def _times(sent: Sent) -> list[int]:
 def _next_times(connection: Connection, now: int) -> list[int]:
     """When something of the engine is due, of all that is still open."""
     rows = connection.exec_driver_sql(
-        "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"
+        "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"  # noqa: S608 # numbers
         f" 'SKIPPED', 'CANCELED', 'REMOVED', 'SUPERSEDED') AND due > {now}"
         " UNION ALL SELECT min(expires) FROM execution WHERE state = 'QUEUED'"
         " UNION ALL SELECT min(taken_until) FROM job_outbox"

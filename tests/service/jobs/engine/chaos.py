@@ -1,0 +1,100 @@
+"""What may happen in a world, one thing after the other, by dice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshfleet.errors import Conflict
+from meshfleet.service.jobs import stepping
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import (
+    Concurrency,
+    Criterion,
+    Gate,
+    JobHealth,
+    NewJob,
+    Retry,
+    Targets,
+    Timeouts,
+    Wave,
+)
+from tests.service.jobs.engine.radio import Fate
+from tests.service.jobs.engine.world import MODEL, Weather, World, firmware_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+DAY = 24 * 3600
+
+
+def an_order(chance: Random) -> NewJob:
+    """Any order."""
+    return NewJob(
+        name="all",
+        firmware_id=firmware_id(chance.randrange(2), MODEL),
+        targets=Targets(all=True),
+        stage=chance.random() < 0.3,
+        method=chance.choice([None, *Way]),
+        waves=chance.choice([(), (Wave(count=1),), (Wave(count=2), Wave(percent=60))]),
+        gate=Gate(success_percent=chance.choice([0, 50]), soak_minutes=chance.choice([0, 3])),
+        concurrency=Concurrency(per_job=chance.choice([None, 3]), per_gateway=chance.choice([None, 1, 2])),
+        abort=chance.choice([(), (Criterion(percent=50),)]),
+        retry=Retry(max=chance.randrange(4), backoff_seconds=chance.choice([0, 5, 60])),
+        timeouts=Timeouts(queue_minutes=60, step_minutes=chance.choice([1, 10])),
+        health=JobHealth(heartbeats=chance.randrange(3)),
+        on_newer_job=chance.choice(["queue", "supersede", "reject"]),
+    )
+
+
+def stir(world: World, chance: Random, steps: int, after: Callable[[], None] = lambda: None) -> None:
+    """Let things happen."""
+    for each in world.devices.values():
+        each.fate = chance.choice([Fate.FINE, Fate.FINE, *Fate])
+    world.create(an_order(chance))
+    for _ in range(steps):
+        _one(world, chance)
+        world.run(chance.choice([1, 5, 20, 60, 300]))
+        after()
+
+
+def _one(world: World, chance: Random) -> None:
+    number = chance.choice([*world.devices])
+    match chance.randrange(9):
+        case 0 if len(world.jobs) < 3:
+            try:
+                world.create(an_order(chance))
+            except Conflict:
+                return
+        case 1:
+            world.steer(chance.choice(world.jobs), chance.choice(["pause", "resume", "cancel", "apply"]))
+        case 2:
+            world.weather = Weather(*(chance.choice([0.0, 0.2, 0.5]) for _ in range(4)))
+        case 3:
+            world.set_connected(chance.choice([number, *world.gateways]), connected=chance.random() < 0.6)
+        case 4:
+            world.move(number, 3 - world.devices[number].gateway)
+        case 5:
+            world.kill(frees=False)
+        case 6:
+            world.tear(chance.randrange(1, 7))
+        case 7:
+            world.be_away(chance.choice([1, 400]))
+        case _:
+            world.devices[number].fate = chance.choice([*Fate])
+
+
+def run_out(world: World) -> None:
+    """In good weather, and with people who let all go on, everything ends."""
+    world.weather = Weather()
+    for number in world.gateways:
+        world.set_connected(number, connected=True)
+    for _ in range(20):
+        open_ = world.database.read_now(stepping.open_jobs, 0)
+        if not open_:
+            break
+        for job in open_:
+            world.steer(job, "apply")
+            world.steer(job, "resume")
+        world.run(DAY / 10, until=lambda: not world.database.read_now(stepping.open_jobs, 0), rounds=3000)
+    world.run(120)  # the last words

@@ -1,0 +1,82 @@
+"""The same events at the same times give the same states, on either database."""
+
+from __future__ import annotations
+
+import shutil
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.db import Database
+from meshfleet.db import sqlite as in_file
+from tests.service.jobs.engine.chaos import run_out, stir
+from tests.service.jobs.engine.laws import Laws
+from tests.service.jobs.engine.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+STEPS = 8
+
+
+@pytest.fixture
+def fresh(sqlite_template: Path, tmp_path: Path) -> Callable[[str], Database]:
+    def make(name: str) -> Database:
+        path = tmp_path / f"{name}.sqlite"
+        shutil.copy(sqlite_template, path)
+        return Database(in_file.engines(path))
+
+    return make
+
+
+def history(database: Database) -> list[tuple[Any, ...]]:
+    """All that became of all, but for the names of requests."""
+    return database.read_now(_history)
+
+
+def _history(connection: Connection) -> list[tuple[Any, ...]]:
+    steps = connection.exec_driver_sql(
+        "SELECT job, device, time, before, after, attempt, version, cause FROM transition ORDER BY id"
+    )
+    ends = connection.exec_driver_sql(
+        "SELECT job, device, state, wave, attempt, progress, code, reason FROM execution ORDER BY job, device"
+    )
+    return [*map(tuple, steps), *map(tuple, ends)]
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_the_same_events_give_the_same_states(fresh: Callable[[str], Database], seed: int) -> None:
+    told = []
+    for name in ("one", "two"):
+        database = fresh(name)
+        world = World(database, seed)
+        stir(world, Random(seed), STEPS)  # noqa: S311 # no secret
+        run_out(world)
+        told.append(history(database))
+        database.close()
+    assert told[0] == told[1]
+    assert len(told[0]) > 20
+
+
+def test_the_same_seed_gives_the_same_waves(fresh: Callable[[str], Database]) -> None:
+    waves = []
+    for name in ("one", "two"):
+        database = fresh(name)
+        stir(World(database, 7), Random(7), 0)  # noqa: S311 # no secret
+        rows = "SELECT device, wave, due FROM execution ORDER BY device"
+        waves.append(database.read_now(lambda connection: [*connection.exec_driver_sql(rows)]))  # noqa: B023 # at once
+        database.close()
+    assert waves[0] == waves[1]
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_the_laws_hold_on_either_database(database: Database, seed: int) -> None:
+    world = World(database, seed)
+    laws = Laws(world)
+    stir(world, Random(seed), STEPS, laws.check)  # noqa: S311 # no secret
+    run_out(world)
+    laws.check_end()
