@@ -38,7 +38,7 @@ from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.bell import Bell
-from meshfleet.service.jobs.news import News
+from meshfleet.service.jobs.shown.news import News
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.figures import LiveFigures

@@ -16,7 +16,7 @@ from meshfleet.service.gateways import store as gateways
 from meshfleet.service.gateways.figures import GatewayFigures
 from meshfleet.service.gateways.versions import Versions
 from meshfleet.service.inquiry.inquiry import Inquiry
-from meshfleet.service.jobs.runner import Runner
+from meshfleet.service.jobs.engine.runner import Runner
 from meshfleet.service.presence import store as presences
 from meshfleet.service.presence.clocks import Clocks
 from meshfleet.service.presence.figures import PresenceFigures

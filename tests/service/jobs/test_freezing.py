@@ -14,9 +14,10 @@ from meshfleet.db.tables import device, execution, firmware, job, job_draft, tal
 from meshfleet.errors import Conflict, NotReleased
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.devices import registry
-from meshfleet.service.jobs import creating, freezing, reading, targets
-from meshfleet.service.jobs.checking import check
-from meshfleet.service.jobs.creating import Asked
+from meshfleet.service.jobs.making import creating, freezing, targets
+from meshfleet.service.jobs.making.checking import check
+from meshfleet.service.jobs.making.creating import Asked
+from meshfleet.service.jobs.shown import jobs as reading
 from meshfleet.wire.ids import number_mac
 from meshfleet.wire.rest import Job, NewJob, Targets, Wave
 

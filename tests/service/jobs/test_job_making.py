@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert
 
 from meshfleet.db.tables import gateway
-from meshfleet.service.jobs.waves import Waves
+from meshfleet.service.jobs.making.waves import Waves
 from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
 from meshfleet.wire.rest import DryRun, ExecutionState, Wave
 from meshfleet.wire.times import write_millis

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from meshfleet.db.tables import execution
-from meshfleet.service.jobs import superseding
+from meshfleet.service.jobs.making import superseding
 from tests.service.jobs.shop import count_anew, job_number
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.service.jobs.waves import FallenWave, Waves, faults
+from meshfleet.service.jobs.making.waves import FallenWave, Waves, faults
 from meshfleet.wire.rest import Wave
 
 devices = st.sets(st.integers(0, 2**48 - 1), max_size=200)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from meshfleet.errors import Conflict
 from meshfleet.service.jobs.job_states import FINISHED, JOB_MOVES, check_move
 from meshfleet.service.jobs.outcome import outcome
-from meshfleet.service.jobs.states import ACTIVE, TERMINAL
+from meshfleet.service.jobs.update.states import ACTIVE, TERMINAL
 from meshfleet.service.jobs.waiting import JobNow, Waiter, Waiting, waiting_for
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from meshfleet.service.jobs.outcome import outcome
-from meshfleet.service.jobs.states import ACTIVE
+from meshfleet.service.jobs.update.states import ACTIVE
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
 from meshfleet.wire.rest import NewJob, Outcome, PauseReason, StopCause

@@ -18,11 +18,14 @@ from meshfleet.service.devices.paths import device_in_path, parse_gateway
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
-from meshfleet.service.jobs import creating, executions, reading, retrying, steering
-from meshfleet.service.jobs.creating import Asked
-from meshfleet.service.jobs.executions import ExecutionListing
-from meshfleet.service.jobs.news import News
-from meshfleet.service.jobs.reading import JobListing
+from meshfleet.service.jobs import steering
+from meshfleet.service.jobs.making import creating, retrying
+from meshfleet.service.jobs.making.creating import Asked
+from meshfleet.service.jobs.shown import executions
+from meshfleet.service.jobs.shown import jobs as reading
+from meshfleet.service.jobs.shown.executions import ExecutionListing
+from meshfleet.service.jobs.shown.jobs import JobListing
+from meshfleet.service.jobs.shown.news import News
 from meshfleet.service.requests.window import Window
 from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of
 from meshfleet.wire.rest import (

@@ -10,11 +10,11 @@ from sqlalchemy import insert, select, update
 from meshfleet.db.tables import job, transition
 from meshfleet.errors import NotFound
 from meshfleet.service.audit import log as audit
-from meshfleet.service.jobs import reading
-from meshfleet.service.jobs.begun import begin
 from meshfleet.service.jobs.job_states import FINISHED, check_move, not_now
+from meshfleet.service.jobs.making.begun import begin
 from meshfleet.service.jobs.plan import LEFT_OUT
-from meshfleet.service.jobs.showing import order_of
+from meshfleet.service.jobs.shown import jobs as reading
+from meshfleet.service.jobs.shown.showing import order_of
 from meshfleet.wire.rest import JobState, PauseReason, StopCause
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from msgspec.structs import asdict, replace
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
-from meshfleet.service.jobs import executions as parts
-from meshfleet.service.jobs import reading
 from meshfleet.service.jobs.job_states import FINISHED
+from meshfleet.service.jobs.shown import executions as parts
+from meshfleet.service.jobs.shown import jobs as reading
 from meshfleet.service.live.event import NOWHERE
 from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of
 from meshfleet.wire.rest import ExecutionState, LiveExecution
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.clock import Now
-    from meshfleet.service.jobs.moving import Changed
+    from meshfleet.service.jobs.engine.moving import Changed
     from meshfleet.service.live.hub import Hub
     from meshfleet.wire.rest import Execution, Job
 

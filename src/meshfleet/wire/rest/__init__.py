@@ -66,6 +66,7 @@ from meshfleet.wire.rest.jobs import (
     ExecutionState,
     Gate,
     Job,
+    JobHealth,
     JobPage,
     JobState,
     JobWave,
@@ -82,9 +83,6 @@ from meshfleet.wire.rest.jobs import (
     Transition,
     Wave,
     WaveState,
-)
-from meshfleet.wire.rest.jobs import (
-    JobHealth,
 )
 from meshfleet.wire.rest.labels import (
     Label,

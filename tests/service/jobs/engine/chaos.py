@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshfleet.errors import Conflict
-from meshfleet.service.jobs import stepping
+from meshfleet.service.jobs.engine import stepping
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import (
     Concurrency,

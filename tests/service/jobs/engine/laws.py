@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet.service.jobs import clocks, states
-from meshfleet.service.jobs.drivers.driver import read_version
-from meshfleet.service.jobs.events import Answered, Unclear, Unsent
-from meshfleet.service.jobs.model import Step
 from meshfleet.service.jobs.outcome import outcome
+from meshfleet.service.jobs.update import clocks, states
+from meshfleet.service.jobs.update.drivers.driver import read_version
+from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
+from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.waiting import Waiting
 from meshfleet.wire.codes import Status
 from meshfleet.wire.rest import ExecutionState as S

@@ -12,7 +12,7 @@ from meshfleet.wire.products import is_legacy
 from meshfleet.wire.updates import UpdateError, UpdateState
 
 if TYPE_CHECKING:
-    from meshfleet.service.jobs.outbox import Letter
+    from meshfleet.service.jobs.engine.outbox import Letter
     from meshfleet.wire.ids import Mac, ModelNumber
 
 SECOND: Final = 1000

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from meshfleet.service.jobs import starting
-from meshfleet.service.jobs.events import Answered, Beat, Due, Event, InDfu, Unclear, Unsent
-from meshfleet.service.jobs.machine import advance
-from meshfleet.service.jobs.model import Execution, Order, Scene
+from meshfleet.service.jobs.update import starting
+from meshfleet.service.jobs.update.events import Answered, Beat, Due, Event, InDfu, Unclear, Unsent
+from meshfleet.service.jobs.update.machine import advance
+from meshfleet.service.jobs.update.model import Execution, Order, Scene
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 
 if TYPE_CHECKING:
-    from meshfleet.service.jobs.model import Ask, Move
+    from meshfleet.service.jobs.update.model import Ask, Move
 
 MINUTE = 60_000
 GATEWAY, DEVICE = 0x02005E000001, 0xC0FFEE000010

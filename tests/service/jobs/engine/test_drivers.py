@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshfleet.service.jobs.model import Step, to_device, to_gateway
+from meshfleet.service.jobs.update.model import Step, to_device, to_gateway
 from meshfleet.wire.codes import Operation, Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S

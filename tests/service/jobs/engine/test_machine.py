@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from meshfleet.service.jobs import clocks
-from meshfleet.service.jobs.events import Beat, Gone
-from meshfleet.service.jobs.model import Step
+from meshfleet.service.jobs.update import clocks
+from meshfleet.service.jobs.update.events import Beat, Gone
+from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.service.jobs.steady import Steady
+from meshfleet.service.jobs.engine.steady import Steady
 
 HOUR = 3_600_000
 

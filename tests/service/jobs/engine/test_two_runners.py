@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.jobs import advancing, outbox, stepping
-from meshfleet.service.jobs.loading import Orders
+from meshfleet.service.jobs.engine import advancing, outbox, stepping
+from meshfleet.service.jobs.engine.loading import Orders
 from tests.service.jobs.engine.chaos import an_order, run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.db import Database
-    from meshfleet.service.jobs.advancing import Reply
-    from meshfleet.service.jobs.outbox import Letter
+    from meshfleet.service.jobs.engine.advancing import Reply
+    from meshfleet.service.jobs.engine.outbox import Letter
 
 HANDS = 2
 

@@ -19,24 +19,17 @@ from meshfleet.db.tables import device, device_state, firmware, gateway
 from meshfleet.db.tables import job as jobs
 from meshfleet.errors import Conflict
 from meshfleet.service.accounts.model import SERVICE
-from meshfleet.service.jobs import (
-    advancing,
-    clocks,
-    freezing,
-    outbox,
-    rivals,
-    steering,
-    stepping,
-    stopping,
-    wanted,
-)
-from meshfleet.service.jobs.checking import check
-from meshfleet.service.jobs.events import Answered, Unclear, Unsent
-from meshfleet.service.jobs.freezing import Frozen
-from meshfleet.service.jobs.loading import Orders
-from meshfleet.service.jobs.sifting import sift
-from meshfleet.service.jobs.superseding import take_over
-from meshfleet.service.jobs.waves import Waves
+from meshfleet.service.jobs import steering, stopping
+from meshfleet.service.jobs.engine import advancing, outbox, stepping
+from meshfleet.service.jobs.engine.loading import Orders
+from meshfleet.service.jobs.making import freezing, rivals, wanted
+from meshfleet.service.jobs.making.checking import check
+from meshfleet.service.jobs.making.freezing import Frozen
+from meshfleet.service.jobs.making.sifting import sift
+from meshfleet.service.jobs.making.superseding import take_over
+from meshfleet.service.jobs.making.waves import Waves
+from meshfleet.service.jobs.update import clocks
+from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.wire.ids import ModelNumber
 from tests.service.jobs.engine.radio import SECOND, Device, Gateway
 
@@ -46,8 +39,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.service.jobs.advancing import Reply
-    from meshfleet.service.jobs.outbox import Letter
+    from meshfleet.service.jobs.engine.advancing import Reply
+    from meshfleet.service.jobs.engine.outbox import Letter
     from meshfleet.wire.rest import NewJob
 
 START: Final = 1_800_000_000_000

@@ -1,0 +1,9 @@
+"""Runs jobs on the database: reads, decides, writes, and only then sends.
+
+runner       when what is done
+stepping     jobs go on, dispatching: executions begin, ending_many: many end at once
+advancing    executions go on with answers, reports and clocks
+loading, moving    how executions are read, and how moves are written
+outbox, post    requests on their way
+lines, paces, steady    who is next, how fast gateways are, and a clock that does not jump
+"""

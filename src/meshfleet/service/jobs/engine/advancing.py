@@ -1,0 +1,212 @@
+"""Lets executions advance with what has happened: answers, reports, clocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from meshfleet.db import bulk
+from meshfleet.service.jobs.engine import loading, moving
+from meshfleet.service.jobs.engine.moving import Made, Proof
+from meshfleet.service.jobs.engine.paces import measure
+from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
+from meshfleet.service.jobs.update.machine import advance
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import ExecutionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.jobs.engine.loading import Known, Orders
+    from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.update.events import Event
+    from meshfleet.service.jobs.update.model import Execution, Scene
+
+AT_ONCE: Final = 256
+"""Executions that advance in one transaction."""
+
+_ACTIVE: Final = "('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
+_SELECT: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT} FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
+
+_DUE: Final = f"{_SELECT} WHERE e.state IN {_ACTIVE} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
+_NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND e.state IN {_ACTIVE}"
+_BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND e.state IN {_ACTIVE}"
+_NEWS: Final = (
+    "SELECT e.job, e.device, e.state, d.id, s.status, s.status_at, d.gateway, s.parent, s.rssi"  # noqa: S608 # our own names
+    " FROM execution e LEFT JOIN device d ON d.id = e.device"
+    " LEFT JOIN device_state s ON s.device = e.device"
+    f" WHERE e.state IN {_ACTIVE} AND (d.id IS NULL"
+    " OR (e.state = 'CONFIRMING' AND s.status IS NOT NULL AND s.status_at > coalesce(e.beat_at, -1))"
+    " OR (e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
+    " AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu'))"
+    f" LIMIT {AT_ONCE}"
+)
+_LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
+_WAIT: Final = " FOR UPDATE OF e"
+
+
+class Reply(NamedTuple):
+    """What came of a request of the outbox."""
+
+    request: str
+    job: int
+    device: int
+    attempt: int
+    event: Answered | Unsent | Unclear
+
+
+class Advanced(NamedTuple):
+    """What a round has done."""
+
+    changed: list[Changed]
+    asks: int
+    """How many requests are to be sent."""
+    is_full: bool
+    """Whether there may be more to do at once."""
+
+
+def look(connection: Connection, orders: Orders, now: int) -> Advanced:
+    """Look at those whose time has come."""
+    rows = bulk.query(connection, _DUE, (now,), lock=_LOCK)
+    found = [loading.known(row) for row in rows]
+    events: list[Event] = [Due() if each.about.device is not None else Gone() for each in found]
+    return _advance(connection, orders, list(zip(found, events, strict=True)), now)
+
+
+def hear(connection: Connection, orders: Orders, now: int) -> Advanced:
+    """Take over what the registry knows by now: heartbeats, devices in DFU mode, and those that are gone."""
+    news = {(row[0], row[1]): _event(row) for row in bulk.query(connection, _NEWS, ())}
+    found = _find(connection, [device for _, device in news])
+    happened = [
+        (each, event)
+        for each in found
+        if (event := news.get((each.execution.job, each.execution.device))) is not None
+    ]
+    return _advance(connection, orders, happened, now)
+
+
+def _event(row: Sequence[Any]) -> Event:
+    _, _, state, known, status, status_at, gateway, parent, rssi = row
+    if known is None:
+        return Gone()
+    return Beat(status, status_at) if state == ExecutionState.CONFIRMING else InDfu(gateway, parent, rssi)
+
+
+def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now: int) -> Advanced:
+    """Take over what came of requests. What comes too late is kept, and moves nothing (rest-143)."""
+    taken = _close(connection, [each.request for each in replies])
+    found = {each.execution.ask: each for each in _find(connection, [each.device for each in replies])}
+    late: list[Reply] = []
+    happened: list[tuple[Known, Event]] = []
+    for each in replies:
+        known = found.get(each.request)
+        if known is None or each.request not in taken:
+            late.append(each)
+        else:
+            happened.append((known, each.event))
+            happened += _shared(connection, known, each.event)
+    moving.keep(
+        connection,
+        [(each.job, each.device, each.attempt, _proof(each.event) or _unproved(each)) for each in late],
+        now,
+    )
+    return _advance(connection, orders, happened, now)
+
+
+def _close(connection: Connection, requests: Sequence[str]) -> set[str]:
+    """Take requests off the outbox; those that were there."""
+    return {
+        request
+        for request in requests
+        if bulk.change(connection, "DELETE FROM job_outbox WHERE id = ?", (request,))
+    }
+
+
+def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Known, Event]]:
+    """What others of the same broadcast learn from an answer."""
+    x = known.execution
+    if x.method is not Way.BROADCAST or x.batch is None or not isinstance(event, Answered):
+        return []
+    wanted = {Step.START: ExecutionState.DISPATCHED, Step.STATE: ExecutionState.TRANSFERRING}.get(event.step)
+    rows = bulk.query(connection, _BATCH, (x.job, x.batch), lock=_WAIT) if wanted is not None else []
+    others = (loading.known(row) for row in rows)
+    shared = event._replace(is_shared=True)
+    return [
+        (each, shared)
+        for each in others
+        if each.execution.device != x.device and each.execution.state is wanted and _learns(each.execution)
+    ]
+
+
+def _learns(x: Execution) -> bool:
+    """Whether what is told of a whole broadcast is news to one who takes part."""
+    return x.ask is None and x.step is not Step.OWN_STATE
+
+
+def _find(connection: Connection, devices: Sequence[int]) -> list[Known]:
+    """The active executions of devices: each has one at most."""
+    text = _NAMED if connection.dialect.name == "sqlite" else _NAMED + _WAIT
+    return [loading.known(row) for row in bulk.pick(connection, text, sorted(set(devices)))]
+
+
+def _advance(
+    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]], now: int
+) -> Advanced:
+    # One event for each: what is left comes again.
+    happened = list({each.execution.device: (each, event) for each, event in reversed(happened)}.values())
+    said = orders.read(connection, {each.execution.job for each, _ in happened})
+    scenes = loading.scenes(connection, said, [each for each, _ in happened])
+    batches = _batches(connection, [each.execution for each, _ in happened])
+    made = []
+    for (known, event), scene in zip(happened, scenes, strict=True):
+        x = known.execution
+        whole = _with_batch(scene, x, batches)
+        move = advance(x, event, whole, now)
+        if move.execution is not x:
+            made.append(Made(x, move, _proof(event), scene.gateway))
+    changed = moving.write(connection, made, now)
+    measure(connection, made, said, now)
+    asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
+    return Advanced(changed, asks, len(happened) >= AT_ONCE)
+
+
+def _batches(
+    connection: Connection, executions: Iterable[Execution]
+) -> dict[tuple[int, str], tuple[int, ...]]:
+    """The devices of broadcasts that still take part."""
+    wanted = {(x.job, x.batch) for x in executions if x.batch is not None}
+    found: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for job, batch in wanted:
+        for row in bulk.query(connection, _BATCH, (job, batch)):
+            found[job, batch].append(loading.known(row).execution.device)
+    return {key: tuple(sorted(devices)) for key, devices in found.items()}
+
+
+def _with_batch(scene: Scene, x: Execution, batches: dict[tuple[int, str], tuple[int, ...]]) -> Scene:
+    if x.batch is None:
+        return scene
+    return replace(scene, batch=batches.get((x.job, x.batch), ()))
+
+
+def _proof(event: Event) -> Proof | None:
+    """What is kept of an event."""
+    match event:
+        case Answered(step, status, value):
+            return Proof("response", {"step": str(step), "status": status, "value": value})
+        case Beat(status, at):
+            return Proof("heartbeat", {"status": status, "time": at})
+        case InDfu():
+            return Proof("dfu", event._asdict())
+        case Unsent(step, reason) | Unclear(step, reason):
+            return Proof("no-response", {"step": str(step), "reason": reason})
+        case _:
+            return None
+
+
+def _unproved(reply: Reply) -> Proof:
+    return Proof("no-response", {"step": str(reply.event.step)})

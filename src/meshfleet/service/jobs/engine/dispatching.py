@@ -1,0 +1,233 @@
+"""Lets executions begin: looks at those whose turn it is, and either begins or says what they wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from meshfleet.db import bulk
+from meshfleet.service.jobs.engine import loading, moving
+from meshfleet.service.jobs.engine.moving import Made
+from meshfleet.service.jobs.fitness import MisfitCode, misfit
+from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
+from meshfleet.service.jobs.update.ending import finish
+from meshfleet.service.jobs.update.model import Move
+from meshfleet.service.jobs.update.reasons import UNSEEN
+from meshfleet.service.jobs.update.starting import dispatch
+from meshfleet.service.jobs.waiting import Waiting
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import ExecutionState as S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.jobs.engine.loading import Known
+    from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.fitness import Misfit, Need
+    from meshfleet.service.jobs.update.model import Execution, Order, Scene
+
+AT_ONCE: Final = 256
+"""Executions that are looked at in one transaction."""
+
+_AGAIN: Final = 30_000
+"""Milliseconds after which one that has to wait is looked at again."""
+
+_LOOKS: Final = 200
+"""So many are looked at again in a second, if all of a long queue have to wait."""
+
+_ACTIVE: Final = "('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
+_FROM: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT}, a.job FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
+_ELSEWHERE: Final = f" LEFT JOIN execution a ON a.device = e.device AND a.state IN {_ACTIVE}"
+_QUEUED: Final = (
+    f"{_FROM}{_ELSEWHERE} WHERE e.job = ? AND e.state = 'QUEUED' AND e.wave = ? AND e.due <= ?"
+    " ORDER BY e.due LIMIT ?"
+)
+_BEHIND: Final = (
+    f"{_FROM}{_ELSEWHERE} WHERE e.job = ? AND e.state = 'QUEUED' AND e.wave <= ? AND e.due <= ?"
+    " AND d.gateway = ? ORDER BY e.wave, e.due LIMIT ?"
+)
+_LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
+_BUSY: Final = (
+    "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
+    f" WHERE gateway IN numbers AND state IN {_ACTIVE} AND state <> 'CONFIRMING' GROUP BY 1, 2, 3"
+)
+
+
+class Turn(NamedTuple):
+    """A job whose executions may begin."""
+
+    order: Order
+    need: Need
+    per_gateway: int | None
+    wave: int
+    """The last one that has begun."""
+    room: int
+    """How many may begin."""
+    queued: int
+    """How many wait, so that not too many are looked at."""
+
+
+class Begun(NamedTuple):
+    """What came of a turn."""
+
+    begun: int
+    changed: list[Changed]
+    asks: int
+    is_full: bool
+    """Whether there are more to look at."""
+
+
+class _Candidate(NamedTuple):
+    known: Known
+    elsewhere: int | None
+    """A job that updates the device at this moment."""
+
+
+def begin(connection: Connection, turn: Turn, waves: Sequence[int], now: int) -> Begun:
+    """Let as many begin as may, and tell what the others wait for."""
+    found = _candidates(connection, turn, waves, now)
+    said = {turn.order.job: (turn.order, turn.need)}
+    scenes = loading.scenes(connection, said, [each.known for each in found])
+    deciding = _Deciding(connection, turn, found, now)
+    for candidate, scene in zip(found, scenes, strict=True):
+        if deciding.begun >= turn.room:
+            break
+        deciding.decide(candidate, scene)
+    changed = moving.write(connection, deciding.made, now)
+    asks = sum(each.move.ask is not None for each in deciding.made)
+    return Begun(deciding.begun, changed, asks, len(found) >= AT_ONCE)
+
+
+def _candidates(connection: Connection, turn: Turn, waves: Sequence[int], now: int) -> list[_Candidate]:
+    found: list[_Candidate] = []
+    for wave in waves:
+        values = (turn.order.job, wave, now, AT_ONCE - len(found))
+        rows = bulk.query(connection, _QUEUED, values, lock=_LOCK)
+        found += [_Candidate(loading.known(row), row[-1]) for row in rows]
+        if len(found) >= AT_ONCE:
+            break
+    return found
+
+
+class _Slots:
+    """What gateways are busy with."""
+
+    def __init__(self, connection: Connection, turn: Turn, found: Sequence[_Candidate]) -> None:
+        gateways = sorted(
+            {each.known.about.gateway for each in found if each.known.about.gateway is not None}
+        )
+        rows = bulk.pick(connection, _BUSY, gateways)
+        self._limit = turn.per_gateway
+        self._all = Counter(row[0] for row in rows)
+        self._alone = {(row[0], row[1]) for row in rows}
+
+    def is_free(self, gateway: int, method: Way) -> bool:
+        """Whether a gateway can take another update; it can host one of some kinds only (firmware-25)."""
+        if method is not Way.DOWNLOAD and (gateway, str(method)) in self._alone:
+            return False
+        return self._limit is None or self._all[gateway] < self._limit
+
+    def take(self, gateway: int, method: Way) -> None:
+        """It has one more."""
+        self._all[gateway] += 1
+        self._alone.add((gateway, str(method)))
+
+
+class _Deciding:
+    """Decides about one after the other: with each that begins there is less room for the next."""
+
+    def __init__(self, connection: Connection, turn: Turn, found: Sequence[_Candidate], now: int) -> None:
+        self._connection = connection
+        self._turn = turn
+        self._now = now
+        self._slots = _Slots(connection, turn, found)
+        self._together: set[int] = set()
+        """Devices that have begun together with another."""
+        self.made: list[Made] = []
+        self.begun = 0
+
+    def decide(self, candidate: _Candidate, scene: Scene) -> None:
+        """Let one begin, alone or with others; or end it; or let it wait."""
+        x, about = candidate.known
+        if x.device in self._together:
+            return
+        if about.device is None:
+            self.made.append(
+                Made(x, finish(x, S.REMOVED, "the device was removed from the registry", self._now))
+            )
+            return
+        wrong = misfit(about.facts, self._turn.need)
+        is_there = wrong is not None and wrong.code is MisfitCode.ALREADY_THERE and x.attempt > 1
+        looks = is_there or _may_be_there(x)
+        if wrong is not None and not is_there:
+            self._skip(x, wrong)
+        elif (obstacle := self._obstacle(candidate)) is not None:
+            self._wait(x, obstacle, about.gateway)
+        elif x.method is Way.BROADCAST and not looks:
+            self._begin_together(candidate, scene)
+        else:
+            self._begin(x, dispatch(x, scene, self._now, is_there=looks), scene)
+
+    def _skip(self, x: Execution, wrong: Misfit) -> None:
+        move = finish(x, S.SKIPPED, wrong.reason, self._now)
+        self.made.append(Made(x, move._replace(execution=replace(move.execution, code=str(wrong.code)))))
+
+    def _obstacle(self, candidate: _Candidate) -> Waiting | None:
+        """What keeps one from beginning."""
+        x, about = candidate.known
+        if candidate.elsewhere is not None:
+            return Waiting.EARLIER_JOB
+        if about.gateway is None:
+            return Waiting.DEVICE_OFFLINE
+        if not about.gateway_connected:
+            return Waiting.GATEWAY_OFFLINE
+        if not about.connected:
+            return Waiting.DEVICE_OFFLINE
+        return None if self._slots.is_free(about.gateway, x.method) else Waiting.GATEWAY_BUSY
+
+    def _wait(self, x: Execution, obstacle: Waiting, gateway: int | None) -> None:
+        """Look at it again later; in a long queue much later, for there are many to look at."""
+        pause = max(_AGAIN, self._turn.queued * 1000 // _LOOKS)
+        waits = replace(x, waiting=str(obstacle), due=self._now + pause, gateway=gateway or x.gateway)
+        self.made.append(Made(x, Move(waits)))
+
+    def _begin(self, x: Execution, move: Move, scene: Scene) -> None:
+        self._slots.take(scene.gateway, x.method)
+        self.made.append(Made(x, move))
+        self.begun += 1
+
+    def _begin_together(self, candidate: _Candidate, scene: Scene) -> None:
+        """Begin a broadcast for all behind one gateway that can take part."""
+        leader = candidate.known.execution
+        others = self._others(leader, scene.gateway)
+        batch = f"{leader.device:012x}-{self._now:x}"
+        devices = tuple(sorted([leader.device, *(each.execution.device for each in others)]))
+        self._together.update(devices)
+        for known in [candidate.known, *others]:
+            x, about = known
+            own = replace(scene, batch=devices, status=about.status, beat_at=about.beat_at)
+            leads = x.device == leader.device
+            self._begin(x, dispatch(replace(x, batch=batch), own, self._now, leads=leads), scene)
+
+    def _others(self, leader: Execution, gateway: int) -> list[Known]:
+        """Who can take part besides the one that leads."""
+        most = min(LARGEST, self._turn.room - self.begun)
+        values = (leader.job, self._turn.wave, self._now, gateway, most)
+        rows = bulk.query(self._connection, _BEHIND, values, lock=_LOCK)
+        found = [loading.known(row) for row in rows if row[-1] is None]
+        fit = [each for each in found if each.execution.device != leader.device and self._takes_part(each)]
+        return fit[: most - 1]
+
+    def _takes_part(self, known: Known) -> bool:
+        x, about = known
+        is_free = x.device not in self._together and bool(about.connected) and not _may_be_there(x)
+        return is_free and misfit(about.facts, self._turn.need) is None
+
+
+def _may_be_there(x: Execution) -> bool:
+    """Whether an attempt before this one may have brought the version, though nobody saw it."""
+    return x.attempt > 1 and x.code in UNSEEN

@@ -1,0 +1,87 @@
+"""Requests of jobs on their way: written with the state that they belong to, sent after that, and only once.
+
+Whoever sends one says first until when it waits for the answer. If that time passes and nobody took the
+answer over, the sender has ended, and nobody knows whether it had sent the request: whoever finds it says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from meshfleet.db import bulk
+from meshfleet.service.jobs.engine.advancing import Reply
+from meshfleet.service.jobs.update.events import Unclear
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.wire.codes import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+_COLUMNS: Final = "id, job, device, attempt, step, gateway, target, operation, identifier, value"
+_NEW: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL LIMIT ?"  # noqa: S608 # our own names
+_LEFT: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until <= ? LIMIT ?"  # noqa: S608 # our own names
+_LOCK: Final = " FOR UPDATE SKIP LOCKED"
+_TAKE: Final = "UPDATE job_outbox SET taken_until = ? WHERE id = ?"
+_FREE: Final = "UPDATE job_outbox SET taken_until = 0 WHERE taken_until IS NOT NULL"
+
+AT_ONCE: Final = 256
+
+
+class Letter(NamedTuple):
+    """A request to be sent."""
+
+    id: str
+    job: int
+    device: int
+    attempt: int
+    step: Step
+    gateway: int
+    target: int
+    operation: Operation
+    identifier: str
+    value: Any
+
+    def reply(self, event: Any) -> Reply:
+        """What came of it."""
+        return Reply(self.id, self.job, self.device, self.attempt, event)
+
+
+def take(connection: Connection, most: int, *, until: int) -> list[Letter]:
+    """Take letters to be sent, of which nobody else gets any; we wait for their answers until that time."""
+    letters = [_letter(row) for row in bulk.query(connection, _NEW, (most,), lock=_LOCK)]
+    bulk.execute(connection, _TAKE, [(until, each.id) for each in letters])
+    return letters
+
+
+def left_behind(connection: Connection, now: int) -> list[Reply]:
+    """Letters whose senders have ended. Others may find the same: `advancing.reply` takes each over once."""
+    rows = bulk.query(connection, _LEFT, (now, AT_ONCE))
+    return [
+        each.reply(Unclear(each.step, "the service ended before an answer came"))
+        for each in map(_letter, rows)
+    ]
+
+
+def free(connection: Connection) -> None:
+    """All senders have ended: this is the only program here, and it has just begun."""
+    bulk.execute(connection, _FREE, [()])
+
+
+def _letter(row: Sequence[Any]) -> Letter:
+    number, job, device, attempt, step, gateway, target, operation, identifier, value = row
+    return Letter(
+        number,
+        job,
+        device,
+        attempt,
+        Step(step),
+        gateway,
+        target,
+        Operation(operation),
+        identifier,
+        None if value is None else msgspec.json.decode(value),
+    )

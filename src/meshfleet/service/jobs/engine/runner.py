@@ -1,0 +1,209 @@
+"""Runs jobs: looks at clocks, hears what is reported, lets executions begin, and sends their requests.
+
+All that it knows is in the database. It can be killed at any point, and several can run at once: each takes
+what no other has taken, and goes on with what one that has ended left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.errors import FleetError
+from meshfleet.service.jobs.engine import advancing, outbox, stepping
+from meshfleet.service.jobs.engine.loading import Orders
+from meshfleet.service.jobs.engine.post import PATIENCE, Post
+from meshfleet.service.jobs.engine.steady import Steady
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from meshfleet.db import Database
+    from meshfleet.service.clock import Now
+    from meshfleet.service.jobs.engine.advancing import Reply
+    from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.requests.asking import Asking
+
+_log = logging.getLogger(__name__)
+
+_ROUND: Final = 0.5
+"""Seconds between two looks at jobs and clocks."""
+
+_BREATH: Final = 0.02
+"""Seconds between two transactions when there is much to do: others want to write, too."""
+
+_REST: Final = 2.0
+"""Seconds between two looks while there is nothing to do."""
+
+_LEFT: Final = 5.0
+"""Seconds between two looks for what others left behind."""
+
+_MARGIN: Final = 30_000
+"""Milliseconds that an answer has on its way into the database."""
+
+_GATHERED: Final = 0.03
+"""Seconds for which answers are gathered."""
+
+
+class Runner:
+    """Runs all jobs of a database, perhaps together with others."""
+
+    def __init__(
+        self,
+        database: Database,
+        asking: Asking,
+        now: Now,
+        *,
+        tell: Callable[[list[int], list[Changed]], None] = lambda _jobs, _changed: None,
+    ) -> None:
+        """`tell` hears which jobs and which executions have changed."""
+        self._database = database
+        self._post = Post(asking)
+        self._wall = now
+        self._steady = Steady(now)
+        self._tell = tell
+        self._orders = Orders()
+        self._has_news = asyncio.Event()
+        self._has_letters = asyncio.Event()
+        self._is_failing = False
+
+    def wake(self) -> None:
+        """Somebody made or changed a job."""
+        self._has_news.set()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        if self._database.is_sqlite:  # there is no other program, so these were left behind by one before us
+            await self._database.write(outbox.free)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._go_round(), name="jobs.rounds")
+                tasks.create_task(self._send(), name="jobs.post")
+                tasks.create_task(self._take_replies(), name="jobs.replies")
+                tasks.create_task(self._find_left(), name="jobs.left")
+        finally:
+            await self._post.end()
+
+    # Rounds
+
+    async def _go_round(self) -> None:
+        while True:
+            is_busy = await self._try(self._round)
+            await self._rest(_ROUND if is_busy else _REST)
+
+    async def _round(self) -> bool:
+        """Do all there is to do; whether there are jobs at all."""
+        jobs = await self._open_jobs()
+        if not jobs:
+            return False
+        await self._repeat(self._look)
+        await self._repeat(self._hear)
+        for job in jobs:
+            await self._repeat(lambda job=job: self._step(job))  # type: ignore[misc] # as it is now
+        return True
+
+    async def _open_jobs(self) -> list[int]:
+        found: list[int] = []
+        while some := await self._database.read(stepping.open_jobs, found[-1] if found else 0):
+            found += some
+        return found
+
+    async def _repeat(self, work: Callable[[], Awaitable[bool]]) -> None:
+        """Do something again as long as there is more of it, and let others write in between."""
+        while await work():  # noqa: ASYNC110 # others write meanwhile
+            await asyncio.sleep(_BREATH)
+
+    async def _look(self) -> bool:
+        done = await self._database.write(advancing.look, self._orders, self._steady())
+        self._go_on(done.changed, done.asks)
+        return done.is_full
+
+    async def _hear(self) -> bool:
+        done = await self._database.write(advancing.hear, self._orders, self._steady())
+        self._go_on(done.changed, done.asks)
+        return done.is_full
+
+    async def _step(self, job: int) -> bool:
+        done = await self._database.write(
+            stepping.step, self._orders, job, now=self._steady(), wall=self._wall()
+        )
+        self._go_on(done.changed, done.asks, jobs=[job] if done.is_new else [])
+        return done.is_full
+
+    def _go_on(self, changed: list[Changed], asks: int, jobs: list[int] | None = None) -> None:
+        if asks:
+            self._has_letters.set()
+        if changed or jobs:
+            self._tell(jobs or [], changed)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._has_news.wait()
+        except TimeoutError:
+            return
+        self._has_news.clear()
+
+    # Letters
+
+    async def _send(self) -> None:
+        while True:
+            while await self._try(self._send_some):  # noqa: ASYNC110 # others write meanwhile
+                await asyncio.sleep(_BREATH)
+            try:
+                async with asyncio.timeout(_REST):
+                    await self._has_letters.wait()
+            except TimeoutError:
+                continue
+            self._has_letters.clear()
+
+    async def _send_some(self) -> bool:
+        """Send letters, if there is room; whether there may be more."""
+        most = min(outbox.AT_ONCE, self._post.room)
+        if not most:
+            return True
+        until = self._steady() + int(PATIENCE * 1000) + _MARGIN
+        letters = await self._database.write(outbox.take, most, until=until)
+        for letter in letters:
+            self._post.send(letter)
+        return len(letters) == most
+
+    async def _take_replies(self) -> None:
+        while True:
+            replies = [await self._post.replies.get()]
+            await asyncio.sleep(_GATHERED)
+            while not self._post.replies.empty() and len(replies) < advancing.AT_ONCE:
+                replies.append(self._post.replies.get_nowait())
+            await self._try(lambda replies=replies: self._reply(replies))  # type: ignore[misc] # as they are now
+
+    async def _find_left(self) -> None:
+        while True:
+            await self._try(self._reply_for_others)
+            await asyncio.sleep(_LEFT)
+
+    async def _reply_for_others(self) -> bool:
+        left = await self._database.read(outbox.left_behind, self._steady())
+        return await self._reply(left) if left else False
+
+    async def _reply(self, replies: list[Reply]) -> bool:
+        done = await self._database.write(advancing.reply, self._orders, replies, self._steady())
+        self._go_on(done.changed, done.asks)
+        if done.changed:
+            self._has_news.set()
+        return True
+
+    async def _try(self, work: Callable[[], Awaitable[bool]]) -> bool:
+        """Do something that needs the database; if that is away, what it was about is done later."""
+        try:
+            done = await work()
+        except (FleetError, DBAPIError) as exc:
+            if not self._is_failing:
+                _log.warning("jobs cannot go on: %s", type(exc).__name__)
+            self._is_failing = True
+            await asyncio.sleep(_ROUND)
+            return False
+        self._is_failing = False
+        return done

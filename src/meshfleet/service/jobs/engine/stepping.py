@@ -1,0 +1,178 @@
+"""Lets jobs go on: from wave to wave, to a stop, to their end; and lets their executions begin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import transition
+from meshfleet.service.jobs import plan
+from meshfleet.service.jobs.engine import dispatching, ending_many, moving
+from meshfleet.service.jobs.engine.dispatching import Turn
+from meshfleet.service.jobs.job_states import check_move
+from meshfleet.service.jobs.plan import Counts, Standing
+from meshfleet.wire.rest import ExecutionState as E
+from meshfleet.wire.rest import JobState as S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.jobs.engine.loading import Orders
+    from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.plan import Change
+    from meshfleet.wire.rest import NewJob
+
+_OPEN: Final = "SELECT id FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
+_JOB: Final = (
+    "SELECT state, start_at, deadline, waves, wave, soaks_until, paced_until, armed, queue_until, applied_at"
+    " FROM job j WHERE id = ? AND finished_at IS NULL"
+)
+_LOCK: Final = " FOR UPDATE OF j"
+_COUNTS: Final = "SELECT wave, state, count FROM tally WHERE job = ? AND count <> 0"
+_PACED: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
+_TAKE_BACK: Final = (
+    "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND waiting IS NULL AND due > ?"
+    " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED')"
+)
+_APPLY: Final = (
+    "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND due > ? AND state = 'STAGED'"
+    " AND coalesce(step, '') <> 'apply'"  # who was told already, in vain, is told again after a while
+)
+_MINUTE: Final = 60_000
+
+_PLANNING: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
+"""One program at a time decides who begins: limits hold for all of them together."""
+
+
+class Stepped(NamedTuple):
+    """What a job has done."""
+
+    changed: list[Changed]
+    asks: int
+    is_full: bool
+    """Whether there may be more to do at once."""
+    is_new: bool = False
+    """Whether the job itself is in another state."""
+
+
+NOTHING: Final = Stepped([], 0, is_full=False)
+
+
+def open_jobs(connection: Connection, after: int) -> list[int]:
+    """The jobs that have not ended, in the order in which they were made."""
+    return [row[0] for row in bulk.query(connection, _OPEN, (after,))]
+
+
+class _Job(NamedTuple):
+    """An open job, and how its executions stand."""
+
+    number: int
+    standing: Standing
+    counts: Counts
+    queue_until: int | None
+    applied_at: int | None
+
+
+def step(connection: Connection, orders: Orders, number: int, *, now: int, wall: int) -> Stepped:
+    """Let a job do what it is time for."""
+    if connection.dialect.name != "sqlite" and not connection.exec_driver_sql(_PLANNING).scalar():
+        return NOTHING
+    job = _read(connection, orders, number)
+    if job is None:
+        return NOTHING
+    change = plan.change(job.standing, job.counts, now=now, wall=wall)
+    if change is not None:
+        _write(connection, job, change, now=now, wall=wall)
+        return Stepped([], 0, is_full=True, is_new=True)
+    _nudge(connection, job, now)
+    ended = _end_some(connection, job, now)
+    if ended or job.standing.state is not S.IN_PROGRESS:
+        return Stepped([], 0, is_full=bool(ended), is_new=bool(ended))
+    return _dispatch(connection, orders, job, now)
+
+
+def _read(connection: Connection, orders: Orders, number: int) -> _Job | None:
+    rows = bulk.query(connection, _JOB, (number,), lock=_LOCK)
+    if not rows:
+        return None
+    *standing, queue_until, applied_at = rows[0]
+    counts = {(wave, E(state)): count for wave, state, count in bulk.query(connection, _COUNTS, (number,))}
+    body = orders.body(connection, number)
+    return _Job(number, _standing(body, standing), Counts(counts), queue_until, applied_at)
+
+
+def _standing(order: NewJob, row: Sequence[Any]) -> Standing:
+    state, start_at, deadline, waves, wave, soaks_until, paced_until, armed = row
+    return Standing(
+        state=S(state),
+        order=order,
+        start_at=start_at,
+        deadline=deadline,
+        waves=len(msgspec.json.decode(waves)),
+        wave=wave,
+        soaks_until=soaks_until,
+        paced_until=paced_until,
+        armed=msgspec.json.decode(armed, type=dict[str, int]),
+    )
+
+
+def _write(connection: Connection, job: _Job, change: Change, *, now: int, wall: int) -> None:
+    """Write a step of a job, and why."""
+    before, after = job.standing.state, change.state
+    if after is not before:
+        check_move(before, after)
+    values: dict[str, Any] = {
+        "state": str(after),
+        "pause_reason": None if change.pause_reason is None else str(change.pause_reason),
+    }
+    if change.wave is not None:
+        values |= {"wave": change.wave, "soaks_until": change.soaks_until}
+    if change.stop_cause is not None:
+        values["stop_cause"] = str(change.stop_cause)
+    if change.outcome is not None:
+        values |= {"outcome": str(change.outcome), "finished_at": wall}
+    if before is S.SCHEDULED and after is S.IN_PROGRESS:
+        patience = int(job.standing.order.timeouts.queue_minutes * _MINUTE)
+        values |= {"started_at": wall, "queue_until": now + patience}
+    text = ", ".join(f"{name} = ?" for name in values)
+    bulk.change(connection, f"UPDATE job SET {text} WHERE id = ?", (*values.values(), job.number))  # noqa: S608 # our own names
+    row = (job.number, None, wall, str(before), str(after), 0, 0, moving.ENGINE, change.cause, None)
+    bulk.add(connection, transition, *row)
+
+
+def _nudge(connection: Connection, job: _Job, now: int) -> None:
+    """Let executions be looked at that wait for a word from people."""
+    if job.standing.state is S.CANCELING:
+        bulk.change(connection, _TAKE_BACK, (now, job.number, now))
+    elif job.applied_at is not None and job.counts.of(E.STAGED):
+        bulk.change(connection, _APPLY, (now, job.number, now))
+
+
+def _end_some(connection: Connection, job: _Job, now: int) -> int:
+    """End some of those that wait in the queue, if they wait for nothing any more."""
+    if not job.counts.of(E.QUEUED):
+        return 0
+    if job.standing.state is S.CANCELING:
+        return ending_many.cancel(connection, job.number, now)
+    return ending_many.time_out(connection, job.number, job.queue_until, now)
+
+
+def _dispatch(connection: Connection, orders: Orders, job: _Job, now: int) -> Stepped:
+    """Let as many begin as may."""
+    standing, counts = job.standing, job.counts
+    allowed = plan.pace(standing, counts, now, dispatching.AT_ONCE)
+    waves = [wave for wave in range(standing.wave + 1) if counts.of(E.QUEUED, wave=wave)]
+    if not waves or not allowed.room:
+        return NOTHING
+    order, need = orders.read(connection, [job.number])[job.number]
+    per_gateway = standing.order.concurrency.per_gateway
+    turn = Turn(order, need, per_gateway, standing.wave, allowed.room, counts.of(E.QUEUED))
+    begun = dispatching.begin(connection, turn, waves, now)
+    if allowed.interval and begun.begun:
+        until = int(allowed.paced_until + begun.begun * allowed.interval)
+        bulk.change(connection, _PACED, (until, job.number))
+    return Stepped(begun.changed, begun.asks, begun.is_full)

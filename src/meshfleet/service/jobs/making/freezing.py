@@ -1,0 +1,254 @@
+"""The targets of a job are written down before anybody can see it.
+
+A draft gives the number. Executions follow in chunks, so that other writers are not held up, and belong to
+nothing until the job itself is there: its row comes in one last transaction. A draft that is never finished
+is swept away.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import fields
+from sqlalchemy import delete, insert, select, update
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import execution, job, job_draft, tally, transition
+from meshfleet.errors import Conflict, KeyReused
+from meshfleet.service.audit import log as audit
+from meshfleet.service.jobs.fitness import MisfitCode, method_of
+from meshfleet.service.jobs.making import rivals, wanted
+from meshfleet.service.jobs.making.begun import begin
+from meshfleet.service.jobs.outcome import outcome
+from meshfleet.service.jobs.plan import LEFT_OUT
+from meshfleet.wire.rest import ExecutionState, JobState, NewJob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.accounts.model import Actor
+    from meshfleet.service.jobs.making.checking import Checked
+    from meshfleet.service.jobs.making.rivals import Rivals
+    from meshfleet.service.jobs.making.sifting import Sifted, Target
+    from meshfleet.service.jobs.making.wanted import Wanted
+    from meshfleet.service.jobs.making.waves import Waves
+    from meshfleet.service.requests.once import Key
+
+CHUNK: Final = 1000
+"""Executions that are written at once; others wait meanwhile."""
+
+_SWEPT: Final = 2000
+"""Executions that are removed at once."""
+
+_LOCK: Final = 0x6D66_6A6F
+"""On PostgreSQL: jobs come to be seen one after the other, and each knows those before it."""
+
+_OWN: Final = (
+    "device",
+    "gateway",
+    "from_version",
+    "state",
+    "wave",
+    "due",
+    "method",
+    "code",
+    "reason",
+)
+"""Columns in which the executions of a new job differ."""
+
+_BEGINNING: Final = {"attempt": 1, "progress": 0, "tries": 0, "beats": 0, "is_read": False, "version": 0}
+_REMOVE: Final = (
+    "DELETE FROM execution WHERE job = ? AND device IN"
+    " (SELECT device FROM execution WHERE job = ? ORDER BY device LIMIT ?)"
+)
+
+
+Row = tuple[Any, ...]
+
+
+class RivalsChanged(Exception):
+    """A job has come meanwhile that lets no newer one have its devices."""
+
+
+class Frozen(NamedTuple):
+    """All that a job will be made of."""
+
+    checked: Checked
+    firmware: Wanted
+    sifted: Sifted
+    waves: Waves
+    seed: int
+    rivals: Rivals
+    by: Actor
+    key: Key | None
+    parent: int | None
+
+
+class Draft(NamedTuple):
+    """A job that nobody sees."""
+
+    number: int
+    created_at: int
+
+
+class Published(NamedTuple):
+    """A job that everybody sees."""
+
+    number: int
+    is_new: bool
+    """False: the same order came before with this key, and the draft is of no use."""
+    older: tuple[int, ...] = ()
+    """Jobs that give their devices up to it."""
+
+
+def begin_draft(connection: Connection, now: int) -> Draft:
+    """Get a number for a job."""
+    return Draft(bulk.add(connection, job_draft, now), now)
+
+
+def rows_of(frozen: Frozen, start: int) -> list[Row]:
+    """The executions of some targets, from a place on: what differs from one to the other."""
+    method = str(method_of(frozen.firmware.need))
+    return [_row(each, frozen.waves, method) for each in frozen.sifted.part(start, start + CHUNK)]
+
+
+def write_chunk(connection: Connection, draft: Draft, rows: Sequence[Row]) -> None:
+    """Write some executions, as `rows_of` gives them."""
+    bulk.fill(connection, execution, _OWN, rows, job=draft.number, updated_at=draft.created_at, **_BEGINNING)
+
+
+def publish(connection: Connection, draft: Draft, frozen: Frozen, now: int) -> Published:
+    """Let a job be seen, with all its executions; or find the one that came with the same key."""
+    if connection.dialect.name != "sqlite":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    if frozen.key is not None and (before := past(connection, frozen.key)) is not None:
+        return Published(before, is_new=False)
+    wanted.hold(connection, frozen.firmware.id)
+    found = rivals.find(connection)
+    if found.rejecting != frozen.rivals.rejecting:
+        raise RivalsChanged
+    finished = (job_draft.c.id == draft.number) & (job_draft.c.created_at == draft.created_at)
+    if not connection.execute(delete(job_draft).where(finished)).rowcount:
+        raise Conflict("it took so long to write the job down that it was given up")
+    _insert(connection, draft.number, frozen, now)
+    return Published(draft.number, is_new=True, older=found.superseded)
+
+
+def past(connection: Connection, key: Key) -> int | None:
+    """The job that came with a key before; `KeyReused` if that was another (rest-25, rest-26)."""
+    row = connection.execute(select(job.c.id, job.c.digest).where(job.c.key == key.name)).first()
+    if row is None:
+        return None
+    if row.digest != key.digest:
+        raise KeyReused("this Idempotency-Key came before with another request")
+    return int(row.id)
+
+
+def discard(connection: Connection, number: int) -> bool:
+    """Remove some of a draft, which then cannot become a job; False: nothing is left."""
+    connection.execute(update(job_draft).where(job_draft.c.id == number).values(created_at=0))
+    bulk.execute(connection, _REMOVE, [(number, number, _SWEPT)])
+    left = connection.execute(select(execution.c.device).where(execution.c.job == number).limit(1)).first()
+    if left is None:
+        connection.execute(delete(job_draft).where(job_draft.c.id == number))
+    return left is not None
+
+
+def sweep(connection: Connection, before: int) -> bool:
+    """Remove some of what drafts left behind that were begun before a time; False: nothing is left.
+
+    To be called until then, each time in a transaction of its own.
+    """
+    query = select(job_draft.c.id).where(job_draft.c.created_at < before).order_by(job_draft.c.id).limit(1)
+    number: int | None = connection.execute(query).scalar()
+    if number is None:
+        return False
+    discard(connection, number)
+    return True
+
+
+def body_of(order: NewJob) -> str:
+    """An order as JSON, with all that holds unless set: that may be something else some day."""
+    return msgspec.json.encode(
+        {each.encode_name: getattr(order, each.name) for each in fields(NewJob)}
+    ).decode()
+
+
+def _row(target: Target, waves: Waves, method: str) -> Row:
+    device, gateway, from_version, misfit = target
+    if misfit is None:
+        wave, turn = waves.place(device)
+        return device, gateway, from_version, str(ExecutionState.QUEUED), wave, turn, method, None, None
+    state = str(_left_out(misfit.code))
+    return device, gateway, from_version, state, LEFT_OUT, 0, None, str(misfit.code), misfit.reason
+
+
+def _left_out(code: MisfitCode) -> ExecutionState:
+    return ExecutionState.REJECTED if code is MisfitCode.EARLIER_JOB else ExecutionState.SKIPPED
+
+
+def _insert(connection: Connection, number: int, frozen: Frozen, now: int) -> None:
+    """The row of a job, and all that goes with it."""
+    checked, order, key = frozen.checked, frozen.checked.order, frozen.key
+    counts = _counts(frozen)
+    progress = _progress(frozen, counts, now)
+    connection.execute(
+        insert(job).values(
+            id=number,
+            firmware=frozen.firmware.id,
+            body=body_of(order),
+            start_at=checked.start_at,
+            deadline=checked.deadline,
+            seed=frozen.seed,
+            waves=msgspec.json.encode([each._asdict() for each in frozen.waves.fallen]).decode(),
+            wave=0,
+            paced_until=0,
+            armed="{}",
+            created_by=frozen.by.title,
+            created_at=now,
+            parent=frozen.parent,
+            key=None if key is None else key.name,
+            digest=None if key is None else key.digest,
+            **progress,
+        )
+    )
+    rows = [(number, wave, str(state), count) for (wave, state), count in counts.items()]
+    bulk.insert(connection, tally, rows)
+    connection.execute(
+        insert(transition).values(
+            job=number,
+            time=now,
+            after=progress["state"],
+            attempt=0,
+            version=0,
+            actor=frozen.by.title,
+            cause="the job was made",
+        )
+    )
+    detail = {"name": order.name, "firmware": order.firmware_id, "devices": len(frozen.sifted)}
+    audit.record(connection, frozen.by, "job.create", f"job-{number}", now=now, **detail)
+
+
+def _counts(frozen: Frozen) -> Counter[tuple[int, ExecutionState]]:
+    """How many executions are in which wave and state."""
+    counts: Counter[tuple[int, ExecutionState]] = Counter()
+    for wave, fallen in enumerate(frozen.waves.fallen):
+        counts[wave, ExecutionState.QUEUED] = fallen.size
+    for misfit, count in frozen.sifted.misfits().items():
+        counts[LEFT_OUT, _left_out(misfit.code)] += count
+    return counts
+
+
+def _progress(frozen: Frozen, counts: Counter[tuple[int, ExecutionState]], now: int) -> dict[str, Any]:
+    """Where a new job is: over at once, if there is nobody to update."""
+    if not frozen.waves.fallen:
+        how = outcome({state: count for (_, state), count in counts.items()})
+        return {"state": str(JobState.COMPLETED), "outcome": str(how), "finished_at": now}
+    order = frozen.checked.order
+    if not order.auto_apply:
+        return {"state": str(JobState.CREATED)}
+    return begin(start_at=frozen.checked.start_at, queue_minutes=order.timeouts.queue_minutes, now=now)

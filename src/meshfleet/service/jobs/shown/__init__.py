@@ -1,0 +1,1 @@
+"""How jobs and executions are shown."""

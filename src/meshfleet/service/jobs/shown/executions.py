@@ -1,0 +1,191 @@
+"""Executions of a job, for people who look at them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+from sqlalchemy import select, tuple_
+
+from meshfleet.db.tables import evidence, execution, transition
+from meshfleet.errors import NotFound
+from meshfleet.service.jobs.plan import LEFT_OUT
+from meshfleet.service.jobs.shown import jobs as reading
+from meshfleet.service.jobs.shown.showing import fallen_of, order_of, time
+from meshfleet.service.jobs.waiting import JobNow, Waiter, waiting_for
+from meshfleet.wire.ids import Mac, device_id, mac_number, number_mac
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import (
+    Evidence,
+    Execution,
+    ExecutionDetail,
+    ExecutionState,
+    JobState,
+    Transition,
+)
+from meshfleet.wire.times import write_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection, Row
+
+_LATER: Final = 1000
+"""How much is shown of what came when it was over."""
+
+
+class ExecutionListing(Struct, frozen=True, kw_only=True):
+    """Which executions are meant."""
+
+    job: int
+    states: tuple[ExecutionState, ...] = ()
+    gateway: Mac | None = None
+
+
+class _Told(Struct, frozen=True):
+    """What a job tells of all its executions."""
+
+    now: JobNow
+    waves: list[str]
+    version: str
+
+
+def page(connection: Connection, asked: ExecutionListing, *, after: int, limit: int) -> list[Execution]:
+    """Executions by device, behind that one (rest-140)."""
+    told = _told(reading.row(connection, asked.job))
+    columns = execution.c
+    query = select(execution).where(columns.job == asked.job, columns.device > after)
+    if asked.states:
+        query = query.where(columns.state.in_([str(state) for state in asked.states]))
+    if asked.gateway is not None:
+        query = query.where(columns.gateway == mac_number(asked.gateway))
+    rows = connection.execute(query.order_by(columns.device).limit(limit))
+    return [_shown(row, told) for row in rows]
+
+
+def show(connection: Connection, number: int, device: Mac) -> ExecutionDetail:
+    """One of them with all that happened (rest-141)."""
+    job = reading.row(connection, number)
+    mine = (execution.c.job == number) & (execution.c.device == mac_number(device))
+    row = connection.execute(select(execution).where(mine)).first()
+    if row is None:
+        raise NotFound(f"{device_id(device)} is not in this job")
+    steps, later = _history(connection, row)
+    return ExecutionDetail(
+        **asdict(_shown(row, _told(job))), transitions=[_beginning(job, row), *steps], later=later
+    )
+
+
+def several(connection: Connection, number: int, devices: Collection[int]) -> list[Execution]:
+    """Some executions of a job; none if there is no such job any more."""
+    try:
+        told = _told(reading.row(connection, number))
+    except NotFound:
+        return []
+    mine = (execution.c.job == number) & execution.c.device.in_(devices)
+    return [_shown(row, told) for row in connection.execute(select(execution).where(mine))]
+
+
+def transfers(
+    connection: Connection, jobs: Collection[int], *, after: tuple[int, int], limit: int
+) -> list[tuple[int, Execution]]:
+    """Executions of these jobs whose image is on its way, each with its job; behind that job and device."""
+    columns = execution.c
+    query = select(execution).where(
+        columns.job.in_(jobs),
+        columns.state == str(ExecutionState.TRANSFERRING),
+        tuple_(columns.job, columns.device) > after,
+    )
+    rows = connection.execute(query.order_by(columns.job, columns.device).limit(limit)).all()
+    told = {number: _told(reading.row(connection, number)) for number in {row.job for row in rows}}
+    return [(row.job, _shown(row, told[row.job])) for row in rows]
+
+
+def _told(job: Row[Any]) -> _Told:
+    order = order_of(job)
+    now = JobNow(
+        state=JobState(job.state),
+        wave=job.wave,
+        start_at=job.start_at,
+        heartbeats=order.health.heartbeats,
+        is_staging=order.stage and job.applied_at is None,
+    )
+    names = [each.name or str(place) for place, each in enumerate(fallen_of(job), start=1)]
+    return _Told(now, names, job.version)
+
+
+def _shown(row: Row[Any], told: _Told) -> Execution:
+    state = ExecutionState(row.state)
+    waiter = Waiter(state, row.wave, row.waiting, row.expires, row.beats, row.is_read)
+    return Execution(
+        device_id=device_id(number_mac(row.device)),
+        state=state,
+        attempt=row.attempt,
+        progress=row.progress,
+        waiting_for=waiting_for(told.now, waiter),
+        reason=row.reason,
+        reason_code=row.code,
+        method=None if row.method is None else Way(row.method),
+        wave=None if row.wave == LEFT_OUT else told.waves[row.wave],
+        gateway=None if row.gateway is None else number_mac(row.gateway),
+        started_at=time(row.started_at),
+        updated_at=write_millis(row.updated_at),
+        from_version=row.from_version,
+        to_version=told.version,
+    )
+
+
+def _beginning(job: Row[Any], row: Row[Any]) -> Transition:
+    """The first step, which is no row: all executions of a job begin with it."""
+    began = ExecutionState(row.state) if row.wave == LEFT_OUT else ExecutionState.QUEUED
+    return Transition(
+        from_=None,
+        to=began,
+        time=write_millis(job.created_at),
+        attempt=1,
+        actor=job.created_by,
+        cause=row.reason if row.wave == LEFT_OUT else "the job was made",
+        evidence=None,
+    )
+
+
+def _history(connection: Connection, row: Row[Any]) -> tuple[list[Transition], list[Evidence]]:
+    """All steps with what caused them, and what came later and changed nothing."""
+    steps = connection.execute(
+        select(transition)
+        .where(transition.c.job == row.job, transition.c.device == row.device)
+        .order_by(transition.c.id)
+    ).all()
+    heard = connection.execute(
+        select(evidence)
+        .where(evidence.c.job == row.job, evidence.c.device == row.device)
+        .order_by(evidence.c.id)
+        .limit(_LATER)
+    ).all()
+    known = {each.id: _evidence(each) for each in heard}
+    moving = {each.evidence for each in steps}
+    later = [each for number, each in known.items() if number not in moving]
+    return [_transition(each, known.get(each.evidence)) for each in steps], later
+
+
+def _transition(row: Row[Any], proof: Evidence | None) -> Transition:
+    return Transition(
+        from_=None if row.before is None else ExecutionState(row.before),
+        to=ExecutionState(row.after),
+        time=write_millis(row.time),
+        attempt=row.attempt,
+        actor=row.actor,
+        cause=row.cause,
+        evidence=proof,
+    )
+
+
+def _evidence(row: Row[Any]) -> Evidence:
+    return Evidence(
+        time=write_millis(row.time),
+        kind=row.kind,
+        attempt=row.attempt,
+        content=msgspec.json.decode(row.content),
+    )

@@ -1,0 +1,96 @@
+"""Jobs in the database, for people who look at them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from sqlalchemy import select
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import firmware, job
+from meshfleet.errors import NotFound
+from meshfleet.service.jobs.plan import Counts
+from meshfleet.service.jobs.shown.showing import Standing, show_job
+from meshfleet.service.jobs.update.states import ACTIVE
+from meshfleet.wire.rest import ExecutionState, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy import Connection, Row
+
+    from meshfleet.wire.rest import Job
+
+_ROWS: Final = select(job, firmware.c.model, firmware.c.version).join(
+    firmware, firmware.c.id == job.c.firmware
+)
+_TALLIES: Final = "SELECT job, wave, state, count FROM tally WHERE job IN numbers"
+_ACTIVE: Final = ", ".join(f"'{state}'" for state in sorted(ACTIVE))
+_MOVED: Final = (
+    f"SELECT job, sum(progress) FROM execution WHERE job IN numbers AND state IN ({_ACTIVE}) GROUP BY job"  # noqa: S608 # our own words
+)
+
+
+class JobListing(Struct, frozen=True, kw_only=True):
+    """Which jobs are meant."""
+
+    states: tuple[JobState, ...] = ()
+    firmware: str | None = None
+
+
+def page(connection: Connection, asked: JobListing, *, before: int | None, limit: int, now: int) -> list[Job]:
+    """The newest jobs, or those before one (rest-136)."""
+    query = _ROWS.order_by(job.c.id.desc()).limit(limit)
+    if asked.states:
+        query = query.where(job.c.state.in_([str(state) for state in asked.states]))
+    if asked.firmware is not None:
+        query = query.where(job.c.firmware == asked.firmware)
+    if before is not None:
+        query = query.where(job.c.id < before)
+    return _shown(connection, connection.execute(query).all(), now)
+
+
+def show(connection: Connection, number: int, *, now: int) -> Job:
+    """One of them."""
+    return _shown(connection, [row(connection, number)], now)[0]
+
+
+def several(connection: Connection, numbers: Collection[int], *, now: int) -> dict[int, Job]:
+    """Some of them by their numbers; those that there are not are left out."""
+    rows = connection.execute(_ROWS.where(job.c.id.in_(numbers))).all() if numbers else ()
+    return dict(zip([each.id for each in rows], _shown(connection, rows, now), strict=True))
+
+
+def newest_open(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
+    """The newest ones that are not over, by their numbers."""
+    query = _ROWS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
+    rows = connection.execute(query).all()
+    return dict(zip([each.id for each in rows], _shown(connection, rows, now), strict=True))
+
+
+def row(connection: Connection, number: int) -> Row[Any]:
+    """The row of a job, with the model and version of its firmware."""
+    found = connection.execute(_ROWS.where(job.c.id == number)).first()
+    if found is None:
+        raise NotFound("there is no such job")
+    return found
+
+
+def counts_of(connection: Connection, number: int) -> Counts:
+    """How many executions of a job are in which state, by wave."""
+    return _counts(connection, [number])[number]
+
+
+def _shown(connection: Connection, rows: Sequence[Row[Any]], now: int) -> list[Job]:
+    numbers = [each.id for each in rows]
+    counts = _counts(connection, numbers)
+    moved = {each[0]: int(each[1]) for each in bulk.pick(connection, _MOVED, numbers)}
+    return [show_job(each, Standing(counts[each.id], moved.get(each.id, 0)), now) for each in rows]
+
+
+def _counts(connection: Connection, numbers: Sequence[int]) -> dict[int, Counts]:
+    found = {number: Counts() for number in numbers}
+    for number, wave, state, count in bulk.pick(connection, _TALLIES, numbers):
+        found[number][wave, ExecutionState(state)] = count
+    return found

@@ -1,0 +1,61 @@
+"""Where each wave of a job is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from meshfleet.service.jobs.job_states import FINISHED
+from meshfleet.wire.rest import ExecutionState as E
+from meshfleet.wire.rest import JobState, JobWave, PauseReason, WaveState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Row
+
+    from meshfleet.service.jobs.making.waves import FallenWave
+    from meshfleet.service.jobs.plan import Counts
+    from meshfleet.wire.rest import Gate
+
+_RAN: Final = (E.SUCCEEDED, E.FAILED, E.TIMED_OUT, E.REJECTED)
+"""Who is over, and was not just left out."""
+
+_PAUSES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
+
+
+def wave_states(row: Row[Any], gate: Gate, fallen: Sequence[FallenWave], counts: Counts) -> list[JobWave]:
+    """The waves of a job as they stand."""
+    return [
+        JobWave(
+            name=each.name,
+            state=_state(row, gate, wave, counts),
+            size=each.size,
+            succeeded=counts.of(E.SUCCEEDED, wave=wave),
+        )
+        for wave, each in enumerate(fallen)
+    ]
+
+
+def _state(row: Row[Any], gate: Gate, wave: int, counts: Counts) -> WaveState:
+    if row.state in FINISHED:
+        return _ended(gate, wave, counts)
+    if wave < row.wave:
+        return WaveState.PASSED if _passed(gate, wave, counts) else WaveState.FAILED
+    if wave > row.wave or row.started_at is None:
+        return WaveState.WAITING
+    if row.state == JobState.PAUSED and row.pause_reason in _PAUSES:
+        return _PAUSES[row.pause_reason]
+    return WaveState.RUNNING if row.soaks_until is None else WaveState.SOAKING
+
+
+def _ended(gate: Gate, wave: int, counts: Counts) -> WaveState:
+    """A wave of a job that is over: one of which nobody ran was left out."""
+    if not counts.of(*_RAN, wave=wave):
+        return WaveState.SKIPPED
+    is_whole = not counts.of(E.CANCELED, wave=wave)
+    return WaveState.PASSED if is_whole and _passed(gate, wave, counts) else WaveState.FAILED
+
+
+def _passed(gate: Gate, wave: int, counts: Counts) -> bool:
+    ran = counts.of(*_RAN, wave=wave)
+    return 100 * counts.of(E.SUCCEEDED, wave=wave) >= gate.success_percent * ran

@@ -1,0 +1,63 @@
+"""How an update is confirmed (firmware-34).
+
+With the first heartbeat the version is read, so that a failure shows early; with the last one that is needed
+it is read again, for a device may have gone back meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from meshfleet.service.jobs.update import clocks
+from meshfleet.service.jobs.update.drivers.driver import ask_version, read_version
+from meshfleet.service.jobs.update.ending import fail, finish
+from meshfleet.service.jobs.update.entering import asking, waiting
+from meshfleet.service.jobs.update.model import Move, Step
+from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.wire.codes import Status
+from meshfleet.wire.rest import ExecutionState as S
+
+if TYPE_CHECKING:
+    from meshfleet.service.jobs.update.events import Beat
+    from meshfleet.service.jobs.update.model import Execution, Scene
+
+
+def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
+    """A heartbeat came. A bad one, unless it is what the device was like before, begins the count anew."""
+    if x.beat_at is not None and event.at <= x.beat_at:  # another program has counted it
+        return Move(x)
+    is_good = event.status in (0, x.status_before)
+    x = replace(x, beat_at=event.at, beats=x.beats + 1 if is_good else 0)
+    if x.ask is None and (not x.is_read or x.beats >= scene.order.heartbeats):
+        return asking(x, ask_version(Step.VERSION), now)
+    return waiting(x, x.due)
+
+
+def version_answered(x: Execution, status: int, value: Any, scene: Scene, now: int) -> Move:
+    """The version was read, or not."""
+    version = read_version(value) if status == Status.OK else None
+    if version is None:
+        return waiting(x, now + clocks.AGAIN)
+    if version != scene.order.version:
+        cause = f"the device runs {version} after the update, not {scene.order.version}"
+        return fail(x, Code.WRONG_VERSION, cause, scene, now)
+    x = replace(x, is_read=True)
+    if x.beats >= scene.order.heartbeats:
+        return finish(x, S.SUCCEEDED, f"the device runs {version}, and is well", now)
+    return waiting(replace(x, step=None), now + clocks.GUARD)._replace(is_evidence=True)
+
+
+def look_on(x: Execution, scene: Scene, now: int) -> Move:
+    """Read the version, if it is time to."""
+    if x.step is Step.VERSION or not scene.order.heartbeats:
+        return asking(x, ask_version(Step.VERSION), now)
+    return waiting(x, now + clocks.GUARD)
+
+
+def missing(x: Execution, scene: Scene) -> str:
+    """What was not seen in time, in a sentence."""
+    if not x.is_read:
+        return "the device was not heard after the update, or did not tell its version"
+    return f"only {x.beats} of {scene.order.heartbeats} good heartbeats came in time"

@@ -1,0 +1,115 @@
+"""How an execution ends, or begins again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from meshfleet.service.jobs.update import clocks, states
+from meshfleet.service.jobs.update.drivers import DRIVERS
+from meshfleet.service.jobs.update.drivers.download import Download
+from meshfleet.service.jobs.update.entering import asking
+from meshfleet.service.jobs.update.model import Move, Step
+from meshfleet.service.jobs.update.reasons import REFUSALS, RETRYABLE, Code
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import ExecutionState as S
+
+if TYPE_CHECKING:
+    from meshfleet.service.jobs.update.model import Ask, Execution, Order, Scene
+
+CANCELING: Final = "canceling"
+"""What an execution waits for that is to be taken back."""
+
+
+def finish(x: Execution, state: S, cause: str, now: int, code: Code | None = None) -> Move:
+    """End, for good."""
+    states.check(x.state, state)
+    succeeded = state is S.SUCCEEDED
+    x = replace(
+        x,
+        state=state,
+        code=code,
+        reason=None if succeeded else cause,
+        due=now,
+        waiting=None,
+        expires=None,
+        ask=None,
+        step=None,
+    )
+    return Move(x, cause, is_evidence=True)
+
+
+def fail(x: Execution, code: Code, cause: str, scene: Scene, now: int) -> Move:
+    """The update failed, or was refused; what may go better another time is tried again."""
+    if code in REFUSALS and S.REJECTED in states.MOVES[x.state]:
+        return finish(x, S.REJECTED, cause, now, code)
+    return _again_or(S.FAILED, x, code, cause, scene=scene, now=now)
+
+
+def give_up(x: Execution, code: Code, cause: str, scene: Scene, now: int) -> Move:
+    """A clock ran out. The device is told not to go on, as long as that can be."""
+    parting = _parting(x)
+    move = _again_or(S.TIMED_OUT, x, code, cause, scene=scene, now=now)
+    return move._replace(parting=parting)
+
+
+def refuse(x: Execution, cause: str, now: int) -> Move:
+    """Device or gateway does not do what it was told, and would not another time."""
+    return finish(x, S.REJECTED, cause, now, Code.REFUSED)
+
+
+def cancel(x: Execution, now: int) -> Move:
+    """Take the update back, if the device has not got too far: else the outcome is awaited (I11)."""
+    ask = DRIVERS[x.method].abort()
+    if ask is None:
+        if x.step is Step.MODE or x.step is Step.LOOK:
+            return finish(x, S.CANCELED, "canceled before the transfer began", now)
+        return Move(replace(x, waiting=CANCELING))  # nobody can take it back
+    if x.waiting != CANCELING:
+        x = replace(x, waiting=CANCELING, expires=now + clocks.CANCEL)
+    elif x.expires is not None and now >= x.expires:
+        cause = "canceled without an answer; the device may still go on with what it has"
+        return finish(x, S.CANCELED, cause, now)
+    return asking(x, ask, now)
+
+
+def _again_or(  # noqa: PLR0913 # by name
+    state: S, x: Execution, code: Code, cause: str, *, scene: Scene, now: int
+) -> Move:
+    order = scene.order
+    may = code in RETRYABLE and x.attempt <= order.retries and not order.is_canceling
+    if not may or S.QUEUED not in states.MOVES[x.state]:
+        return finish(x, state, cause, now, code)
+    return _again(x, code, cause, order, now)
+
+
+def _again(x: Execution, code: Code, cause: str, order: Order, now: int) -> Move:
+    """Wait in the queue for another attempt."""
+    pause = clocks.backoff(x, order)
+    again = replace(
+        x,
+        state=S.QUEUED,
+        attempt=x.attempt + 1,
+        code=code,
+        reason=cause,
+        waiting="battery" if code is Code.BATTERY else "back-off",
+        due=now + pause,
+        expires=now + pause + order.queue,
+        progress=0,
+        tries=0,
+        step=None,
+        ask=None,
+        batch=None,
+        total_until=None,
+        beats=0,
+        is_read=False,
+    )
+    return Move(again, f"{cause}; attempt {again.attempt} follows", is_evidence=True)
+
+
+def _parting(x: Execution) -> Ask | None:
+    """The last word to a device that may be on its way. A broadcast goes on for the others."""
+    if x.state not in states.CANCELABLE or x.method is Way.NORDIC_DFU:
+        return None
+    return Download().abort()._replace(step=Step.PARTING)

@@ -1,0 +1,59 @@
+"""What can happen to an execution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from meshfleet.service.jobs.update.model import Step
+
+
+class Due(NamedTuple):
+    """It is time to look at it: a clock ran out, or something is to be asked."""
+
+
+class Answered(NamedTuple):
+    """A response came to its request."""
+
+    step: Step
+    status: int
+    value: Any = None
+    is_shared: bool = False
+    """Whether another device of the same broadcast asked."""
+
+
+class Unsent(NamedTuple):
+    """Its request did not leave, and why."""
+
+    step: Step
+    reason: str
+
+
+class Unclear(NamedTuple):
+    """Its request may have been carried out: no response came that says so, and why."""
+
+    step: Step
+    reason: str
+
+
+class Beat(NamedTuple):
+    """The device sent a heartbeat."""
+
+    status: int
+    at: int
+    """By the clock of whoever reported it."""
+
+
+class InDfu(NamedTuple):
+    """The device was heard in DFU mode."""
+
+    gateway: int
+    parent: int | None
+    rssi: int | None
+
+
+class Gone(NamedTuple):
+    """The device is in the registry no longer."""
+
+
+Event = Due | Answered | Unsent | Unclear | Beat | InDfu | Gone

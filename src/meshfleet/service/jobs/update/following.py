@@ -1,0 +1,128 @@
+"""How an update is followed: from what device or gateway tell of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from meshfleet.service.jobs.update import clocks, reasons, states
+from meshfleet.service.jobs.update.drivers.driver import ask_version
+from meshfleet.service.jobs.update.ending import CANCELING, fail, finish
+from meshfleet.service.jobs.update.entering import apply, asking, enter, waiting
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.service.jobs.update.starting import begin_again
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import ExecutionState as S
+from meshfleet.wire.updates import UpdateError, UpdateState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.service.jobs.update.drivers.driver import Told
+    from meshfleet.service.jobs.update.model import Execution, Move, Scene
+
+_STATES: Final[Mapping[UpdateState, S]] = {
+    UpdateState.FETCHING: S.TRANSFERRING,
+    UpdateState.TRANSFERRING: S.TRANSFERRING,
+    UpdateState.VERIFYING: S.VERIFYING,
+    UpdateState.STAGED: S.STAGED,
+    UpdateState.APPLYING: S.APPLYING,
+    UpdateState.DONE: S.CONFIRMING,
+}
+
+_CAUSES: Final[Mapping[S, str]] = {
+    S.TRANSFERRING: "the image is being transferred",
+    S.VERIFYING: "the image has arrived and is being checked",
+    S.STAGED: "the device has the image and waits to be told to start it",
+    S.APPLYING: "the device starts the new version",
+    S.CONFIRMING: "the device says that it is done",
+}
+
+_ORDER: Final = tuple(_CAUSES)
+
+
+def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
+    """Go on with what was told of the update."""
+    if x.state is S.DISPATCHED:
+        return _adopt(x, told, scene, now)
+    if not told.is_ours or told.state is UpdateState.IDLE:
+        return _lost(x, told, scene, now)
+    if told.state is UpdateState.FAILED:
+        return _failed(x, told, scene, now)
+    if (
+        _is_for_all(x)
+        and told.state is not UpdateState.FETCHING
+        and told.state is not UpdateState.TRANSFERRING
+    ):
+        return _ask_itself(x, scene, now)
+    return _go_on(x, told, scene, now, is_shared=is_shared)
+
+
+def _adopt(x: Execution, told: Told, scene: Scene, now: int) -> Move:
+    """Whether our command has come through, of which nobody heard."""
+    if told.state in (UpdateState.IDLE, UpdateState.FAILED) or (
+        told.state is UpdateState.DONE and not told.is_ours
+    ):
+        return begin_again(replace(x, step=Step.START), scene, now)
+    if not told.is_ours:
+        busy = "it is busy with another update"
+        return waiting(replace(x, step=Step.STATE, reason=busy), now + clocks.AGAIN)
+    if told.state is UpdateState.DONE:
+        return asking(x, ask_version(Step.LOOK), now)
+    if _is_for_all(x):
+        return enter(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], scene, now)
+    return enter(x, _STATES[told.state], _CAUSES[_STATES[told.state]], scene, now)
+
+
+def _lost(x: Execution, told: Told, scene: Scene, now: int) -> Move:
+    """Device or gateway know nothing of our update any more."""
+    if x.state is S.APPLYING and told.state is UpdateState.IDLE:
+        return enter(x, S.CONFIRMING, "the device has restarted", scene, now)
+    if told.state is UpdateState.IDLE:
+        cause = f"the device has lost what it had got, {x.progress} % of the image"
+        return fail(x, Code.TRANSFER_LOST, cause, scene, now)
+    return fail(x, Code.OVERRIDDEN, "another update has taken the place of this one", scene, now)
+
+
+def _failed(x: Execution, told: Told, scene: Scene, now: int) -> Move:
+    if _is_for_all(x):
+        return _ask_itself(x, scene, now)
+    if told.error == UpdateError.ABORTED and scene.order.is_canceling and x.state in states.CANCELABLE:
+        return finish(x, S.CANCELED, "the update was aborted", now)
+    code, cause = reasons.of_error(told.error, told.percent)
+    return fail(x, code, cause, scene, now)
+
+
+def _is_for_all(x: Execution) -> bool:
+    """Whether what is told is told of a whole broadcast."""
+    return x.method is Way.BROADCAST and x.step is not Step.OWN_STATE
+
+
+def _ask_itself(x: Execution, scene: Scene, now: int) -> Move:
+    """The broadcast is out: from now on the device tells for itself, not all of them in one moment."""
+    x = replace(x, step=Step.OWN_STATE)
+    turn = scene.batch.index(x.device) if x.device in scene.batch else 0
+    return waiting(x, now + turn * clocks.TURN)
+
+
+def _go_on(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
+    state = _STATES[told.state]
+    if state is x.state:
+        return _stay(x, told, scene, now, is_shared=is_shared)
+    if _ORDER.index(state) < _ORDER.index(x.state):  # an old answer, or one of a device that restarts
+        return waiting(x, now + clocks.SOON)
+    return enter(x, state, _CAUSES[state], scene, now)
+
+
+def _stay(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
+    if x.state is S.STAGED:
+        return apply(x, scene, now)
+    if x.state is not S.TRANSFERRING:
+        return waiting(x, now + clocks.SOON)
+    if told.percent > x.progress:
+        x = replace(x, progress=told.percent)
+        if x.waiting != CANCELING:
+            x = replace(x, expires=now + scene.order.step)
+    return waiting(x, now + clocks.poll(scene) + (clocks.OTHERS if is_shared else 0))

@@ -1,0 +1,112 @@
+"""How an update begins: at most three times, and never twice without a look in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from meshfleet.service.jobs.update import clocks
+from meshfleet.service.jobs.update.drivers import DRIVERS
+from meshfleet.service.jobs.update.drivers.driver import ask_version
+from meshfleet.service.jobs.update.drivers.nordic import Nordic
+from meshfleet.service.jobs.update.ending import finish, give_up, refuse
+from meshfleet.service.jobs.update.entering import asking, enter, waiting
+from meshfleet.service.jobs.update.model import Move, Step
+from meshfleet.service.jobs.update.reasons import Code, of_status
+from meshfleet.wire.codes import Status
+from meshfleet.wire.rest import ExecutionState as S
+
+if TYPE_CHECKING:
+    from meshfleet.service.jobs.update.model import Execution, Scene
+
+_PASSING = frozenset({Status.FAILED, Status.BUSY, Status.TIMEOUT, Status.UNREACHABLE})
+"""Answers that may be others in a moment."""
+
+
+def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_there: bool = False) -> Move:
+    """Begin with an execution whose turn it is.
+
+    Of a broadcast only one `leads`. `is_there`: the device may have the version already, which an attempt
+    before this one may have brought about.
+    """
+    x = replace(
+        x,
+        state=S.DISPATCHED,
+        gateway=scene.gateway,
+        started_at=now if x.started_at is None else x.started_at,
+        total_until=now + clocks.total(scene),
+        expires=now + clocks.STARTING,
+        moved_at=now,
+        status_before=scene.status,
+        beat_at=scene.beat_at,
+        waiting=None,
+        code=None,
+        reason=None,
+        tries=0,
+    )
+    if is_there:
+        return asking(x, ask_version(Step.LOOK), now, "the version is read: it may be there already")
+    if not leads:
+        x = replace(x, step=Step.START, due=now + clocks.OTHERS)
+        return Move(x, "the gateway is told to begin, together with others")
+    return begin(x, scene, now)._replace(cause="the first command is sent")
+
+
+def begin(x: Execution, scene: Scene, now: int) -> Move:
+    """Send the first command."""
+    driver = DRIVERS[x.method]
+    if isinstance(driver, Nordic):
+        return asking(replace(x, tries=x.tries + 1), driver.mode(scene.order, x), now)
+    return start(x, scene, now)
+
+
+def start(x: Execution, scene: Scene, now: int) -> Move:
+    """Begin the transfer."""
+    return asking(replace(x, tries=x.tries + 1), DRIVERS[x.method].start(scene, x), now)
+
+
+def begin_again(x: Execution, scene: Scene, now: int) -> Move:
+    """Begin once more, if that was not tried often enough."""
+    if scene.order.is_canceling:
+        return finish(x, S.CANCELED, "canceled before the transfer began", now)
+    if x.tries >= clocks.TRIES:
+        return not_started(x, scene, now)
+    if x.step is Step.MODE or x.step is Step.LOOK:
+        return begin(x, scene, now)
+    return start(x, scene, now)
+
+
+def not_started(x: Execution, scene: Scene, now: int) -> Move:
+    """Give up what could not be begun, and tell why as far as it is known."""
+    cause = "the update could not be begun"
+    return give_up(x, Code.NOT_STARTED, f"{cause}: {x.reason}" if x.reason else cause, scene, now)
+
+
+def look_on(x: Execution, scene: Scene, now: int) -> Move:
+    """Nothing is known of the beginning: ask, or begin once more."""
+    if x.step is Step.LOOK:
+        return asking(x, ask_version(Step.LOOK), now)
+    if x.step is Step.STATE or (x.step is Step.START and not x.tries):
+        return asking(x, DRIVERS[x.method].state(x), now)
+    return begin_again(x, scene, now)
+
+
+def mode_answered(x: Execution, status: int, now: int) -> Move:
+    """The device is on its way into DFU mode, or not."""
+    if status == Status.OK:
+        return waiting(replace(x, reason="the device was not heard in DFU mode"), now + clocks.DFU)
+    if status in _PASSING:
+        return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
+    return refuse(x, f"the device was not sent into DFU mode: {of_status(status)}", now)
+
+
+def start_answered(x: Execution, status: int, scene: Scene, now: int) -> Move:
+    """The transfer begins, or not."""
+    if status == Status.OK:
+        return enter(x, S.TRANSFERRING, "the gateway has taken the order", scene, now)
+    if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with what we told it before
+        return asking(replace(x, reason=of_status(status)), DRIVERS[x.method].state(x), now)
+    if status in _PASSING:
+        return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
+    return refuse(x, f"the update was refused: {of_status(status)}", now)
