@@ -139,17 +139,22 @@ def _spelling(hint: Any) -> Spelling | None:
 
 
 _AT = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
+_INSIDE = r"(?: - at `\$\.?(?P<place>[^`]*)`)?"
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`" + _INSIDE)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + _INSIDE, re.DOTALL)
+
+
+def _within(place: str | None, field: str) -> str:
+    return f"{place}.{field}" if place else field
 
 
 def rejection(exc: msgspec.ValidationError) -> MalformedPayload:
     """Turn msgspec's sentence into our error: it carries the field only as text."""
     text = str(exc)
-    if missing := _MISSING.match(text):
-        return MalformedPayload(missing["field"], "is missing")
-    if unknown := _UNKNOWN.match(text):
-        return MalformedPayload(plain(unknown["field"]), "is not a field here")
+    if missing := _MISSING.fullmatch(text):
+        return MalformedPayload(_within(missing["place"], missing["field"]), "is missing")
+    if unknown := _UNKNOWN.fullmatch(text):
+        return MalformedPayload(_within(unknown["place"], plain(unknown["field"])), "is not a field here")
     if at := _AT.fullmatch(text):
         # That sentence repeats what was sent, however long it is.
         reason = "is none of its values" if at["reason"].startswith("Invalid enum value") else at["reason"]

@@ -17,7 +17,7 @@ from meshfleet.wire.rest import Outcome
 
 BAD = {E.FAILED, E.TIMED_OUT, E.REJECTED}
 IN_PROGRESS = JobNow(S.IN_PROGRESS, wave=1, start_at=None, heartbeats=3, is_staging=False)
-QUEUED = Waiter(E.QUEUED, wave=1, waiting=None, expires=None, beats=0, is_read=False)
+QUEUED = Waiter(E.QUEUED, wave=1, waiting=None, due=0, beats=0, is_read=False)
 
 
 @pytest.mark.rule("rest-134", "rest-135")
@@ -80,7 +80,7 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
         ),
         (
             IN_PROGRESS,
-            QUEUED._replace(waiting="back-off", expires=0),
+            QUEUED._replace(waiting="back-off", due=0),
             "back-off: it is tried again at 1970-01-01T00:00:00.000Z",
         ),
         (IN_PROGRESS._replace(state=S.PAUSED), QUEUED._replace(wave=2), "paused: the job is paused"),

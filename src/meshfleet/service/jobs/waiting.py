@@ -44,7 +44,7 @@ class Waiter(NamedTuple):
     state: ExecutionState
     wave: int
     waiting: str | None
-    expires: int | None
+    due: int
     beats: int
     is_read: bool
 
@@ -56,9 +56,9 @@ _QUEUED: Final[Mapping[Waiting, str]] = {
     Waiting.GATEWAY_OFFLINE: "its gateway is not connected",
     Waiting.DEVICE_OFFLINE: "it is not connected",
     Waiting.WINDOW: "the time to begin has not come",
-    Waiting.BATTERY: "its battery is too low",
+    Waiting.BATTERY: "its battery is too low, and it is tried again",
     Waiting.PAUSED: "the job is paused",
-    Waiting.BACK_OFF: "it is tried again after a while",
+    Waiting.BACK_OFF: "it is tried again",
     Waiting.EARLIER_JOB: "another job updates it",
 }
 
@@ -105,8 +105,8 @@ def _queued(word: Waiting, job: JobNow, execution: Waiter) -> str:
         return f"the job begins at {write_millis(job.start_at)}"
     if word is Waiting.PAUSED and job.state is JobState.CANCELING:
         return "the job is being cancelled"
-    if word is Waiting.BACK_OFF and execution.expires is not None:
-        return f"it is tried again at {write_millis(execution.expires)}"
+    if word in {Waiting.BACK_OFF, Waiting.BATTERY}:
+        return f"{_QUEUED[word]}, at {write_millis(execution.due)}"
     return _QUEUED[word]
 
 

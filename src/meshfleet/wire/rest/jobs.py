@@ -99,7 +99,7 @@ class WaveState(StrEnum):
 
 
 class Part(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A part of a job, asked as it is answered: with all that holds unless set."""
+    """A part of an order. Answers show all of it, with what holds unless set."""
 
 
 class TargetFilter(Part, frozen=True, kw_only=True, rename="pascal"):
@@ -208,6 +208,48 @@ class NewJob(Ask, frozen=True, kw_only=True):
     on_newer_job: Literal["queue", "supersede", "reject"] = "queue"
 
 
+class ToldFilter(TargetFilter, frozen=True, kw_only=True, rename="pascal", forbid_unknown_fields=False):
+    """The same as it is answered: clients ignore what they do not know, in every part of an answer."""
+
+
+class ToldTargets(Targets, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered; of more than a hundred `deviceIds` the first hundred."""
+
+    filter: ToldFilter | UnsetType = UNSET
+
+
+class ToldWave(Wave, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldGate(Gate, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldConcurrency(Concurrency, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldRate(Rate, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldCriterion(Criterion, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldRetry(Retry, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldTimeouts(Timeouts, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
+class ToldHealth(JobHealth, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The same as it is answered."""
+
+
 class JobWave(Body, frozen=True, kw_only=True):
     """A wave as it fell."""
 
@@ -227,7 +269,7 @@ class Job(Body, frozen=True, kw_only=True):
     model_number: str
     version: str
     """Those of the firmware."""
-    targets: Targets
+    targets: ToldTargets
     stage: bool
     allow_downgrade: bool
     method: Way | None
@@ -235,14 +277,14 @@ class Job(Body, frozen=True, kw_only=True):
     dry_run: Literal[False] = False
     start_at: TimeText | None
     deadline: TimeText | None
-    waves: tuple[Wave, ...]
-    gate: Gate
-    concurrency: Concurrency
-    rate: Rate | None
-    abort: tuple[Criterion, ...]
-    retry: Retry
-    timeouts: Timeouts
-    health: JobHealth
+    waves: tuple[ToldWave, ...]
+    gate: ToldGate
+    concurrency: ToldConcurrency
+    rate: ToldRate | None
+    abort: tuple[ToldCriterion, ...]
+    retry: ToldRetry
+    timeouts: ToldTimeouts
+    health: ToldHealth
     on_newer_job: Literal["queue", "supersede", "reject"]
     state: JobState
     outcome: Outcome | None

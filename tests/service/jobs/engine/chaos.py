@@ -19,7 +19,8 @@ from meshfleet.wire.rest import (
     Wave,
 )
 from tests.service.jobs.engine.radio import Fate
-from tests.service.jobs.engine.world import MODEL, Weather, World, firmware_id
+from tests.service.jobs.engine.rows import MODEL, firmware_id
+from tests.service.jobs.engine.world import Weather, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

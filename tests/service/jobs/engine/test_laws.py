@@ -38,7 +38,8 @@ from meshfleet.wire.rest import (
 from tests.service.jobs.engine.chaos import run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
-from tests.service.jobs.engine.world import LEGACY, MODEL, Weather, World, firmware_id
+from tests.service.jobs.engine.rows import LEGACY, MODEL, firmware_id
+from tests.service.jobs.engine.world import Weather, World
 
 LONG = int(os.environ.get("MESHFLEET_LONG_RUNS", "0"))
 """How many runs, if more than a few are wanted, each with dice of its own."""

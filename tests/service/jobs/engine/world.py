@@ -32,6 +32,7 @@ from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.wire.ids import ModelNumber
 from tests.service.jobs.engine.radio import SECOND, Device, Gateway
+from tests.service.jobs.engine.rows import LEGACY, MODEL, NEW, NEWER, OLD, device_row, firmware_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,10 +48,6 @@ START: Final = 1_800_000_000_000
 BEAT: Final = 60 * SECOND
 ROUND: Final = 500
 LEASE: Final = clocks.ANSWER + 30 * SECOND
-OLD, NEW, NEWER = "1.0.0", "1.1.0", "1.2.0"
-MODEL: Final = ModelNumber("0018")
-LEGACY: Final = ModelNumber("000F")
-SIZE: Final = 12_000
 
 
 class Torn(Exception):
@@ -116,7 +113,7 @@ class World:
     def _settle_in(self, connection: Connection, gateways: int, devices: int) -> None:
         for number in range(1, gateways + 1):
             self.gateways[number] = Gateway(number, self.devices)
-            connection.execute(insert(device).values(_device_row(number, None, ModelNumber("2011"))))
+            connection.execute(insert(device).values(device_row(number, None, ModelNumber("2011"))))
             connection.execute(insert(gateway).values(device=number, claimed_at=0))
         for place in range(devices):
             number = 0x1000 + 2 * place
@@ -125,10 +122,10 @@ class World:
             self._register(connection, self.devices[number])
         for place, version in enumerate((NEW, NEWER)):
             for model in (MODEL, LEGACY):
-                connection.execute(insert(firmware).values(_firmware_row(place, model, version)))
+                connection.execute(insert(firmware).values(firmware_row(place, model, version)))
 
     def _register(self, connection: Connection, each: Device) -> None:
-        connection.execute(insert(device).values(_device_row(each.number, each.gateway, each.model)))
+        connection.execute(insert(device).values(device_row(each.number, each.gateway, each.model)))
         connection.execute(insert(device_state).values(device=each.number, rhythm=BEAT))
 
     def set_connected(self, number: int, *, connected: bool) -> None:
@@ -378,44 +375,3 @@ def _confirming(connection: Connection) -> list[int]:
 
 def _state(number: int, **values: object) -> Any:
     return update(device_state).where(device_state.c.device == number).values(**values)
-
-
-def _device_row(number: int, behind: int | None, model: ModelNumber) -> dict[str, Any]:
-    return {
-        "id": number,
-        "name": str(number),
-        "name_key": str(number),
-        "named": False,
-        "model": int(model, 16),
-        "variant": 0,
-        "firmware": OLD,
-        "beta": 0,
-        "hardware": "1.0.0",
-        "gateway": behind,
-        "connected": True,
-        "connected_at": 0,
-        "created_at": 0,
-    }
-
-
-def firmware_id(place: int, model: ModelNumber) -> str:
-    """The firmware of this model: 0 the new one, 1 a newer one."""
-    return f"fw-{place:012x}{model.lower()}"
-
-
-def _firmware_row(place: int, model: ModelNumber, version: str) -> dict[str, Any]:
-    return {
-        "id": firmware_id(place, model),
-        "model": int(model, 16),
-        "version": version,
-        "type": 1,
-        "file_name": "image.zip",
-        "size": SIZE,
-        "sha256": bytes(32),
-        "hardware": "[]",
-        "notes": "",
-        "state": "released",
-        "created_by": "test",
-        "created_at": 0,
-        "released_at": 0,
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import execution
@@ -81,7 +80,7 @@ class Known(NamedTuple):
 
 
 class Orders:
-    """What jobs say. Their bodies never change and may be long, so they are remembered."""
+    """What jobs say. Their bodies never change, so they are remembered."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, NewJob] = {}
@@ -103,13 +102,8 @@ class Orders:
                 self._bodies.clear()
                 missing = list(numbers)
             for number, body in bulk.pick(connection, _BODIES, missing):
-                self._bodies[number] = _without_targets(msgspec.json.decode(body, type=NewJob))
+                self._bodies[number] = msgspec.json.decode(body, type=NewJob)
         return {each: self._bodies[each] for each in numbers}
-
-
-def _without_targets(order: NewJob) -> NewJob:
-    """Whom it is for was decided when it was made, and may be a long list."""
-    return replace(order, targets=replace(order.targets, device_ids=[]))
 
 
 def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:

@@ -17,6 +17,7 @@ from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.post import PATIENCE, Post
 from meshfleet.service.jobs.engine.steady import Steady
+from meshfleet.service.jobs.making import freezing, superseding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,6 +41,12 @@ _REST: Final = 2.0
 
 _LEFT: Final = 5.0
 """Seconds between two looks for what others left behind."""
+
+_TIDIED: Final = 3600.0
+"""Seconds between two looks for what was broken off."""
+
+_BROKEN_OFF: Final = 3_600_000
+"""Milliseconds after which nobody makes a job any more that is not there."""
 
 _MARGIN: Final = 30_000
 """Milliseconds that an answer has on its way into the database."""
@@ -84,6 +91,7 @@ class Runner:
                 tasks.create_task(self._send(), name="jobs.post")
                 tasks.create_task(self._take_replies(), name="jobs.replies")
                 tasks.create_task(self._find_left(), name="jobs.left")
+                tasks.create_task(self._tidy(), name="jobs.tidy")
         finally:
             await self._post.end()
 
@@ -183,6 +191,18 @@ class Runner:
         while True:
             await self._try(self._reply_for_others)
             await asyncio.sleep(_LEFT)
+
+    async def _tidy(self) -> None:
+        """Finish, or remove, what was broken off while jobs were made."""
+        while True:
+            await self._try(self._tidy_up)
+            await asyncio.sleep(_TIDIED)
+
+    async def _tidy_up(self) -> bool:
+        await superseding.take_over_all(self._database, self._wall())
+        while await self._database.write(freezing.sweep, self._wall() - _BROKEN_OFF):  # noqa: ASYNC110 # as above
+            await asyncio.sleep(_BREATH)
+        return True
 
     async def _reply_for_others(self) -> bool:
         left = await self._database.read(outbox.left_behind, self._steady())

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import fields
+from msgspec import UNSET
+from msgspec.structs import fields, replace
 from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db import bulk
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1000
 """Executions that are written at once; others wait meanwhile."""
+
+_LISTED: Final = 100
+"""Ids of devices that an order is shown with."""
 
 _SWEPT: Final = 2000
 """Executions that are removed at once."""
@@ -172,7 +176,13 @@ def sweep(connection: Connection, before: int) -> bool:
 
 
 def body_of(order: NewJob) -> str:
-    """An order as JSON, with all that holds unless set: that may be something else some day."""
+    """An order as JSON, with all that holds unless set: that may be something else some day.
+
+    Whom it was for is in its executions, so a long list of devices is not written down again.
+    """
+    ids = order.targets.device_ids
+    if ids is not UNSET and len(ids) > _LISTED:
+        order = replace(order, targets=replace(order.targets, device_ids=ids[:_LISTED]))
     return msgspec.json.encode(
         {each.encode_name: getattr(order, each.name) for each in fields(NewJob)}
     ).decode()

@@ -118,7 +118,7 @@ def _told(job: Row[Any]) -> _Told:
 
 def _shown(row: Row[Any], told: _Told) -> Execution:
     state = ExecutionState(row.state)
-    waiter = Waiter(state, row.wave, row.waiting, row.expires, row.beats, row.is_read)
+    waiter = Waiter(state, row.wave, row.waiting, row.due, row.beats, row.is_read)
     return Execution(
         device_id=device_id(number_mac(row.device)),
         state=state,
