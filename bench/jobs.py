@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.ingest import Bar
@@ -36,6 +37,7 @@ RUNNING: Final = 1_000
 FEWER: Final = 10
 """How many times fewer targets the smaller of two jobs has."""
 
+DATABASES: Final = ("SQLite", "PostgreSQL")
 LARGE, DISPATCHED, RUN, MEMORY = "many targets", "dispatches", "running executions", "memory"
 
 IMAGES: Final = {"60 kB": 60_000, "200 kB": 200_000}
@@ -49,24 +51,25 @@ _SETTLE: Final = 5.0
 """Seconds after a start, or after the last dispatch, in which things come to rest."""
 _PATIENCE: Final = 300.0
 _LOOKS: Final = 0.05
+_IDLE: Final = 0.15
+"""Seconds of CPU time in a second below which the service only takes reports."""
+_IDLE_SECONDS: Final = 2
+"""So many in a row, and it rests."""
 
 _MADE: Final = [
     bar
-    for database in ("SQLite", "PostgreSQL")
+    for name in DATABASES
     for deed in ("created", "cancelled")
     for bar in (
-        Bar(LARGE, f"{deed}, on {database}", "seconds", most=5),
-        Bar(LARGE, f"{deed}, on {database}", "ack_ms_max", most=200),
+        Bar(LARGE, f"{deed}, on {name}", "seconds", most=5),
+        Bar(LARGE, f"{deed}, on {name}", "ack_ms_max", most=200),
     )
 ]
 BARS: Final = (
     *_MADE,
-    Bar(LARGE, "looked through, on SQLite", "ack_ms_max", most=200),
-    Bar(LARGE, "looked through, on PostgreSQL", "ack_ms_max", most=200),
-    Bar(DISPATCHED, "on SQLite", "per_minute", least=10_000),
-    Bar(DISPATCHED, "on PostgreSQL", "per_minute", least=10_000),
+    *(Bar(DISPATCHED, f"on {name}", "per_minute", least=10_000) for name in DATABASES),
     *(Bar(RUN, f"{RUNNING:,} of {name}", "core_percent", most=5) for name in IMAGES),
-    Bar(MEMORY, "the larger by the smaller", "MiB", most=1.1),
+    *(Bar(MEMORY, f"the larger by the smaller, on {name}", "MiB", most=1.1) for name in DATABASES),
 )
 
 
@@ -125,15 +128,10 @@ def _look_through(operator: Operator, ours: Service, job: str) -> None:
     """Let a job begin, and wait until all its executions are told what they wait for: the service rests."""
     operator.do("apply", job)
     quiet = 0
-    while quiet < _QUIET_LOOKS:
+    while quiet < _IDLE_SECONDS:
         before = ours.process.cpu
         time.sleep(1)
         quiet = quiet + 1 if ours.process.cpu - before < _IDLE else 0
-
-
-_IDLE: Final = 0.15
-"""Seconds of CPU time in a second below which only reports are taken."""
-_QUIET_LOOKS: Final = 2
 
 
 class Watch:
@@ -236,22 +234,34 @@ def _start_running(ours: Service, ends: Gateways, label: str) -> None:
     time.sleep(_SETTLE)
 
 
-def _memory(*, quick: bool) -> tuple[str, Table]:
+def _memory(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
     """As many executions run of a job with many targets as of one with fewer, of the same fleet."""
     count = QUICK_TARGETS * 2 if quick else TARGETS
-    rows = {}
-    for label, targets in ((SOME, count // FEWER), (ALL, count)):
-        with fleet(Size(count, some=count // FEWER)) as ours, gateways(ours) as ends:
-            time.sleep(_SETTLE)
-            before = ours.process.memory
-            _start_running(ours, ends, label)
-            time.sleep(_QUIET)
-            after = ours.process.memory
-        rows[f"{RUNNING:,} running of {targets:,}"] = {"MiB": after, "MiB_of_job": after - before}
-    fewer, more = rows.values()
+    fewer, more = _held(SOME, count, on), _held(ALL, count, on)
+    growth = {name: value / fewer[name] for name, value in more.items() if name != "MiB_of_job"}
     extra = (more["MiB_of_job"] - fewer["MiB_of_job"]) * 2**20 / (count - count // FEWER)
-    rows["the larger by the smaller"] = {"MiB": more["MiB"] / fewer["MiB"], "bytes_of_target": extra}
-    return MEMORY, rows
+    return MEMORY, {
+        f"{RUNNING:,} running of {count // FEWER:,}, {where}": fewer,
+        f"{RUNNING:,} running of {count:,}, {where}": more,
+        f"the larger by the smaller, {where}": {**growth, "bytes_of_target": extra},
+    }
+
+
+def _held(label: str, count: int, on: str | None) -> Figures:
+    """What the service holds while a job runs. Pages of a database file that it maps are no memory of its own."""
+    with fleet(Size(count, some=count // FEWER), on) as ours, gateways(ours) as ends:
+        time.sleep(_SETTLE)
+        before = ours.process.memory
+        _start_running(ours, ends, label)
+        time.sleep(_QUIET)
+        held, own = ours.process.memory, _own_memory(ours)
+    return {"MiB": held, "MiB_own": own, "MiB_of_job": held - before}
+
+
+def _own_memory(ours: Service) -> float:
+    """MiB that are no pages of files."""
+    lines = Path(f"/proc/{ours.process.number}/status").read_text("utf-8").splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["RssAnon"].split()[0]) / 1024
 
 
 PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
@@ -260,7 +270,8 @@ PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
     "dispatched": partial(_on_sqlite, _dispatched),
     "dispatched-postgresql": partial(_on_postgresql, _dispatched),
     **{f"running-{size // 1000}": partial(_run_on, name) for name, size in IMAGES.items()},
-    "memory": _memory,
+    "memory": partial(_on_sqlite, _memory),
+    "memory-postgresql": partial(_on_postgresql, _memory),
 }
 
 

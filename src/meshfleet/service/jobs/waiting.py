@@ -106,7 +106,7 @@ def _queued(word: Waiting, job: JobNow, execution: Waiter) -> str:
     if word is Waiting.PAUSED and job.state is JobState.CANCELING:
         return "the job is being cancelled"
     if word in {Waiting.BACK_OFF, Waiting.BATTERY}:
-        return f"{_QUEUED[word]}, at {write_millis(execution.due)}"
+        return f"{_QUEUED[word]} at {write_millis(execution.due)}"
     return _QUEUED[word]
 
 
