@@ -248,7 +248,7 @@ def _memory(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
 
 
 def _held(label: str, count: int, on: str | None) -> Figures:
-    """What the service holds while a job runs. Pages of a database file that it maps are no memory of its own."""
+    """What the service holds while a job runs. Pages of files that it maps are not its own."""
     with fleet(Size(count, some=count // FEWER), on) as ours, gateways(ours) as ends:
         time.sleep(_SETTLE)
         before = ours.process.memory
