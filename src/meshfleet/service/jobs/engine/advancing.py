@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,9 +12,11 @@ from meshfleet.db import bulk
 from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
+from meshfleet.service.jobs.update.ending import finish
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.jobs.update.reasons import Code
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState
 
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.engine.loading import Known, Orders
     from meshfleet.service.jobs.engine.moving import Changed
     from meshfleet.service.jobs.update.events import Event
-    from meshfleet.service.jobs.update.model import Execution, Scene
+    from meshfleet.service.jobs.update.model import Execution, Move, Scene
+
+_log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 256
 """Executions that advance in one transaction."""
@@ -166,13 +171,22 @@ def _advance(
     for (known, event), scene in zip(happened, scenes, strict=True):
         x = known.execution
         whole = _with_batch(scene, x, batches)
-        move = advance(x, event, whole, now)
+        move = _advanced(x, event, whole, now)
         if move.execution is not x:
             made.append(Made(x, move, _proof(event), scene.gateway))
     changed = moving.write(connection, made, now)
     measure(connection, made, said, now)
     asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
     return Advanced(changed, asks, len(happened) >= AT_ONCE)
+
+
+def _advanced(x: Execution, event: Event, scene: Scene, now: int) -> Move:
+    """What becomes of an execution. One that we cannot handle ends: it must not keep all others waiting."""
+    try:
+        return advance(x, event, scene, now)
+    except Exception:  # noqa: BLE001 # whatever it is
+        _log.exception("an execution of job-%d ends through a defect of ours", x.job)
+        return finish(x, ExecutionState.FAILED, "something went wrong in the service", now, Code.DEFECT)
 
 
 def _batches(

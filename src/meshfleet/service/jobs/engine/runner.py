@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 _ROUND: Final = 0.5
 """Seconds between two looks at jobs and clocks."""
 
+_IDLE: Final = 5000
+"""Milliseconds between two looks at a job that waits for something else."""
+
 _BREATH: Final = 0.02
 """Seconds between two transactions when there is much to do: others want to write, too."""
 
@@ -76,9 +79,12 @@ class Runner:
         self._has_news = asyncio.Event()
         self._has_letters = asyncio.Event()
         self._is_failing = False
+        self._rests: dict[int, int] = {}
+        """Jobs that have nothing to do, and until when they are not looked at unless something happens."""
 
     def wake(self) -> None:
         """Somebody made or changed a job."""
+        self._rests.clear()
         self._has_news.set()
 
     async def run(self) -> None:
@@ -105,24 +111,24 @@ class Runner:
     async def _round(self) -> bool:
         """Do all there is to do; whether there are jobs at all."""
         jobs = await self._open_jobs()
-        if not jobs:
-            return False
-        await self._repeat(self._look)
-        await self._repeat(self._hear)
-        for job in jobs:
-            await self._repeat(lambda job=job: self._step(job))  # type: ignore[misc] # as it is now
-        return True
+        self._rests = {job: until for job, until in self._rests.items() if job in set(jobs)}
+        left = jobs
+        while jobs:  # a little of everything, and again as long as there is more of anything
+            more = [await self._look(), await self._hear()]
+            left = [job for job in left if not self._rests_now(job) and await self._step(job)]
+            if not left and not any(more):
+                break
+            await asyncio.sleep(_BREATH)
+        return bool(jobs)
+
+    def _rests_now(self, job: int) -> bool:
+        return self._steady() < self._rests.get(job, 0)
 
     async def _open_jobs(self) -> list[int]:
         found: list[int] = []
         while some := await self._database.read(stepping.open_jobs, found[-1] if found else 0):
             found += some
         return found
-
-    async def _repeat(self, work: Callable[[], Awaitable[bool]]) -> None:
-        """Do something again as long as there is more of it, and let others write in between."""
-        while await work():  # noqa: ASYNC110 # others write meanwhile
-            await asyncio.sleep(_BREATH)
 
     async def _look(self) -> bool:
         done = await self._database.write(advancing.look, self._orders, self._steady())
@@ -139,11 +145,15 @@ class Runner:
             stepping.step, self._orders, job, now=self._steady(), wall=self._wall()
         )
         self._go_on(done.changed, done.asks, jobs=[job] if done.is_new else [])
+        if done.is_idle:
+            self._rests[job] = self._steady() + _IDLE
         return done.is_full
 
     def _go_on(self, changed: list[Changed], asks: int, jobs: list[int] | None = None) -> None:
         if asks:
             self._has_letters.set()
+        for job in {each.job for each in changed}:
+            self._rests.pop(job, None)
         if changed or jobs:
             self._tell(jobs or [], changed)
 
@@ -222,8 +232,11 @@ class Runner:
         except (FleetError, DBAPIError) as exc:
             if not self._is_failing:
                 _log.warning("jobs cannot go on: %s", type(exc).__name__)
-            self._is_failing = True
-            await asyncio.sleep(_ROUND)
-            return False
-        self._is_failing = False
-        return done
+        except Exception:  # noqa: BLE001 # whatever it is, it must not end the service
+            _log.exception("jobs cannot go on, which is a defect of ours")
+        else:
+            self._is_failing = False
+            return done
+        self._is_failing = True
+        await asyncio.sleep(_ROUND)
+        return False

@@ -57,9 +57,12 @@ class Stepped(NamedTuple):
     """Whether there may be more to do at once."""
     is_new: bool = False
     """Whether the job itself is in another state."""
+    is_idle: bool = False
+    """Whether there is nothing to do before something else happens."""
 
 
 NOTHING: Final = Stepped([], 0, is_full=False)
+IDLE: Final = NOTHING._replace(is_idle=True)
 
 
 def open_jobs(connection: Connection, after: int) -> list[int]:
@@ -91,7 +94,7 @@ def step(connection: Connection, orders: Orders, number: int, *, now: int, wall:
     _nudge(connection, job, now)
     ended = _end_some(connection, job, now)
     if ended or job.standing.state is not S.IN_PROGRESS:
-        return Stepped([], 0, is_full=bool(ended), is_new=bool(ended))
+        return Stepped([], 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
     return _dispatch(connection, orders, job, now)
 
 
@@ -166,7 +169,9 @@ def _dispatch(connection: Connection, orders: Orders, job: _Job, now: int) -> St
     standing, counts = job.standing, job.counts
     allowed = plan.pace(standing, counts, now, dispatching.AT_ONCE)
     waves = [wave for wave in range(standing.wave + 1) if counts.of(E.QUEUED, wave=wave)]
-    if not waves or not allowed.room:
+    if not waves:
+        return IDLE
+    if not allowed.room:
         return NOTHING
     order, need = orders.read(connection, [job.number])[job.number]
     per_gateway = standing.order.concurrency.per_gateway

@@ -83,8 +83,11 @@ def total(scene: Scene) -> int:
 
 
 def backoff(execution: Execution, order: Order) -> int:
-    """How long to wait before the next attempt: longer each time, and not for all alike."""
+    """How long to wait before the next attempt: longer each time, not for all alike, and never at once.
+
+    The last word to the attempt before must not reach the next one.
+    """
     longer = min(order.backoff * 2 ** (execution.attempt - 1), _LATEST_RETRY)
     key = f"{execution.job} {execution.device} {execution.attempt}".encode()
     dice = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") / 2**32
-    return int(longer * (1 + _JITTER * (2 * dice - 1)))
+    return max(int(longer * (1 + _JITTER * (2 * dice - 1))), AGAIN)

@@ -47,7 +47,7 @@ class Beat(NamedTuple):
 class InDfu(NamedTuple):
     """The device was heard in DFU mode."""
 
-    gateway: int
+    gateway: int | None
     parent: int | None
     rssi: int | None
 

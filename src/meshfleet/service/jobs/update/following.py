@@ -80,9 +80,8 @@ def _lost(x: Execution, told: Told, scene: Scene, now: int) -> Move:
     """Device or gateway know nothing of our update any more."""
     if x.state is S.APPLYING and told.state is UpdateState.IDLE:
         return enter(x, S.CONFIRMING, "the device has restarted", scene, now)
-    if told.state is UpdateState.IDLE:
-        cause = f"the device has lost what it had got, {x.progress} % of the image"
-        return fail(x, Code.TRANSFER_LOST, cause, scene, now)
+    if told.state is UpdateState.IDLE:  # it may have restarted, with the new version or without
+        return asking(x, ask_version(Step.LOOK), now)
     return fail(x, Code.OVERRIDDEN, "another update has taken the place of this one", scene, now)
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from meshfleet.service.jobs.update import clocks, confirming, starting, states
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import read_version
-from meshfleet.service.jobs.update.ending import CANCELING, cancel, finish, give_up
+from meshfleet.service.jobs.update.ending import CANCELING, cancel, fail, finish, give_up
 from meshfleet.service.jobs.update.entering import apply, asking, enter, waiting
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.following import follow
@@ -38,7 +38,7 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
         case Beat():
             return confirming.beat(x, event, scene, now) if x.state is S.CONFIRMING else Move(x)
         case InDfu():
-            return _in_dfu(x, scene, now)
+            return _in_dfu(x, event, scene, now)
         case Answered():
             return _answered(replace(x, ask=None), event, scene, now)
         case Unsent():
@@ -97,13 +97,14 @@ def _ask_on(x: Execution, scene: Scene, now: int) -> Move:
             return asking(x, DRIVERS[x.method].state(x), now)
 
 
-def _in_dfu(x: Execution, scene: Scene, now: int) -> Move:
+def _in_dfu(x: Execution, event: InDfu, scene: Scene, now: int) -> Move:
     """The device waits for its image: begin, unless that was done already."""
     if x.state is not S.DISPATCHED or x.step not in (Step.MODE, Step.LOOK) or x.ask is not None:
         return Move(x)
     if scene.order.is_canceling:
         return cancel(x, now)
-    return starting.start(replace(x, tries=0), scene, now)._replace(is_evidence=True)
+    heard = replace(x, tries=0, gateway=event.gateway or x.gateway)  # only who hears it can send to it
+    return starting.start(heard, scene, now)._replace(is_evidence=True)
 
 
 def _answered(x: Execution, event: Answered, scene: Scene, now: int) -> Move:  # noqa: PLR0911 # one for each
@@ -131,6 +132,9 @@ def _looked(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
         return _not_told(x, scene, now)
     if version == scene.order.version:
         return enter(x, S.CONFIRMING, f"the device runs {version} already", scene, now)
+    if x.state is not S.DISPATCHED:
+        cause = f"the device has lost what it had got, {x.progress} % of the image"
+        return fail(x, Code.TRANSFER_LOST, cause, scene, now)
     return starting.begin_again(x, scene, now)
 
 

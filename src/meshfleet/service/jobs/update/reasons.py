@@ -36,6 +36,8 @@ class Code(StrEnum):
     NOT_CONFIRMED = "NOT_CONFIRMED"
     NEVER_BEGUN = "NEVER_BEGUN"
     """It waited in the queue for too long."""
+    DEFECT = "DEFECT"
+    """Of ours."""
 
 
 RETRYABLE: Final = frozenset(
