@@ -73,7 +73,7 @@ def test_a_gateway_needs_nothing_but_its_address(service: Running) -> None:
     assert (answer.status_code, answer.content) == (200, content)
 
 
-@pytest.mark.rule("firmware-20")
+@pytest.mark.rule("firmware-20", "rest-203")
 def test_an_address_holds_for_a_quarter_of_an_hour(service: Running) -> None:
     record = released(service)
     address = _address(service, record)
@@ -125,6 +125,7 @@ def test_only_what_is_released_is_given_to_gateways(service: Running) -> None:
         ("bytes=1048575-", 1_048_575, None),
     ],
 )
+@pytest.mark.rule("rest-203")
 def test_who_was_interrupted_goes_on_where_it_was(
     service: Running, wanted: str, start: int, stop: int | None
 ) -> None:

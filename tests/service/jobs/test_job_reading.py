@@ -120,6 +120,7 @@ def test_the_end_is_foretold_by_how_it_went_up_to_now(shop: Shop) -> None:
     assert shop.show(job)["eta"] is None
 
 
+@pytest.mark.rule("rest-199")
 def test_waves_tell_where_they_are(shop: Shop) -> None:
     devices = shop.devices(3)
     waves = [{"name": "canary", "count": 1}, {"count": 1}, {"name": "rest", "percent": 100}]
@@ -175,7 +176,7 @@ def test_executions_are_listed_by_device_page_by_page(shop: Shop) -> None:
     msgspec.json.decode(shop.service.viewer.get(path).content, type=ExecutionPage)
 
 
-@pytest.mark.rule("rest-140", "rest-133")
+@pytest.mark.rule("rest-140", "rest-133", "rest-199")
 def test_an_execution_tells_all_there_is_to_know(shop: Shop) -> None:
     gateway = shop.service.new_mac()
     (device,) = shop.devices(1, "3.4.1-beta.2", gateway=gateway)

@@ -28,7 +28,7 @@ def test_a_newer_job_queues_behind_an_older_one(shop: Shop) -> None:
     assert set(shop.states(newer["id"]).values()) == {"QUEUED"}
 
 
-@pytest.mark.rule("rest-129", "rest-121")
+@pytest.mark.rule("rest-129", "rest-121", "rest-200")
 def test_a_newer_job_takes_over_what_an_older_one_has_not_begun(shop: Shop) -> None:
     devices = shop.devices(5)
     waves = [{"count": 2}, {"percent": 100}]
@@ -68,7 +68,7 @@ def test_devices_that_the_newer_job_leaves_out_stay_in_the_older_one(shop: Shop)
     assert shop.states(older["id"]) == {devices[0]: "SUPERSEDED", devices[1]: "QUEUED"}
 
 
-@pytest.mark.rule("rest-129", "rest-134")
+@pytest.mark.rule("rest-129", "rest-134", "rest-200")
 def test_an_older_job_may_let_no_newer_one_have_its_devices(shop: Shop) -> None:
     devices = shop.devices(4)
     older = shop.make(shop.firmware(), devices[:3], onNewerJob="reject")

@@ -47,7 +47,7 @@ def test_a_job_is_told_as_rest_shows_it_when_it_is_made_and_steered(on_both: Sta
                 assert told["pauseReason"] == "USER"
 
 
-@pytest.mark.rule("rest-147")
+@pytest.mark.rule("rest-147", "rest-204")
 def test_a_filter_on_jobs_takes_these_and_their_executions_and_nothing_else(stage: Stage) -> None:
     shop = Shop(stage)
     mine, other = (shop.make(shop.firmware(), [device]) for device in shop.devices(2))

@@ -74,6 +74,7 @@ def test_the_same_seed_gives_the_same_waves(fresh: Callable[[str], Database]) ->
 
 
 @pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.rule("rest-201", "rest-202", "rest-142", "rest-143", "rest-144")
 def test_the_laws_hold_on_either_database(database: Database, seed: int) -> None:
     world = World(database, seed)
     laws = Laws(world)
