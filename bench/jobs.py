@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 TARGETS, QUICK_TARGETS = 100_000, 10_000
 DISPATCHES, QUICK_DISPATCHES = 10_000, 2_000
 RUNNING: Final = 1_000
+HEARTBEATS: Final = 20
+"""Reports in a second while executions run: of a thousand devices each reports once a minute. More of them
+would cost more than what is looked for."""
 FEWER: Final = 10
 """How many times fewer targets the smaller of two jobs has."""
 
@@ -50,11 +53,10 @@ _SECONDS, _QUICK_SECONDS = 60, 30
 _SETTLE: Final = 5.0
 """Seconds after a start, or after the last dispatch, in which things come to rest."""
 _PATIENCE: Final = 300.0
-_LOOKS: Final = 0.05
-_IDLE: Final = 0.15
-"""Seconds of CPU time in a second below which the service only takes reports."""
-_IDLE_SECONDS: Final = 2
-"""So many in a row, and it rests."""
+_LOOKS: Final = 0.2
+_IDLE: Final = 1.5
+"""So many times the CPU time of a quiet stretch is no more than taking reports, if it lasts for a while."""
+_IDLE_SECONDS: Final = 3
 
 _MADE: Final = [
     bar
@@ -114,7 +116,7 @@ def _many(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
         rows[f"cancelled, {where}"] = watch.end()
         job = operator.make(ALL, autoApply=False)
         watch.rest()
-        watch.begin(lambda: _look_through(operator, ours, job))
+        watch.begin(lambda: _look_through(operator, watch, job))
         rows[f"looked through, {where}"] = watch.end()
     return LARGE, rows
 
@@ -124,14 +126,10 @@ def _cancel(operator: Operator, job: str) -> None:
     wait_for(lambda: operator.show(job)["state"] == "CANCELED", within=_PATIENCE, looks=_LOOKS)
 
 
-def _look_through(operator: Operator, ours: Service, job: str) -> None:
-    """Let a job begin, and wait until all its executions are told what they wait for: the service rests."""
+def _look_through(operator: Operator, watch: Watch, job: str) -> None:
+    """Let a job begin, and wait until all its executions are told what they wait for."""
     operator.do("apply", job)
-    quiet = 0
-    while quiet < _IDLE_SECONDS:
-        before = ours.process.cpu
-        time.sleep(1)
-        quiet = quiet + 1 if ours.process.cpu - before < _IDLE else 0
+    watch.wait_for_rest()
 
 
 class Watch:
@@ -142,14 +140,22 @@ class Watch:
         self._ends = ends
         self._count = count
         self._quiet: Seen | None = None
+        self._quiet_cpu = 0.0
+        """Seconds in a second."""
         self._figures: Figures = {}
 
     def rest(self) -> None:
         """See how long reports wait when nothing else is done."""
         time.sleep(_SETTLE)
-        self._ends.begin()
-        time.sleep(_QUIET)
-        self._quiet = self._ends.look()
+        spent, self._quiet = _spent(self._ours, self._ends, _QUIET)
+        self._quiet_cpu = spent / _QUIET
+
+    def wait_for_rest(self) -> None:
+        """Wait until the service does no more than in the quiet stretch."""
+        until = time.monotonic() + _PATIENCE
+        while _spent_alone(self._ours, _IDLE_SECONDS) > _IDLE * self._quiet_cpu * _IDLE_SECONDS:
+            if time.monotonic() > until:
+                raise TimeoutError("the service does not come to rest")
 
     def begin(self, deed: Callable[[], Any]) -> Any:
         """Do it."""
@@ -200,7 +206,7 @@ def _run_on(name: str, *, quick: bool) -> tuple[str, Table]:
     """What many executions cost that are under way, less what the service takes without them."""
     seconds = _QUICK_SECONDS if quick else _SECONDS
     size = Size(QUICK_TARGETS, image=IMAGES[name])
-    with fleet(size) as ours, gateways(ours) as ends:
+    with fleet(size) as ours, gateways(ours, rate=HEARTBEATS) as ends:
         time.sleep(_SETTLE)
         before, _ = _spent(ours, ends, seconds)
         _start_running(ours, ends, ALL)
@@ -219,9 +225,13 @@ def _run_on(name: str, *, quick: bool) -> tuple[str, Table]:
 def _spent(ours: Service, ends: Gateways, seconds: float) -> tuple[float, Seen]:
     """Seconds of CPU time that a stretch takes, and what gateways see of it."""
     ends.begin()
+    return _spent_alone(ours, seconds), ends.look()
+
+
+def _spent_alone(ours: Service, seconds: float) -> float:
     cpu = ours.process.cpu
     time.sleep(seconds)
-    return ours.process.cpu - cpu, ends.look()
+    return ours.process.cpu - cpu
 
 
 def _start_running(ours: Service, ends: Gateways, label: str) -> None:

@@ -41,7 +41,7 @@ GATEWAYS: Final = 50
 REPORTING: Final = 20
 """Devices of each gateway that report. They are no part of any job: one that is heard is connected."""
 RATE: Final = 200
-"""Reports in a second, of all together."""
+"""Reports in a second, of all together, unless others are wanted."""
 
 ALL, SOME = "all", "some"
 """Labels."""
@@ -177,9 +177,9 @@ class Gateways:
 
 
 @contextmanager
-def gateways(ours: Service) -> Iterator[Gateways]:
+def gateways(ours: Service, *, rate: int = RATE) -> Iterator[Gateways]:
     """Connect all gateways, and wait until the service knows it."""
-    numbers = (ours.port, GATEWAYS, REPORTING, RATE)
+    numbers = (ours.port, GATEWAYS, REPORTING, rate)
     command = [sys.executable, "-m", "bench.jobs_ends", *map(str, numbers)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
         try:

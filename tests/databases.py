@@ -66,6 +66,16 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         yield server
 
 
+def fresh_database(request: pytest.FixtureRequest, kind: str) -> Database:
+    """Another empty database, for a fixture that may be set up more than once."""
+    if kind == "postgresql":
+        server: str = request.getfixturevalue("postgresql_server")
+        return Database(on_server.engines(make_database(server, f"fresh_{next(_numbers)}")))
+    path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
+    shutil.copy(request.getfixturevalue("sqlite_template"), path)
+    return Database(in_file.engines(path))
+
+
 def make_database(server: str, name: str) -> str:
     """Make a database with all tables, and tell its address."""
     # To copy files takes a tenth of the time that PostgreSQL needs to log every page of them.

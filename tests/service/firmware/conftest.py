@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.service.http.conftest import postgresql_of_module, service, sqlite_of_module
+from tests.service.http.conftest import service, sqlite_of_module
 
-__all__ = ["postgresql_of_module", "service", "sqlite_of_module"]
+__all__ = ["service", "sqlite_of_module"]

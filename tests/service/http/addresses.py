@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from meshfleet.settings import Settings
+from tests.databases import fresh_database
 from tests.service.http import running
 from tests.service.http.running import PASSWORD, Clock, Running
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from meshfleet.db import Database
 
 LOGIN: Final = "/api/v1/auth/login"
 
@@ -34,7 +34,7 @@ class StandingClock(Clock):
 
 def behind_a_proxy(request: pytest.FixtureRequest) -> Iterator[Running]:
     """A service, for a module, that believes us where a request comes from, with a clock that stands."""
-    database: Database = request.getfixturevalue(f"{request.param}_of_module")
+    database = fresh_database(request, request.param)
     settings = Settings(trusted_proxies=(ip_network("127.0.0.1"),))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "Clock", StandingClock)

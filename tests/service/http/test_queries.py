@@ -43,6 +43,7 @@ FITTING = {
     "To": "2023-11-14T22:13:20Z",
     "Points": "7",
     "Types": "report",
+    "Jobs": "job-1",
     "Version": "2.4.0-beta.1",
     "/api/v1/firmware State": "released",
     "/api/v1/jobs State": "PAUSED",

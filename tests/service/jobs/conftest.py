@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.http.conftest import postgresql_of_module, service, sqlite_of_module
+from tests.service.http.conftest import service, sqlite_of_module
 from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running
 
-__all__ = ["postgresql_of_module", "service", "sqlite_of_module"]
+__all__ = ["service", "sqlite_of_module"]
 
 
 @pytest.fixture

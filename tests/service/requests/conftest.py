@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.broker.stage import Stage
-from tests.service.http.conftest import postgresql_of_module, sqlite_of_module
+from tests.databases import fresh_database
+from tests.service.http.conftest import sqlite_of_module
 from tests.service.requests.office import Office
 from tests.service.requests.office import office as running_office
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
     from tests.service.requests.third_party import Gateway
 
-__all__ = ["postgresql_of_module", "sqlite_of_module"]
+__all__ = ["sqlite_of_module"]
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def office(request: pytest.FixtureRequest) -> Iterator[Office]:
     """A service that carries requests, shared by the tests of a module."""
-    database: Database = request.getfixturevalue(f"{request.param}_of_module")
+    database = fresh_database(request, request.param)
     with running_office(database) as running:
         yield running
     database.close()
