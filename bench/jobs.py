@@ -54,9 +54,8 @@ _SETTLE: Final = 5.0
 """Seconds after a start, or after the last dispatch, in which things come to rest."""
 _PATIENCE: Final = 300.0
 _LOOKS: Final = 0.2
-_IDLE: Final = 1.5
-"""So many times the CPU time of a quiet stretch is no more than taking reports, if it lasts for a while."""
-_IDLE_SECONDS: Final = 3
+_LOOKED_THROUGH: Final = 30.0
+"""Seconds for which a job is watched that looks through its queue in vain."""
 
 _MADE: Final = [
     bar
@@ -116,7 +115,7 @@ def _many(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
         rows[f"cancelled, {where}"] = watch.end()
         job = operator.make(ALL, autoApply=False)
         watch.rest()
-        watch.begin(lambda: _look_through(operator, watch, job))
+        watch.begin(lambda: _begin(operator, job, _QUIET if quick else _LOOKED_THROUGH))
         rows[f"looked through, {where}"] = watch.end()
     return LARGE, rows
 
@@ -126,10 +125,10 @@ def _cancel(operator: Operator, job: str) -> None:
     wait_for(lambda: operator.show(job)["state"] == "CANCELED", within=_PATIENCE, looks=_LOOKS)
 
 
-def _look_through(operator: Operator, watch: Watch, job: str) -> None:
-    """Let a job begin, and wait until all its executions are told what they wait for."""
+def _begin(operator: Operator, job: str, seconds: float) -> None:
+    """Let a job begin, and look at one execution after another for a while: all have to wait."""
     operator.do("apply", job)
-    watch.wait_for_rest()
+    time.sleep(seconds)
 
 
 class Watch:
@@ -140,22 +139,12 @@ class Watch:
         self._ends = ends
         self._count = count
         self._quiet: Seen | None = None
-        self._quiet_cpu = 0.0
-        """Seconds in a second."""
         self._figures: Figures = {}
 
     def rest(self) -> None:
         """See how long reports wait when nothing else is done."""
         time.sleep(_SETTLE)
-        spent, self._quiet = _spent(self._ours, self._ends, _QUIET)
-        self._quiet_cpu = spent / _QUIET
-
-    def wait_for_rest(self) -> None:
-        """Wait until the service does no more than in the quiet stretch."""
-        until = time.monotonic() + _PATIENCE
-        while _spent_alone(self._ours, _IDLE_SECONDS) > _IDLE * self._quiet_cpu * _IDLE_SECONDS:
-            if time.monotonic() > until:
-                raise TimeoutError("the service does not come to rest")
+        _, self._quiet = _spent(self._ours, self._ends, _QUIET)
 
     def begin(self, deed: Callable[[], Any]) -> Any:
         """Do it."""
@@ -225,13 +214,9 @@ def _run_on(name: str, *, quick: bool) -> tuple[str, Table]:
 def _spent(ours: Service, ends: Gateways, seconds: float) -> tuple[float, Seen]:
     """Seconds of CPU time that a stretch takes, and what gateways see of it."""
     ends.begin()
-    return _spent_alone(ours, seconds), ends.look()
-
-
-def _spent_alone(ours: Service, seconds: float) -> float:
     cpu = ours.process.cpu
     time.sleep(seconds)
-    return ours.process.cpu - cpu
+    return ours.process.cpu - cpu, ends.look()
 
 
 def _start_running(ours: Service, ends: Gateways, label: str) -> None:

@@ -68,6 +68,8 @@ async def test_sixty_devices_of_three_models_are_updated_in_three_ways(service: 
         }
         told = {model: await desk.finished(job, within=300) for model, job in jobs.items()}
         executions = {model: await desk.executions(job) for model, job in jobs.items()}
+        ends = {(each["gateway"], each["state"]) for told in executions.values() for each in told.values()}
+        assert {(FAILING, "FAILED"), (MUTE, "TIMED_OUT")} <= ends, "nobody failed, or nobody was silent"
         for model in MODELS:
             check(estate, told[model], executions[model], model)
             await check_registry(desk, model, executions[model])
@@ -108,3 +110,4 @@ async def check_evidence(desk: Desk, job: str, executions: dict[str, Any]) -> No
     last = shown["transitions"][-1]
     assert last["to"] == "SUCCEEDED"
     assert last["evidence"]["content"] == {"step": "version", "status": 0, "value": "090100"}
+    assert "dfu" in {each["kind"] for each in shown["evidence"]}

@@ -68,6 +68,7 @@ _IS_ACTIVE = text("state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED'
 
 _IS_IN_LINE = text("waiting = 'gateway-busy'")
 
+_IS_TOGETHER = text("batch IS NOT NULL")
 _IS_AGAIN = text("state = 'QUEUED' AND expires IS NOT NULL")
 
 execution = Table(
@@ -112,6 +113,7 @@ execution = Table(
     Index("ix_execution_at_gateway", "gateway", sqlite_where=_IS_ACTIVE, postgresql_where=_IS_ACTIVE),
     Index("ix_execution_due", "due", sqlite_where=_IS_ACTIVE, postgresql_where=_IS_ACTIVE),
     Index("ix_execution_in_line", "gateway", "due", sqlite_where=_IS_IN_LINE, postgresql_where=_IS_IN_LINE),
+    Index("ix_execution_batch", "batch", sqlite_where=_IS_TOGETHER, postgresql_where=_IS_TOGETHER),
     Index("ix_execution_again", "expires", sqlite_where=_IS_AGAIN, postgresql_where=_IS_AGAIN),
     sqlite_with_rowid=False,
 )

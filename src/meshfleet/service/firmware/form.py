@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -103,6 +104,8 @@ def read_form(
     if len(hardware) > _MOST_HARDWARE:
         reading.faults.append(Fault(HARDWARE, f"has more than {_MOST_HARDWARE} versions"))
     min_version = reading.one(MIN_VERSION, _version)
+    if min_version is not None and version is not None and min_version > version:
+        reading.faults.append(Fault(MIN_VERSION, f"is newer than the version itself, {version}"))
     notes = reading.one(NOTES, _notes)
     told = reading.one(SHA256, _sha256)
     kind = reading.one(TYPE, _type)
@@ -167,7 +170,7 @@ def _hardware(text: str) -> str:
 def _notes(text: str) -> str:
     if len(text) > LONGEST_NOTES:
         raise _Unfit(f"has {len(text)} characters; {LONGEST_NOTES} are allowed")
-    if any(ord(char) < ord(" ") or char == "\x7f" for char in text.translate(_LINES)):
+    if any(unicodedata.category(char) == "Cc" for char in text.translate(_LINES)):
         raise _Unfit("has control characters")
     return text
 

@@ -17,7 +17,7 @@ from litestar.openapi.spec import (
 from litestar.params import FromPath, QueryParameter, SkipValidation
 
 from meshfleet.db import Database
-from meshfleet.errors import Fault, InvalidRequest, NotFound, WireError
+from meshfleet.errors import Fault, InvalidRequest, WireError
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.firmware import form, store
@@ -198,9 +198,7 @@ async def fetch_image(
     figures: Given[Figures],
 ) -> ImageAnswer:
     """Download an image with an address that a gateway was told."""
-    found = await database.read(store.show, addresses.read(segment(token)).firmware)
-    if found.state != "released":
-        raise NotFound("there is nothing here, or no longer")
+    found = await database.read(store.find_for, *addresses.read(segment(token)))
     return await _answer(request, images, found, figures)
 
 

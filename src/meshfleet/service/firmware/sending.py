@@ -49,7 +49,7 @@ def read_span(headers: Mapping[str, str], firmware: Firmware) -> Span | None:
     if found is None or headers.get("if-range", _tag(firmware)) != _tag(firmware):
         return None
     start, last = int(found[1]), int(found[2] or firmware.size)
-    if last < start:
+    if found[2] and last < start:
         return None
     if start >= firmware.size:
         raise RangeNotSatisfiable(f"the image has {firmware.size} bytes", firmware.size)

@@ -10,11 +10,11 @@ from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.database import is_duplicate
-from meshfleet.db.tables import firmware, job
+from meshfleet.db.tables import firmware, gateway, job
 from meshfleet.errors import AlreadyExists, Conflict, InUse, NotFound
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.stopping import stop_jobs_of
-from meshfleet.wire.ids import ModelNumber, model_number
+from meshfleet.wire.ids import Mac, ModelNumber, mac_number, model_number
 from meshfleet.wire.rest import Firmware, FirmwareState
 from meshfleet.wire.times import write_millis
 
@@ -110,6 +110,15 @@ def find_released(connection: Connection, question: FirmwareQuestion) -> Firmwar
     )
     row = connection.execute(query).first()
     return None if row is None else _firmware(row)
+
+
+def find_for(connection: Connection, firmware_id: str, mac: Mac) -> Firmware:
+    """What a gateway was told where to get; if it is released, and the gateway is still ours."""
+    is_ours = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_number(mac))).first()
+    found = show(connection, firmware_id)
+    if is_ours is None or found.state != "released":
+        raise NotFound("there is nothing here, or no longer")
+    return found
 
 
 def release(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:

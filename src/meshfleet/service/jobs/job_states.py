@@ -31,8 +31,8 @@ _WORDS: Final[Mapping[S, str]] = {
     S.SCHEDULED: "waits for its start time",
     S.IN_PROGRESS: "is in progress",
     S.PAUSED: "is paused",
-    S.CANCELING: "is being cancelled",
-    S.CANCELED: "was cancelled",
+    S.CANCELING: "is being canceled",
+    S.CANCELED: "was canceled",
     S.COMPLETED: "is completed",
     S.DELETING: "is being deleted",
 }

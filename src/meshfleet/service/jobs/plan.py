@@ -8,6 +8,7 @@ executions have ended.
 from __future__ import annotations
 
 from collections.abc import Mapping  # msgspec reads it
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
@@ -26,7 +27,7 @@ LEFT_OUT: Final = -1
 
 _MINUTE: Final = 60_000
 _BURST: Final = 1000
-"""Milliseconds of rate that may be used up at once."""
+"""Milliseconds of rate that may be used up at once, besides the one that is due: rounds are not exact."""
 
 _NOT_COUNTED: Final = frozenset({E.QUEUED, E.REMOVED, E.SKIPPED, E.SUPERSEDED, E.CANCELED})
 """Whoever never began, or is none of ours any more, is no part of any percentage."""
@@ -175,6 +176,8 @@ class Pace(NamedTuple):
     """How many updates may begin now."""
 
     room: int
+    together: int
+    """The same without a look at the rate."""
     paced_until: int
     """Up to when the rate is used up if none of them begins."""
     interval: float
@@ -185,10 +188,10 @@ def pace(job: Standing, counts: Counts, now: int, most: int) -> Pace:
     """How many updates a job may begin, at most so many."""
     limit, room = job.order.concurrency.per_job, most
     if limit is not None:
-        room = min(room, max(limit - counts.of(*ACTIVE), 0))
+        room = min(room, max(limit - counts.of(*ACTIVE - {E.STAGED}), 0))
     rate = None if job.order.rate is None else job.order.rate.per_minute
     if rate is None:
-        return Pace(room, now, 0.0)
+        return Pace(room, room, now, 0.0)
     interval = _MINUTE / rate
-    since = max(job.paced_until, now - max(_BURST, int(interval)))
-    return Pace(min(room, int((now - since) / interval)), since, interval)
+    since = max(job.paced_until, now - ceil(interval) - _BURST)
+    return Pace(min(room, max(int((now - since) / interval), 0)), room, since, interval)

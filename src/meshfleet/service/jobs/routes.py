@@ -191,7 +191,7 @@ async def retry_job(
     news: Given[News],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Make a new job like a finished one, for devices whose update failed, timed out or was cancelled."""
+    """Make a new job like a finished one, for devices whose update failed, timed out or was canceled."""
     number = _number(segment(job_id))
     place = f"{JOBS}/job-{number}/retry"
     asked = Asked(actor, window.key(idempotency_key, actor, place, _NoBody()))

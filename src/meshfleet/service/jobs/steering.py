@@ -15,6 +15,7 @@ from meshfleet.service.jobs.making.begun import begin
 from meshfleet.service.jobs.plan import LEFT_OUT
 from meshfleet.service.jobs.shown import jobs as reading
 from meshfleet.service.jobs.shown.showing import order_of
+from meshfleet.service.jobs.update.states import TERMINAL
 from meshfleet.wire.rest import JobState, PauseReason, StopCause
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def resume(connection: Connection, number: int, *, by: Actor, now: int) -> Job:
     if row.state != JobState.PAUSED:
         raise not_now(JobState(row.state))
     counts = reading.counts_of(connection, number).by_state(since=LEFT_OUT + 1)
+    over = {state: count for state, count in counts.items() if state in TERMINAL}
     resumed = _begun(row, now) if row.started_at is None else {"state": str(JobState.IN_PROGRESS)}
-    resumed |= {"pause_reason": None, "armed": msgspec.json.encode(counts).decode()}
+    resumed |= {"pause_reason": None, "armed": msgspec.json.encode(over).decode()}
     if row.pause_reason in _AT_A_GATE:
         resumed |= {"wave": row.wave + 1, "soaks_until": None}
     _move(connection, row, resumed, deed="resume", by=by, now=now)
@@ -91,7 +93,7 @@ def _hold(connection: Connection, number: int) -> Row[Any]:
 
 
 def _begun(row: Row[Any], now: int) -> dict[str, Any]:
-    return begin(start_at=row.start_at, queue_minutes=order_of(row).timeouts.queue_minutes, now=now)
+    return begin(start_at=row.start_at, now=now)
 
 
 def _move(  # noqa: PLR0913 # by name

@@ -34,7 +34,7 @@ def stop_jobs_of(connection: Connection, firmware_id: str, *, by: Actor, now: in
     connection.execute(
         update(job)
         .where(job.c.id.in_([number for number, _ in jobs]))
-        .values(state=JobState.CANCELING, stop_cause=StopCause.RELEASE_WITHDRAWN)
+        .values(state=JobState.CANCELING, stop_cause=StopCause.RELEASE_WITHDRAWN, pause_reason=None)
     )
     connection.execute(
         insert(transition),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meshfleet.service.jobs.update.ending import CANCELING
 from meshfleet.wire.rest import ExecutionState, JobState
 from meshfleet.wire.times import write_millis
 
@@ -47,6 +48,8 @@ class Waiter(NamedTuple):
     due: int
     beats: int
     is_read: bool
+    reason: str | None = None
+    """Why the last try did not come through."""
 
 
 _QUEUED: Final[Mapping[Waiting, str]] = {
@@ -65,7 +68,7 @@ _QUEUED: Final[Mapping[Waiting, str]] = {
 _BY_WORD: Final[Mapping[str | None, Waiting]] = {str(each): each for each in Waiting}
 
 _ACTIVE: Final[Mapping[ExecutionState, str]] = {
-    ExecutionState.DISPATCHED: "its gateway was told to begin, and has not shown that it did",
+    ExecutionState.DISPATCHED: "it is told to begin, and has not shown that it did",
     ExecutionState.TRANSFERRING: "the image is being transferred",
     ExecutionState.VERIFYING: "the image has arrived and is being checked",
     ExecutionState.STAGED: "the image is ready, and the device is about to start it",
@@ -80,6 +83,16 @@ def waiting_for(job: JobNow, execution: Waiter) -> str | None:
     if execution.state is ExecutionState.QUEUED:
         word = waiting(job, execution)
         return f"{word}: {_queued(word, job, execution)}"
+    said = _said(job, execution)
+    if said is None or execution.reason is None:
+        return said
+    return f"{said}; at the last try: {execution.reason}"
+
+
+def _said(job: JobNow, execution: Waiter) -> str | None:
+    """The same of one that is under way."""
+    if execution.waiting == CANCELING:
+        return "it is being taken back, if that is still possible"
     if execution.state is ExecutionState.CONFIRMING:
         return _confirming(job, execution)
     if execution.state is ExecutionState.STAGED and job.is_staging:
@@ -104,7 +117,7 @@ def _queued(word: Waiting, job: JobNow, execution: Waiter) -> str:
     if word is Waiting.WINDOW and job.start_at is not None:
         return f"the job begins at {write_millis(job.start_at)}"
     if word is Waiting.PAUSED and job.state is JobState.CANCELING:
-        return "the job is being cancelled"
+        return "the job is being canceled"
     if word in {Waiting.BACK_OFF, Waiting.BATTERY}:
         return f"{_QUEUED[word]} at {write_millis(execution.due)}"
     return _QUEUED[word]

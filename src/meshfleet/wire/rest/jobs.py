@@ -250,6 +250,20 @@ class ToldHealth(JobHealth, frozen=True, kw_only=True, forbid_unknown_fields=Fal
     """The same as it is answered."""
 
 
+class KeptJob(NewJob, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """An order as it was written down, perhaps by a newer program: what we do not know is passed over."""
+
+    targets: ToldTargets
+    waves: tuple[ToldWave, ...] = ()
+    gate: ToldGate = ToldGate()
+    concurrency: ToldConcurrency = ToldConcurrency()
+    rate: ToldRate | None = None
+    abort: tuple[ToldCriterion, ...] = ()
+    retry: ToldRetry = ToldRetry()
+    timeouts: ToldTimeouts = ToldTimeouts()
+    health: ToldHealth = ToldHealth()
+
+
 class JobWave(Body, frozen=True, kw_only=True):
     """A wave as it fell."""
 
@@ -363,6 +377,8 @@ class ExecutionDetail(Execution, frozen=True, kw_only=True):
     """An execution with all that happened (rest-141)."""
 
     transitions: list[Transition]
+    evidence: list[Evidence]
+    """What was seen on the way, and was no step by itself."""
     later: list[Evidence]
     """What came when it was over, and changed nothing."""
 

@@ -14,6 +14,7 @@ from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.waiting import Waiting
 from meshfleet.wire.codes import Status
+from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 from meshfleet.wire.rest import JobState, NewJob
 
@@ -74,7 +75,7 @@ class Laws:
         assert all(count == 1 for count in devices.values()), devices
         by_gateway = defaultdict(list)
         for row in rows:
-            if S(row.state) in states.AT_GATEWAY:
+            if states.is_at_gateway(S(row.state), Way(row.method)):
                 by_gateway[row.gateway].append(row)
         for gateway, there in by_gateway.items():
             slots = {(row.method, row.batch or row.device) for row in there}
@@ -84,7 +85,8 @@ class Laws:
             kinds = Counter(method for method, _ in slots)
             assert kinds["broadcast"] <= 1, (gateway, slots)
             assert kinds["nordic-dfu"] <= 1, (gateway, slots)
-        for job, count in Counter(row.job for row in rows).items():
+        under_way = Counter(row.job for row in rows if not self._order(row.job).stage)
+        for job, count in under_way.items():  # all that keep an image may be told to start it at once
             limit = self._order(job).concurrency.per_job
             assert limit is None or count <= limit, (job, count)
 

@@ -125,7 +125,7 @@ ABORTS = {
     ],
 )
 @pytest.mark.parametrize(
-    ("status", "after"), [(Status.OK, S.CANCELED), (Status.FAILED, S.CANCELED), (Status.TIMEOUT, None)]
+    ("status", "after"), [(Status.OK, S.CANCELED), (Status.FAILED, None), (Status.TIMEOUT, None)]
 )
 def test_canceling_aborts_what_can_be_taken_back(way: Way, where: S, status: Status, after: S | None) -> None:
     stand = brought_to(where, way, stage=where is S.STAGED)

@@ -11,7 +11,7 @@ from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
-from tests.service.jobs.engine.stand import OTHER, OURS, Stand, brought_to
+from tests.service.jobs.engine.stand import OTHER, OURS, Stand, brought_to, state
 
 ERRORS = {
     1: ("NO_IMAGE", S.FAILED, True),
@@ -184,7 +184,7 @@ def test_who_is_canceled_is_not_tried_again() -> None:
     stand.due()
     stand.wish(is_canceling=True)
     stand.answer(0, {"state": "failed", "percent": 3, "error": 7, "modelNumber": 0x18, "version": "1.1.0"})
-    assert stand.is_in(S.FAILED)
+    assert stand.is_in(S.CANCELED)
 
 
 # --- Clocks ---
@@ -304,3 +304,62 @@ def test_a_device_that_is_forgotten_is_removed(where: S) -> None:
     stand = brought_to(where, stage=where is S.STAGED)
     stand.happen(Gone())
     assert stand.is_in(S.REMOVED)
+
+
+def test_a_device_that_does_not_start_what_it_has_is_told_so_for_a_while_and_no_longer() -> None:
+    stand = brought_to(S.STAGED, stage=True)
+    stand.wish(is_applied=True)
+    told: list[Step] = []
+    ask = stand.happen_due()
+    while stand.is_in(S.STAGED):
+        if ask is None:
+            ask = stand.due()
+        elif ask.step is Step.APPLY:
+            told.append(ask.step)
+            ask = stand.answer(Status.ACCESS_DENIED)
+        else:
+            ask = stand.told("staged", 100)
+        assert len(told) < 50, "it is told for ever"
+    assert len(told) > 1
+    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_APPLIED")
+
+
+def test_what_is_asked_in_turn_is_interrupted_by_a_cancel() -> None:
+    stand = brought_to(S.STAGED, stage=True)
+    stand.wish(is_applied=True)
+    assert stand.happen_due() is not None
+    stand.wish(is_canceling=True)
+    ask = stand.answer(Status.BUSY)
+    assert ask is not None
+    assert ask.step is Step.ABORT
+
+
+def test_a_staged_device_is_not_told_to_start_when_the_job_is_canceled() -> None:
+    stand = brought_to(S.TRANSFERRING, stage=True, is_applied=True)
+    stand.due()
+    stand.wish(is_canceling=True)
+    ask = stand.answer(0, state("staged", 100))
+    assert ask is None or ask.step is not Step.APPLY
+
+
+@pytest.mark.parametrize("canceling", [False, True])
+def test_an_update_of_somebody_else_is_not_aborted(*, canceling: bool) -> None:
+    stand = Stand()
+    stand.dispatch()
+    stand.answer(Status.BUSY)
+    while stand.is_in(S.DISPATCHED):
+        stand.answer(0, state("transferring", 10, version="7.7.7"))
+        stand.wish(is_canceling=canceling)
+        ask = stand.due()
+        assert ask is None or ask.step is Step.STATE
+        assert stand.move.parting is None
+    assert stand.x.state is (S.CANCELED if canceling else S.TIMED_OUT)
+
+
+def test_a_device_that_restarted_unseen_may_have_done_it() -> None:
+    stand = brought_to(S.TRANSFERRING)
+    ask = stand.told("idle")
+    assert ask is not None
+    assert ask.step is Step.LOOK
+    stand.answer(0, OURS)
+    assert stand.is_in(S.CONFIRMING)

@@ -13,6 +13,7 @@ _SORTED = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _OPEN = sa.text("finished_at IS NULL")
 _ACTIVE = sa.text("state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')")
 _IN_LINE = sa.text("waiting = 'gateway-busy'")
+_TOGETHER = sa.text("batch IS NOT NULL")
 _AGAIN = sa.text("state = 'QUEUED' AND expires IS NOT NULL")
 
 
@@ -141,6 +142,9 @@ def _make_executions() -> None:
         unique=True,
         sqlite_where=_ACTIVE,
         postgresql_where=_ACTIVE,
+    )
+    op.create_index(
+        "ix_execution_batch", "execution", ["batch"], sqlite_where=_TOGETHER, postgresql_where=_TOGETHER
     )
     op.create_index(
         "ix_execution_again", "execution", ["expires"], sqlite_where=_AGAIN, postgresql_where=_AGAIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDf
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.service.jobs.update.states import ACTIVE_SQL
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState
 
@@ -35,22 +36,28 @@ _log = logging.getLogger(__name__)
 AT_ONCE: Final = 256
 """Executions that advance in one transaction."""
 
-_ACTIVE: Final = "('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
 _SELECT: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT} FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
 
-_DUE: Final = f"{_SELECT} WHERE e.state IN {_ACTIVE} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
-_NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND e.state IN {_ACTIVE}"
-_BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND e.state IN {_ACTIVE}"
-_NEWS: Final = (
-    "SELECT e.job, e.device, e.state, d.id, s.status, s.status_at, d.gateway, s.parent, s.rssi"  # noqa: S608 # our own names
-    " FROM execution e LEFT JOIN device d ON d.id = e.device"
-    " LEFT JOIN device_state s ON s.device = e.device"
-    f" WHERE e.state IN {_ACTIVE} AND (d.id IS NULL"
-    " OR (e.state = 'CONFIRMING' AND s.status IS NOT NULL AND s.status_at > coalesce(e.beat_at, -1))"
-    " OR (e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
-    " AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu'))"
-    f" LIMIT {AT_ONCE}"
+_DUE: Final = f"{_SELECT} WHERE e.state IN {ACTIVE_SQL} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
+_NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND e.state IN {ACTIVE_SQL}"
+_BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND e.state IN {ACTIVE_SQL}"
+_BEATS: Final = (
+    "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # our own names
+    " JOIN device_state s ON s.device = e.device"
+    f" WHERE e.state IN {ACTIVE_SQL} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
+    f" AND s.status_at > coalesce(e.beat_at, -1) LIMIT {AT_ONCE}"
 )
+_IN_DFU: Final = (
+    "SELECT e.job, e.device, d.gateway, s.parent, s.rssi FROM execution e"  # noqa: S608 # our own names
+    " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
+    f" WHERE e.state IN {ACTIVE_SQL} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
+    f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' LIMIT {AT_ONCE}"
+)
+_GONE: Final = (
+    f"SELECT e.job, e.device FROM execution e WHERE e.state IN {ACTIVE_SQL}"  # noqa: S608 # our own names
+    f" AND NOT EXISTS (SELECT 1 FROM device d WHERE d.id = e.device) LIMIT {AT_ONCE}"
+)
+"""Three questions, for each has a way of its own to few rows."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _WAIT: Final = " FOR UPDATE OF e"
 
@@ -85,7 +92,7 @@ def look(connection: Connection, orders: Orders, now: int) -> Advanced:
 
 def hear(connection: Connection, orders: Orders, now: int) -> Advanced:
     """Take over what the registry knows by now: heartbeats, devices in DFU mode, and those that are gone."""
-    news = {(row[0], row[1]): _event(row) for row in bulk.query(connection, _NEWS, ())}
+    news = _news(connection)
     found = _find(connection, [device for _, device in news])
     happened = [
         (each, event)
@@ -95,11 +102,15 @@ def hear(connection: Connection, orders: Orders, now: int) -> Advanced:
     return _advance(connection, orders, happened, now)
 
 
-def _event(row: Sequence[Any]) -> Event:
-    _, _, state, known, status, status_at, gateway, parent, rssi = row
-    if known is None:
-        return Gone()
-    return Beat(status, status_at) if state == ExecutionState.CONFIRMING else InDfu(gateway, parent, rssi)
+def _news(connection: Connection) -> dict[tuple[int, int], Event]:
+    news: dict[tuple[int, int], Event] = {}
+    for job, device, status, at in bulk.query(connection, _BEATS, ()):
+        news[job, device] = Beat(status, at)
+    for job, device, gateway, parent, rssi in bulk.query(connection, _IN_DFU, ()):
+        news[job, device] = InDfu(gateway, parent, rssi)
+    for job, device in bulk.query(connection, _GONE, ()):
+        news[job, device] = Gone()
+    return news
 
 
 def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now: int) -> Advanced:

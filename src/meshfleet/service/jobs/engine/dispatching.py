@@ -12,10 +12,11 @@ from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made
 from meshfleet.service.jobs.fitness import MisfitCode, misfit
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
-from meshfleet.service.jobs.update.ending import finish
+from meshfleet.service.jobs.update.ending import finish, remove
 from meshfleet.service.jobs.update.model import Move
 from meshfleet.service.jobs.update.reasons import UNSEEN
 from meshfleet.service.jobs.update.starting import dispatch
+from meshfleet.service.jobs.update.states import ACTIVE_SQL
 from meshfleet.service.jobs.waiting import Waiting
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
@@ -39,21 +40,25 @@ _AGAIN: Final = 30_000
 _LOOKS: Final = 200
 """So many are looked at again in a second, if all of a long queue have to wait."""
 
-_ACTIVE: Final = "('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
 _FROM: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT}, a.job FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
-_ELSEWHERE: Final = f" LEFT JOIN execution a ON a.device = e.device AND a.state IN {_ACTIVE}"
+_ELSEWHERE: Final = f" LEFT JOIN execution a ON a.device = e.device AND a.state IN {ACTIVE_SQL}"
 _QUEUED: Final = (
     f"{_FROM}{_ELSEWHERE} WHERE e.job = ? AND e.state = 'QUEUED' AND e.wave = ? AND e.due <= ?"
     " ORDER BY e.due LIMIT ?"
 )
 _BEHIND: Final = (
-    f"{_FROM}{_ELSEWHERE} WHERE e.job = ? AND e.state = 'QUEUED' AND e.wave <= ? AND e.due <= ?"
-    " AND d.gateway = ? ORDER BY e.wave, e.due LIMIT ?"
+    f"SELECT {loading.COLUMNS},{loading.ABOUT}, a.job FROM device d CROSS JOIN execution e"  # noqa: S608 # our own names
+    f"{loading.BESIDE}{_ELSEWHERE} WHERE d.gateway = ? AND e.job = ? AND e.device = d.id"
+    " AND e.state = 'QUEUED' AND e.wave <= ? AND (e.due <= ? OR e.waiting = 'gateway-busy')"
+    " ORDER BY e.wave, e.due LIMIT ?"
 )
+"""From the devices of the gateway on, in this order: SQLite would walk along the whole queue."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _BUSY: Final = (
     "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
-    f" WHERE gateway IN numbers AND state IN {_ACTIVE} AND state <> 'CONFIRMING' GROUP BY 1, 2, 3"
+    f" WHERE gateway IN numbers AND state IN {ACTIVE_SQL}"
+    " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
+    " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
 )
 
 
@@ -67,6 +72,8 @@ class Turn(NamedTuple):
     """The last one that has begun."""
     room: int
     """How many may begin."""
+    together: int
+    """How many may begin together with one of these: what goes beyond the rate is waited for afterwards."""
     queued: int
     """How many wait, so that not too many are looked at."""
 
@@ -156,9 +163,7 @@ class _Deciding:
         if x.device in self._together:
             return
         if about.device is None:
-            self.made.append(
-                Made(x, finish(x, S.REMOVED, "the device was removed from the registry", self._now))
-            )
+            self.made.append(Made(x, remove(x, self._now)))
             return
         wrong = misfit(about.facts, self._turn.need)
         is_there = wrong is not None and wrong.code is MisfitCode.ALREADY_THERE and x.attempt > 1
@@ -215,8 +220,8 @@ class _Deciding:
 
     def _others(self, leader: Execution, gateway: int) -> list[Known]:
         """Who can take part besides the one that leads."""
-        most = min(LARGEST, self._turn.room - self.begun)
-        values = (leader.job, self._turn.wave, self._now, gateway, most)
+        most = min(LARGEST, self._turn.together - self.begun)
+        values = (gateway, leader.job, self._turn.wave, self._now, most)
         rows = bulk.query(self._connection, _BEHIND, values, lock=_LOCK)
         found = [loading.known(row) for row in rows if row[-1] is None]
         fit = [each for each in found if each.execution.device != leader.device and self._takes_part(each)]

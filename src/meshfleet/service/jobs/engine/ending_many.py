@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from meshfleet.db import bulk
 from meshfleet.db.tables import transition
 from meshfleet.service.jobs.engine import moving
+from meshfleet.service.jobs.engine.moving import Changed
 from meshfleet.service.jobs.update.reasons import Code
 from meshfleet.wire.rest import ExecutionState as S
 
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 2000
 """Executions that end in one transaction."""
 
-_QUEUED: Final = "SELECT device, wave, attempt, version FROM execution e WHERE job = ? AND state = 'QUEUED'"
-_SOME: Final = f"{_QUEUED} LIMIT {AT_ONCE}"
-_FIRST: Final = f"{_QUEUED} AND expires IS NULL LIMIT {AT_ONCE}"
-_AGAIN: Final = f"{_QUEUED} AND expires <= ? LIMIT {AT_ONCE}"
+_QUEUED: Final = "SELECT device, wave, attempt, version, gateway FROM execution e WHERE state = 'QUEUED'"
+_SOME: Final = f"{_QUEUED} AND job = ? LIMIT {AT_ONCE}"
+_FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL LIMIT {AT_ONCE}"
+# With a sign before it, so that SQLite looks at the few that are tried again, not at all of the job.
+_AGAIN: Final = f"{_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT {AT_ONCE}"
 _LOCK: Final = " FOR UPDATE OF e"
 
 _END: Final = (
-    "UPDATE execution SET state = '{state}', code = {code}, reason = '{reason}', waiting = NULL,"
+    "UPDATE execution SET state = '{state}', code = '{code}', reason = '{reason}', waiting = NULL,"
     " expires = NULL, updated_at = {now}, version = version + 1 WHERE job = {job} AND device IN numbers"
 )
 """Filled with our own words and numbers alone."""
@@ -35,35 +37,35 @@ _END: Final = (
 class _End(NamedTuple):
     state: S
     reason: str
-    code: Code | None = None
+    code: Code
 
 
-_CANCELED: Final = _End(S.CANCELED, "the job was canceled")
+_CANCELED: Final = _End(S.CANCELED, "the job was canceled", Code.CANCELED)
 _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it may wait", Code.NEVER_BEGUN)
 
 
-def cancel(connection: Connection, job: int, now: int) -> int:
-    """Cancel some of those that wait in the queue; how many."""
+def cancel(connection: Connection, job: int, now: int) -> list[Changed]:
+    """Cancel some of those that wait in the queue, and tell which."""
     rows = bulk.query(connection, _SOME, (job,), lock=_LOCK)
     return _end(connection, job, rows, _CANCELED, now)
 
 
-def time_out(connection: Connection, job: int, queue_until: int | None, now: int) -> int:
-    """Give up some of those that have waited for too long; how many."""
+def time_out(connection: Connection, job: int, queue_until: int | None, now: int) -> list[Changed]:
+    """Give up some of those that have waited for too long, and tell which."""
     rows = bulk.query(connection, _AGAIN, (job, now), lock=_LOCK)
     if not rows and queue_until is not None and now >= queue_until:
         rows = bulk.query(connection, _FIRST, (job,), lock=_LOCK)
     return _end(connection, job, rows, _NEVER_BEGUN, now)
 
 
-def _end(connection: Connection, job: int, rows: Sequence[Sequence[Any]], end: _End, now: int) -> int:
+def _end(
+    connection: Connection, job: int, rows: Sequence[Sequence[Any]], end: _End, now: int
+) -> list[Changed]:
     """End these, and write down that it was so."""
     if not rows:
-        return 0
+        return []
     state, reason, code = end
-    text = _END.format(
-        state=state, code="NULL" if code is None else f"'{code}'", reason=reason, now=now, job=job
-    )
+    text = _END.format(state=state, code=code, reason=reason, now=now, job=job)
     bulk.run(connection, text, [row[0] for row in rows])
     deltas = Counter({(job, wave, str(S.QUEUED)): -n for wave, n in Counter(row[1] for row in rows).items()})
     deltas.update({(job, wave, str(state)): n for wave, n in Counter(row[1] for row in rows).items()})
@@ -71,7 +73,7 @@ def _end(connection: Connection, job: int, rows: Sequence[Sequence[Any]], end: _
     numbers = bulk.reserve(connection, transition, len(rows))
     traces = [
         (number, job, device, now, "QUEUED", str(state), attempt, version + 1, moving.ENGINE, reason, None)
-        for number, (device, _, attempt, version) in zip(numbers, rows, strict=True)
+        for number, (device, _, attempt, version, _) in zip(numbers, rows, strict=True)
     ]
     bulk.insert(connection, transition, traces)
-    return len(rows)
+    return [Changed(job, row[0], row[-1]) for row in rows]

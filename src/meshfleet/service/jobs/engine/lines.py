@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 _NEXT: Final = (
     "UPDATE execution SET due = ? WHERE waiting = 'gateway-busy' AND (job, device) IN ("
-    "SELECT job, device FROM execution WHERE waiting = 'gateway-busy' AND gateway = ? ORDER BY due LIMIT 8)"
+    "SELECT e.job, e.device FROM execution e JOIN job j ON j.id = e.job AND j.state = 'IN_PROGRESS'"
+    " WHERE e.waiting = 'gateway-busy' AND e.gateway = ? ORDER BY e.due LIMIT 8{lock})"
 )
-"""More than one: those may belong to jobs that are paused, or whose rate is used up."""
+"""More than one: the rate of a job may be used up."""
 
 
 def let_next(connection: Connection, gateways: Sequence[int], now: int) -> None:
     """Let the next ones before these gateways be looked at."""
-    bulk.execute(connection, _NEXT, [(now, gateway) for gateway in gateways])
+    # On a server others may be about to begin with the same: these need no word.
+    lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
+    bulk.execute(connection, _NEXT.format(lock=lock), [(now, gateway) for gateway in gateways])

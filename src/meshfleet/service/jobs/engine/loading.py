@@ -14,12 +14,14 @@ from meshfleet.service.jobs.update.model import Execution, Order, Scene, Step
 from meshfleet.service.presence.rhythm import UNKNOWN
 from meshfleet.wire.ids import Version, model_number
 from meshfleet.wire.products import Way
-from meshfleet.wire.rest import ExecutionState, JobState, NewJob
+from meshfleet.wire.rest import ExecutionState, JobState, KeptJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
+
+    from meshfleet.wire.rest import NewJob
 
 _MINUTE: Final = 60_000
 _SECOND: Final = 1000
@@ -34,11 +36,12 @@ ABOUT: Final = (
 )
 """What the registry knows of a device."""
 
-JOINED: Final = (
-    " LEFT JOIN device d ON d.id = e.device LEFT JOIN gateway w ON w.device = e.device"
+BESIDE: Final = (
+    " LEFT JOIN gateway w ON w.device = e.device"
     " LEFT JOIN device g ON g.id = CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END"
     " LEFT JOIN device_state s ON s.device = e.device"
 )
+JOINED: Final = f" LEFT JOIN device d ON d.id = e.device{BESIDE}"
 
 _JOBS: Final = (
     "SELECT j.id, j.state, j.applied_at, f.model, f.version, f.size, f.hardware, f.min_version"
@@ -96,14 +99,18 @@ class Orders:
         return {row[0]: _order(bodies[row[0]], row) for row in bulk.pick(connection, _JOBS, numbers)}
 
     def _all(self, connection: Connection, numbers: Sequence[int]) -> dict[int, NewJob]:
-        missing = [each for each in numbers if each not in self._bodies]
+        bodies = self._bodies
+        missing = [each for each in numbers if each not in bodies]
         if missing:
-            if len(self._bodies) >= _REMEMBERED:
-                self._bodies.clear()
-                missing = list(numbers)
-            for number, body in bulk.pick(connection, _BODIES, missing):
-                self._bodies[number] = msgspec.json.decode(body, type=NewJob)
-        return {each: self._bodies[each] for each in numbers}
+            read = {
+                number: msgspec.json.decode(body, type=KeptJob)
+                for number, body in bulk.pick(connection, _BODIES, missing)
+            }
+            # Others may read at the same time, in other threads: the old one stays as it is.
+            kept = {} if len(bodies) >= _REMEMBERED else bodies
+            self._bodies = kept | read
+            bodies = bodies | read
+        return {each: bodies[each] for each in numbers}
 
 
 def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:

@@ -13,7 +13,6 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, execution, job_outbox, tally, transition
 from meshfleet.service.jobs.engine import lines
 from meshfleet.service.jobs.update import states
-from meshfleet.service.jobs.update.states import AT_GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,9 +74,9 @@ def write(connection: Connection, made: Sequence[Made], now: int) -> list[Change
     moved = [each for each in made if each.changes_state]
     for each in moved:
         states.check(each.before.state, each.move.execution.state)
+    lines.let_next(connection, _freed(moved), now)
     count(connection, _deltas(moved))
     _trace(connection, made, now)
-    lines.let_next(connection, _freed(moved), now)
     return [Changed(each.before.job, each.before.device, each.move.execution.gateway) for each in moved]
 
 
@@ -200,7 +199,7 @@ def _freed(moved: Iterable[Made]) -> list[int]:
             each.before.gateway
             for each in moved
             if each.before.gateway is not None
-            and each.before.state in AT_GATEWAY
-            and each.move.execution.state not in AT_GATEWAY
+            and states.is_at_gateway(each.before.state, each.before.method)
+            and not states.is_at_gateway(each.move.execution.state, each.before.method)
         }
     )

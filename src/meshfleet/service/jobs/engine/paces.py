@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _ARRIVED: Final = frozenset(
     {ExecutionState.VERIFYING, ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING}
 )
+_FASTEST: Final = 1_000_000_000
+"""What a column can hold, and no radio brings."""
 _MIX: Final = "UPDATE SET rate = (pace.rate + excluded.rate) / 2"
 """Neither the last one alone nor all that was long ago."""
 
@@ -34,5 +36,5 @@ def measure(
         arrived = before.state is ExecutionState.TRANSFERRING and move.execution.state in _ARRIVED
         if arrived and took and before.gateway is not None:
             size = said[before.job][0].size
-            rates[before.gateway, str(before.method)] = max(size * 1000 // took, 1)
+            rates[before.gateway, str(before.method)] = min(max(size * 1000 // took, 1), _FASTEST)
     bulk.upsert(connection, pace, [(*key, rate) for key, rate in sorted(rates.items())], otherwise=_MIX)

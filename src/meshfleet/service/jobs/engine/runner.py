@@ -79,6 +79,8 @@ class Runner:
         self._has_news = asyncio.Event()
         self._has_letters = asyncio.Event()
         self._is_failing = False
+        self._left = 0
+        """How much was left to do when the time of a round was over."""
         self._rests: dict[int, int] = {}
         """Jobs that have nothing to do, and until when they are not looked at unless something happens."""
 
@@ -105,21 +107,27 @@ class Runner:
 
     async def _go_round(self) -> None:
         while True:
-            is_busy = await self._try(self._round)
-            await self._rest(_ROUND if is_busy else _REST)
+            pause = _REST
+            if await self._try(self._round):
+                pause = _ROUND if self._left == 0 else _BREATH
+            await self._rest(pause)
 
     async def _round(self) -> bool:
-        """Do all there is to do; whether there are jobs at all."""
+        """Do what there is to do, for a while; whether there are jobs at all."""
         jobs = await self._open_jobs()
-        self._rests = {job: until for job, until in self._rests.items() if job in set(jobs)}
-        left = jobs
-        while jobs:  # a little of everything, and again as long as there is more of anything
+        known = set(jobs)
+        self._rests = {job: until for job, until in self._rests.items() if job in known}
+        until = self._steady() + int(_ROUND * 1000)
+        left, more = jobs, [bool(jobs)]
+        while (left or any(more)) and self._steady() < until:
             more = [await self._look(), await self._hear()]
-            left = [job for job in left if not self._rests_now(job) and await self._step(job)]
-            if not left and not any(more):
-                break
-            await asyncio.sleep(_BREATH)
+            left = [job for job in left if not self._rests_now(job) and await self._try_step(job)]
+            await asyncio.sleep(_BREATH if left or any(more) else 0)
+        self._left = len(left) + sum(more) if jobs else 0
         return bool(jobs)
+
+    async def _try_step(self, job: int) -> bool:
+        return await self._try(lambda: self._step(job))
 
     def _rests_now(self, job: int) -> bool:
         return self._steady() < self._rests.get(job, 0)
@@ -233,7 +241,8 @@ class Runner:
             if not self._is_failing:
                 _log.warning("jobs cannot go on: %s", type(exc).__name__)
         except Exception:  # noqa: BLE001 # whatever it is, it must not end the service
-            _log.exception("jobs cannot go on, which is a defect of ours")
+            if not self._is_failing:
+                _log.exception("jobs cannot go on, which is a defect of ours")
         else:
             self._is_failing = False
             return done

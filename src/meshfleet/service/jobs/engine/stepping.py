@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -89,12 +90,14 @@ def step(connection: Connection, orders: Orders, number: int, *, now: int, wall:
         return NOTHING
     change = plan.change(job.standing, job.counts, now=now, wall=wall)
     if change is not None:
-        _write(connection, job, change, now=now, wall=wall)
+        _write(connection, job, change, wall)
         return Stepped([], 0, is_full=True, is_new=True)
+    if job.queue_until is None and job.standing.state is S.IN_PROGRESS:
+        _wind_up(connection, job, now)
     _nudge(connection, job, now)
     ended = _end_some(connection, job, now)
     if ended or job.standing.state is not S.IN_PROGRESS:
-        return Stepped([], 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
+        return Stepped(ended, 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
     return _dispatch(connection, orders, job, now)
 
 
@@ -123,7 +126,7 @@ def _standing(order: NewJob, row: Sequence[Any]) -> Standing:
     )
 
 
-def _write(connection: Connection, job: _Job, change: Change, *, now: int, wall: int) -> None:
+def _write(connection: Connection, job: _Job, change: Change, wall: int) -> None:
     """Write a step of a job, and why."""
     before, after = job.standing.state, change.state
     if after is not before:
@@ -139,12 +142,17 @@ def _write(connection: Connection, job: _Job, change: Change, *, now: int, wall:
     if change.outcome is not None:
         values |= {"outcome": str(change.outcome), "finished_at": wall}
     if before is S.SCHEDULED and after is S.IN_PROGRESS:
-        patience = int(job.standing.order.timeouts.queue_minutes * _MINUTE)
-        values |= {"started_at": wall, "queue_until": now + patience}
+        values["started_at"] = wall
     text = ", ".join(f"{name} = ?" for name in values)
     bulk.change(connection, f"UPDATE job SET {text} WHERE id = ?", (*values.values(), job.number))  # noqa: S608 # our own names
     row = (job.number, None, wall, str(before), str(after), 0, 0, moving.ENGINE, change.cause, None)
     bulk.add(connection, transition, *row)
+
+
+def _wind_up(connection: Connection, job: _Job, now: int) -> None:
+    """Begin to count how long executions wait in the queue, by a clock that does not jump."""
+    patience = int(job.standing.order.timeouts.queue_minutes * _MINUTE)
+    bulk.change(connection, "UPDATE job SET queue_until = ? WHERE id = ?", (now + patience, job.number))
 
 
 def _nudge(connection: Connection, job: _Job, now: int) -> None:
@@ -155,10 +163,10 @@ def _nudge(connection: Connection, job: _Job, now: int) -> None:
         bulk.change(connection, _APPLY, (now, job.number, now))
 
 
-def _end_some(connection: Connection, job: _Job, now: int) -> int:
+def _end_some(connection: Connection, job: _Job, now: int) -> list[Changed]:
     """End some of those that wait in the queue, if they wait for nothing any more."""
     if not job.counts.of(E.QUEUED):
-        return 0
+        return []
     if job.standing.state is S.CANCELING:
         return ending_many.cancel(connection, job.number, now)
     return ending_many.time_out(connection, job.number, job.queue_until, now)
@@ -175,9 +183,17 @@ def _dispatch(connection: Connection, orders: Orders, job: _Job, now: int) -> St
         return NOTHING
     order, need = orders.read(connection, [job.number])[job.number]
     per_gateway = standing.order.concurrency.per_gateway
-    turn = Turn(order, need, per_gateway, standing.wave, allowed.room, counts.of(E.QUEUED))
+    turn = Turn(
+        order,
+        need,
+        per_gateway=per_gateway,
+        wave=standing.wave,
+        room=allowed.room,
+        together=allowed.together,
+        queued=counts.of(E.QUEUED),
+    )
     begun = dispatching.begin(connection, turn, waves, now)
     if allowed.interval and begun.begun:
-        until = int(allowed.paced_until + begun.begun * allowed.interval)
+        until = ceil(allowed.paced_until + begun.begun * allowed.interval)
         bulk.change(connection, _PACED, (until, job.number))
     return Stepped(begun.changed, begun.asks, begun.is_full)

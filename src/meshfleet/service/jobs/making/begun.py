@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from meshfleet.wire.rest import JobState
 
-_MINUTE: Final = 60_000
 
-
-def begin(*, start_at: int | None, queue_minutes: float, now: int) -> dict[str, Any]:
+def begin(*, start_at: int | None, now: int) -> dict[str, Any]:
     """Begin now, or wait for the start time."""
     if start_at is not None and start_at > now:
         return {"state": str(JobState.SCHEDULED)}
     return {
         "state": str(JobState.IN_PROGRESS),
         "started_at": now,
-        "queue_until": now + round(queue_minutes * _MINUTE),
     }

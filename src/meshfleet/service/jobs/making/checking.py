@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import unicodedata
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,7 +12,12 @@ from meshfleet.service.jobs.making import waves
 from meshfleet.wire.times import parse_time, to_millis, write_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from meshfleet.wire.rest import NewJob
+
+
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs"})
 
 
 class Checked(NamedTuple):
@@ -25,7 +31,7 @@ class Checked(NamedTuple):
 
 def check(asked: NewJob, now: int) -> Checked:
     """Read the times of an order and look at its waves, or tell all that is wrong."""
-    faults = list(waves.faults(asked.waves))
+    faults = [*_names(asked), *waves.faults(asked.waves)]
     start_at = _time(asked.start_at, "startAt", faults)
     deadline = _time(asked.deadline, "deadline", faults)
     if deadline is not None and deadline <= now:
@@ -35,6 +41,18 @@ def check(asked: NewJob, now: int) -> Checked:
     if faults:
         raise InvalidRequest(faults)
     return Checked(replace(asked, start_at=_text(start_at), deadline=_text(deadline)), start_at, deadline)
+
+
+def _names(asked: NewJob) -> Iterator[Fault]:
+    """What is wrong with names: they are shown to people, in consoles and on terminals."""
+    names = {"name": asked.name, **{f"waves[{n}].name": each.name for n, each in enumerate(asked.waves)}}
+    for field, name in names.items():
+        if name is None:
+            continue
+        if not name.strip():
+            yield Fault(field, "is empty")
+        elif any(unicodedata.category(each) in _INVISIBLE for each in name):
+            yield Fault(field, "has characters that nobody sees")
 
 
 def _time(text: str | None, field: str, faults: list[Fault]) -> int | None:

@@ -44,13 +44,13 @@ class Asked(NamedTuple):
 
 async def create(database: Database, order: NewJob, asked: Asked, now: Now) -> Job | DryRun:
     """Make a job, or tell what it would do."""
-    checked = check(order, now())
     if order.dry_run:
-        numbers = await targets.resolve(database, order.targets)
-        return await _foretell(database, checked, asked, numbers)
+        checked = check(order, now())
+        return await _foretell(database, checked, asked, await targets.resolve(database, order.targets))
     found = await find_past(database, asked, now)
-    if found is not None:
+    if found is not None:  # whatever is over by now: the same key gets the same answer
         return found
+    checked = check(order, now())
     await database.read(wanted.find, order)  # before its targets are looked for
     return await make(database, checked, asked, await targets.resolve(database, order.targets), now=now)
 

@@ -261,4 +261,4 @@ def _progress(frozen: Frozen, counts: Counter[tuple[int, ExecutionState]], now: 
     order = frozen.checked.order
     if not order.auto_apply:
         return {"state": str(JobState.CREATED)}
-    return begin(start_at=frozen.checked.start_at, queue_minutes=order.timeouts.queue_minutes, now=now)
+    return begin(start_at=frozen.checked.start_at, now=now)

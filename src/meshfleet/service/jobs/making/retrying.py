@@ -36,7 +36,7 @@ _LONGEST: Final = 200
 
 
 async def retry(database: Database, number: int, asked: Asked, now: Now) -> Job:
-    """Make a job like this one for all whose update failed, timed out or was cancelled."""
+    """Make a job like this one for all whose update failed, timed out or was canceled."""
     found = await creating.find_past(database, asked, now)
     if found is not None:
         return found
@@ -45,7 +45,7 @@ async def retry(database: Database, number: int, asked: Asked, now: Now) -> Job:
         raise not_now(JobState(row.state))
     numbers = await _failed(database, number)
     if not numbers:
-        raise Conflict("no update of this job failed, timed out or was cancelled")
+        raise Conflict("no update of this job failed, timed out or was canceled")
     order = _order(row, now())
     await database.read(wanted.find, order)
     return await creating.make(database, check(order, now()), asked, numbers, now=now, parent=number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from meshfleet.errors import NotFound
 from meshfleet.service.jobs.plan import LEFT_OUT
 from meshfleet.service.jobs.shown import jobs as reading
 from meshfleet.service.jobs.shown.showing import fallen_of, order_of, time
+from meshfleet.service.jobs.update.states import TERMINAL
 from meshfleet.service.jobs.waiting import JobNow, Waiter, waiting_for
 from meshfleet.wire.ids import Mac, device_id, mac_number, number_mac
 from meshfleet.wire.products import Way
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Row
 
-_LATER: Final = 1000
-"""How much is shown of what came when it was over."""
+_KEPT: Final = 1000
+"""How much is shown of what was seen: the newest."""
 
 
 class ExecutionListing(Struct, frozen=True, kw_only=True):
@@ -72,9 +73,12 @@ def show(connection: Connection, number: int, device: Mac) -> ExecutionDetail:
     row = connection.execute(select(execution).where(mine)).first()
     if row is None:
         raise NotFound(f"{device_id(device)} is not in this job")
-    steps, later = _history(connection, row)
+    history = _history(connection, row)
     return ExecutionDetail(
-        **asdict(_shown(row, _told(job))), transitions=[_beginning(job, row), *steps], later=later
+        **asdict(_shown(row, _told(job))),
+        transitions=[_beginning(job, row), *history.steps],
+        evidence=history.besides,
+        later=history.later,
     )
 
 
@@ -118,7 +122,7 @@ def _told(job: Row[Any]) -> _Told:
 
 def _shown(row: Row[Any], told: _Told) -> Execution:
     state = ExecutionState(row.state)
-    waiter = Waiter(state, row.wave, row.waiting, row.due, row.beats, row.is_read)
+    waiter = Waiter(state, row.wave, row.waiting, row.due, row.beats, row.is_read, row.reason)
     return Execution(
         device_id=device_id(number_mac(row.device)),
         state=state,
@@ -151,8 +155,14 @@ def _beginning(job: Row[Any], row: Row[Any]) -> Transition:
     )
 
 
-def _history(connection: Connection, row: Row[Any]) -> tuple[list[Transition], list[Evidence]]:
-    """All steps with what caused them, and what came later and changed nothing."""
+class _History(NamedTuple):
+    steps: list[Transition]
+    besides: list[Evidence]
+    later: list[Evidence]
+
+
+def _history(connection: Connection, row: Row[Any]) -> _History:
+    """All steps with what caused them, what was seen besides, and what came when it was over."""
     steps = connection.execute(
         select(transition)
         .where(transition.c.job == row.job, transition.c.device == row.device)
@@ -161,13 +171,21 @@ def _history(connection: Connection, row: Row[Any]) -> tuple[list[Transition], l
     heard = connection.execute(
         select(evidence)
         .where(evidence.c.job == row.job, evidence.c.device == row.device)
-        .order_by(evidence.c.id)
-        .limit(_LATER)
+        .order_by(evidence.c.id.desc())
+        .limit(_KEPT)
     ).all()
-    known = {each.id: _evidence(each) for each in heard}
+    known = {each.id: each for each in reversed(heard)}
     moving = {each.evidence for each in steps}
-    later = [each for number, each in known.items() if number not in moving]
-    return [_transition(each, known.get(each.evidence)) for each in steps], later
+    over_at = steps[-1].time if steps and row.state in TERMINAL else None
+    aside = [each for number, each in known.items() if number not in moving]
+    later = [_evidence(each) for each in aside if over_at is not None and each.time > over_at]
+    besides = [_evidence(each) for each in aside if over_at is None or each.time <= over_at]
+    proofs = (known.get(each.evidence) for each in steps)
+    shown = [
+        _transition(each, None if proof is None else _evidence(proof))
+        for each, proof in zip(steps, proofs, strict=True)
+    ]
+    return _History(shown, besides, later)
 
 
 def _transition(row: Row[Any], proof: Evidence | None) -> Transition:

@@ -16,6 +16,7 @@ from meshfleet.wire.rest import (
     ExecutionState,
     Job,
     JobState,
+    KeptJob,
     NewJob,
     Outcome,
     PauseReason,
@@ -68,7 +69,7 @@ def show_job(row: Row[Any], standing: Standing, now: int) -> Job:
 
 def order_of(row: Row[Any]) -> NewJob:
     """What a job was made of."""
-    return msgspec.json.decode(row.body, type=NewJob)
+    return msgspec.json.decode(row.body, type=KeptJob)
 
 
 def fallen_of(row: Row[Any]) -> list[FallenWave]:
@@ -85,7 +86,8 @@ def _progress(standing: Standing) -> int:
     """The mean over all targets: who is over is done, however it went."""
     counts = standing.counts
     done = counts.of(*TERMINAL) * _FULL + standing.moved
-    return min(done // max(sum(counts.values()), 1), _FULL)
+    progress = min(done // max(sum(counts.values()), 1), _FULL)
+    return min(progress, _FULL - 1) if counts.open else progress  # it is not done before all are
 
 
 def _eta(row: Row[Any], counts: Counts, now: int) -> str | None:

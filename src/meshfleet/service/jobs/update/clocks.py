@@ -32,6 +32,9 @@ SOON: Final = 5 * _SECOND
 AGAIN: Final = 5 * _SECOND
 """Before a command is sent again that did not come through."""
 
+LATER: Final = 30 * _SECOND
+"""Before a device is told again to start what it has."""
+
 DFU: Final = 2 * _MINUTE
 """For a device to show up in DFU mode."""
 

@@ -15,7 +15,7 @@ from meshfleet.service.jobs.update.drivers.driver import ask_version, read_versi
 from meshfleet.service.jobs.update.ending import fail, finish
 from meshfleet.service.jobs.update.entering import asking, waiting
 from meshfleet.service.jobs.update.model import Move, Step
-from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.service.jobs.update.reasons import Code, unread
 from meshfleet.wire.codes import Status
 from meshfleet.wire.rest import ExecutionState as S
 
@@ -29,21 +29,29 @@ def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
     if x.beat_at is not None and event.at <= x.beat_at:  # another program has counted it
         return Move(x)
     is_good = event.status in (0, x.status_before)
-    x = replace(x, beat_at=event.at, beats=x.beats + 1 if is_good else 0)
-    if x.ask is None and (not x.is_read or x.beats >= scene.order.heartbeats):
+    x = replace(_hurried(x, scene), beat_at=event.at, beats=x.beats + 1 if is_good else 0)
+    asked_again = x.step is Step.VERSION and now < x.due  # it did not tell a moment ago
+    if x.ask is None and not asked_again and (not x.is_read or x.beats >= scene.order.heartbeats):
         return asking(x, ask_version(Step.VERSION), now)
     return waiting(x, x.due)
+
+
+def _hurried(x: Execution, scene: Scene) -> Execution:
+    """By now more may be known of how often it is heard, and so of how long it may take."""
+    if x.expires is None or x.moved_at is None:
+        return x
+    return replace(x, expires=min(x.expires, x.moved_at + clocks.confirm(scene)))
 
 
 def version_answered(x: Execution, status: int, value: Any, scene: Scene, now: int) -> Move:
     """The version was read, or not."""
     version = read_version(value) if status == Status.OK else None
     if version is None:
-        return waiting(x, now + clocks.AGAIN)
+        return waiting(replace(x, reason=unread(status)), now + clocks.AGAIN)
     if version != scene.order.version:
         cause = f"the device runs {version} after the update, not {scene.order.version}"
         return fail(x, Code.WRONG_VERSION, cause, scene, now)
-    x = replace(x, is_read=True)
+    x = replace(x, is_read=True, reason=None)
     if x.beats >= scene.order.heartbeats:
         return finish(x, S.SUCCEEDED, f"the device runs {version}, and is well", now)
     return waiting(replace(x, step=None), now + clocks.GUARD)._replace(is_evidence=True)
@@ -59,5 +67,6 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
 def missing(x: Execution, scene: Scene) -> str:
     """What was not seen in time, in a sentence."""
     if not x.is_read:
-        return "the device was not heard after the update, or did not tell its version"
+        cause = "the device did not prove that it runs the new version"
+        return f"{cause}: {x.reason}" if x.reason else f"{cause}: it was not heard after the update"
     return f"only {x.beats} of {scene.order.heartbeats} good heartbeats came in time"

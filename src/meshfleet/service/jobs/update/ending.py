@@ -42,6 +42,8 @@ def finish(x: Execution, state: S, cause: str, now: int, code: Code | None = Non
 
 def fail(x: Execution, code: Code, cause: str, scene: Scene, now: int) -> Move:
     """The update failed, or was refused; what may go better another time is tried again."""
+    if scene.order.is_canceling and S.CANCELED in states.MOVES[x.state]:
+        return finish(x, S.CANCELED, cause, now, Code.CANCELED)
     if code in REFUSALS and S.REJECTED in states.MOVES[x.state]:
         return finish(x, S.REJECTED, cause, now, code)
     return _again_or(S.FAILED, x, code, cause, scene=scene, now=now)
@@ -54,6 +56,12 @@ def give_up(x: Execution, code: Code, cause: str, scene: Scene, now: int) -> Mov
     return move._replace(parting=parting)
 
 
+def remove(x: Execution, now: int) -> Move:
+    """Nobody knows the device any more. If it is on its way, it is told not to go on."""
+    move = finish(x, S.REMOVED, "the device was removed from the registry", now, Code.REMOVED)
+    return move._replace(parting=_parting(x))
+
+
 def refuse(x: Execution, cause: str, now: int) -> Move:
     """Device or gateway does not do what it was told, and would not another time."""
     return finish(x, S.REJECTED, cause, now, Code.REFUSED)
@@ -62,15 +70,21 @@ def refuse(x: Execution, cause: str, now: int) -> Move:
 def cancel(x: Execution, now: int) -> Move:
     """Take the update back, if the device has not got too far: else the outcome is awaited (I11)."""
     ask = DRIVERS[x.method].abort()
+    if x.step is Step.FOREIGN:
+        return finish(x, S.CANCELED, "canceled before the transfer began", now, Code.CANCELED)
     if ask is None:
-        if x.step is Step.MODE or x.step is Step.LOOK:
-            return finish(x, S.CANCELED, "canceled before the transfer began", now)
+        has_begun = x.state is not S.DISPATCHED
+        if x.step is Step.MODE and not has_begun:
+            cause = "canceled before the transfer began; a device in DFU mode comes back by itself"
+            return finish(x, S.CANCELED, cause, now, Code.CANCELED)
+        if x.step is Step.LOOK and not has_begun:
+            return finish(x, S.CANCELED, "canceled before the transfer began", now, Code.CANCELED)
         return Move(replace(x, waiting=CANCELING))  # nobody can take it back
     if x.waiting != CANCELING:
         x = replace(x, waiting=CANCELING, expires=now + clocks.CANCEL)
     elif x.expires is not None and now >= x.expires:
         cause = "canceled without an answer; the device may still go on with what it has"
-        return finish(x, S.CANCELED, cause, now)
+        return finish(x, S.CANCELED, cause, now, Code.CANCELED)
     return asking(x, ask, now)
 
 
@@ -110,6 +124,6 @@ def _again(x: Execution, code: Code, cause: str, order: Order, now: int) -> Move
 
 def _parting(x: Execution) -> Ask | None:
     """The last word to a device that may be on its way. A broadcast goes on for the others."""
-    if x.state not in states.CANCELABLE or x.method is Way.NORDIC_DFU:
+    if x.state not in states.CANCELABLE or x.method is Way.NORDIC_DFU or x.step is Step.FOREIGN:
         return None
     return Download().abort()._replace(step=Step.PARTING)

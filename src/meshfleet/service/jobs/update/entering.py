@@ -72,10 +72,13 @@ def _first(x: Execution, scene: Scene, now: int) -> Move:
 def apply(x: Execution, scene: Scene, now: int) -> Move:
     """Let the device start what it has staged, if it may."""
     ask = DRIVERS[x.method].apply()
-    if ask is None or not _may_apply(scene):
-        return waiting(replace(x, progress=100), now + scene.order.queue)
-    return asking(replace(x, progress=100), ask, now)
+    x = replace(x, progress=100)
+    if ask is None or not may_apply(scene):
+        return waiting(x, now + scene.order.queue)
+    until = now + clocks.APPLY  # from the first time that it is told so
+    return asking(replace(x, expires=until if x.expires is None else min(x.expires, until)), ask, now)
 
 
-def _may_apply(scene: Scene) -> bool:
-    return scene.order.is_applied or not scene.order.stage
+def may_apply(scene: Scene) -> bool:
+    """Whether devices may start what they have."""
+    return not scene.order.is_canceling and (scene.order.is_applied or not scene.order.stage)

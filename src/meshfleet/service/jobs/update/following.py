@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from meshfleet.service.jobs.update import clocks, reasons, states
 from meshfleet.service.jobs.update.drivers.driver import ask_version
 from meshfleet.service.jobs.update.ending import CANCELING, fail, finish
-from meshfleet.service.jobs.update.entering import apply, asking, enter, waiting
+from meshfleet.service.jobs.update.entering import asking, enter, waiting
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
 from meshfleet.service.jobs.update.starting import begin_again
@@ -68,7 +68,7 @@ def _adopt(x: Execution, told: Told, scene: Scene, now: int) -> Move:
         return begin_again(replace(x, step=Step.START), scene, now)
     if not told.is_ours:
         busy = "it is busy with another update"
-        return waiting(replace(x, step=Step.STATE, reason=busy), now + clocks.AGAIN)
+        return waiting(replace(x, step=Step.FOREIGN, reason=busy), now + clocks.AGAIN)
     if told.state is UpdateState.DONE:
         return asking(x, ask_version(Step.LOOK), now)
     if _is_for_all(x):
@@ -89,7 +89,7 @@ def _failed(x: Execution, told: Told, scene: Scene, now: int) -> Move:
     if _is_for_all(x):
         return _ask_itself(x, scene, now)
     if told.error == UpdateError.ABORTED and scene.order.is_canceling and x.state in states.CANCELABLE:
-        return finish(x, S.CANCELED, "the update was aborted", now)
+        return finish(x, S.CANCELED, "the update was aborted", now, Code.CANCELED)
     code, cause = reasons.of_error(told.error, told.percent)
     return fail(x, code, cause, scene, now)
 
@@ -116,8 +116,8 @@ def _go_on(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
 
 
 def _stay(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
-    if x.state is S.STAGED:
-        return apply(x, scene, now)
+    if x.state is S.STAGED:  # it was told to start, and has not: it is told again in a while
+        return waiting(x, now + clocks.LATER)
     if x.state is not S.TRANSFERRING:
         return waiting(x, now + clocks.SOON)
     if told.percent > x.progress:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from meshfleet.service.jobs.update import clocks, confirming, starting, states
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import read_version
-from meshfleet.service.jobs.update.ending import CANCELING, cancel, fail, finish, give_up
-from meshfleet.service.jobs.update.entering import apply, asking, enter, waiting
+from meshfleet.service.jobs.update.ending import CANCELING, cancel, fail, finish, give_up, remove
+from meshfleet.service.jobs.update.entering import apply, asking, enter, may_apply, waiting
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.following import follow
 from meshfleet.service.jobs.update.model import Move, Step
-from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.service.jobs.update.reasons import Code, unread
 from meshfleet.wire.codes import Status
 from meshfleet.wire.rest import ExecutionState as S
 
@@ -32,7 +32,7 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
     """What becomes of an active execution."""
     match event:
         case Gone():
-            return finish(x, S.REMOVED, "the device was removed from the registry", now)
+            return remove(x, now)
         case Due():
             return _look(_without_lost(x), scene, now)
         case Beat():
@@ -40,11 +40,23 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
         case InDfu():
             return _in_dfu(x, event, scene, now)
         case Answered():
-            return _answered(replace(x, ask=None), event, scene, now)
+            move = _answered(replace(x, ask=None, reason=None), event, scene, now)
+            return _in_time(x, move, scene, now)
         case Unsent():
             return _unsent(replace(x, ask=None, reason=event.reason), event, now)
         case Unclear():
-            return _unclear(replace(x, ask=None, reason=event.reason), event, scene, now)
+            move = _unclear(replace(x, ask=None, reason=event.reason), event, scene, now)
+            return _in_time(x, move, scene, now)
+
+
+def _in_time(x: Execution, move: Move, scene: Scene, now: int) -> Move:
+    """An answer that only leads to the next question outlives no clock, and no word that it is to end."""
+    if move.ask is None or move.execution.state is not x.state:
+        return move
+    ends = (x.expires, None if x.state is S.STAGED else x.total_until)
+    is_late = any(each is not None and now >= each for each in ends)
+    is_unwanted = scene.order.is_canceling and x.state in states.CANCELABLE and x.waiting != CANCELING
+    return _look(replace(move.execution, ask=None), scene, now) if is_late or is_unwanted else move
 
 
 def _without_lost(x: Execution) -> Execution:
@@ -73,6 +85,8 @@ def _expire(x: Execution, scene: Scene, now: int) -> Move:
     match x.state:
         case S.DISPATCHED:
             return starting.not_started(x, scene, now)
+        case S.STAGED if may_apply(scene):
+            return give_up(x, Code.NOT_APPLIED, "the device did not start what it has got", scene, now)
         case S.STAGED:
             return give_up(x, Code.NOT_STAGED, "nobody applied what the device has got", scene, now)
         case S.APPLYING:
@@ -129,7 +143,7 @@ def _looked(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     """Whether the device has the version already."""
     version = read_version(event.value) if event.status == Status.OK else None
     if version is None:  # all that is known says that it does: it is not updated again for want of an answer
-        return _not_told(x, scene, now)
+        return _not_told(replace(x, reason=unread(event.status)), scene, now)
     if version == scene.order.version:
         return enter(x, S.CONFIRMING, f"the device runs {version} already", scene, now)
     if x.state is not S.DISPATCHED:
@@ -145,9 +159,9 @@ def _applied(x: Execution, status: int, scene: Scene, now: int) -> Move:
 
 
 def _aborted(x: Execution, status: int, now: int) -> Move:
-    if status in (Status.OK, Status.FAILED):  # or there was nothing to abort
-        return finish(x, S.CANCELED, "the update was aborted", now)
-    if status == Status.BUSY:  # it is too late
+    if status == Status.OK:
+        return finish(x, S.CANCELED, "the update was aborted", now, Code.CANCELED)
+    if status in (Status.BUSY, Status.FAILED):  # it is too late, or there is nothing to abort, or no longer
         return asking(x, DRIVERS[x.method].state(x), now)
     return waiting(x, now + clocks.AGAIN)
 
@@ -155,7 +169,7 @@ def _aborted(x: Execution, status: int, now: int) -> Move:
 def _told(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     told = DRIVERS[x.method].read(event.value, scene.order, x) if event.status == Status.OK else None
     if told is None:
-        return _not_told(x, scene, now)
+        return _not_told(replace(x, reason=unread(event.status)), scene, now)
     return follow(x, told, scene, now, is_shared=event.is_shared)
 
 

@@ -24,6 +24,8 @@ class Step(StrEnum):
     """Send the device into DFU mode."""
     START = "start"
     STATE = "state"
+    FOREIGN = "foreign"
+    """Nothing is asked: device or gateway are busy with what is not ours, and must not be disturbed."""
     OWN_STATE = "own-state"
     """In a broadcast: what one device tells, not the gateway for all."""
     APPLY = "apply"

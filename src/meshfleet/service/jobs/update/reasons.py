@@ -36,6 +36,8 @@ class Code(StrEnum):
     NOT_CONFIRMED = "NOT_CONFIRMED"
     NEVER_BEGUN = "NEVER_BEGUN"
     """It waited in the queue for too long."""
+    CANCELED = "CANCELED"
+    REMOVED = "REMOVED"
     DEFECT = "DEFECT"
     """Of ours."""
 
@@ -90,6 +92,11 @@ STATUSES: Final[Mapping[int, str]] = {
 def of_status(status: int) -> str:
     """What a status says, in words."""
     return STATUSES.get(status, f"it answered with status {status}")
+
+
+def unread(status: int) -> str:
+    """Why an answer tells nothing."""
+    return of_status(status) if status else "what it answered cannot be read"
 
 
 def of_error(error: int, percent: int) -> tuple[Code, str]:

@@ -48,7 +48,8 @@ def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_the
     if is_there:
         return asking(x, ask_version(Step.LOOK), now, "the version is read: it may be there already")
     if not leads:
-        x = replace(x, step=Step.START, due=now + clocks.OTHERS)
+        turn = scene.batch.index(x.device) if x.device in scene.batch else 0
+        x = replace(x, step=Step.START, due=now + clocks.OTHERS + turn * clocks.TURN)
         return Move(x, "the gateway is told to begin, together with others")
     return begin(x, scene, now)._replace(cause="the first command is sent")
 
@@ -69,7 +70,7 @@ def start(x: Execution, scene: Scene, now: int) -> Move:
 def begin_again(x: Execution, scene: Scene, now: int) -> Move:
     """Begin once more, if that was not tried often enough."""
     if scene.order.is_canceling:
-        return finish(x, S.CANCELED, "canceled before the transfer began", now)
+        return finish(x, S.CANCELED, "canceled before the transfer began", now, Code.CANCELED)
     if x.tries >= clocks.TRIES:
         return not_started(x, scene, now)
     if x.step is Step.MODE or x.step is Step.LOOK:
@@ -87,7 +88,7 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
     """Nothing is known of the beginning: ask, or begin once more."""
     if x.step is Step.LOOK:
         return asking(x, ask_version(Step.LOOK), now)
-    if x.step is Step.STATE or (x.step is Step.START and not x.tries):
+    if x.step in (Step.STATE, Step.FOREIGN) or (x.step is Step.START and not x.tries):
         return asking(x, DRIVERS[x.method].state(x), now)
     return begin_again(x, scene, now)
 
@@ -95,7 +96,7 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
 def mode_answered(x: Execution, status: int, now: int) -> Move:
     """The device is on its way into DFU mode, or not."""
     if status == Status.OK:
-        return waiting(replace(x, reason="the device was not heard in DFU mode"), now + clocks.DFU)
+        return waiting(replace(x, reason="the device is not heard in DFU mode"), now + clocks.DFU)
     if status in _PASSING:
         return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
     return refuse(x, f"the device was not sent into DFU mode: {of_status(status)}", now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 
 if TYPE_CHECKING:
@@ -12,8 +13,21 @@ if TYPE_CHECKING:
 ACTIVE: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED, S.APPLYING, S.CONFIRMING})
 """Something is going on with the device: one execution of a device at a time (rest-142)."""
 
-AT_GATEWAY: Final = ACTIVE - {S.CONFIRMING}
-"""Its gateway has something to do for it; one that only has to prove itself is in nobody's way."""
+_CARRIED: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING})
+_HOSTED: Final = _CARRIED | {S.STAGED, S.APPLYING}
+
+
+def is_at_gateway(state: S, method: Way) -> bool:
+    """Whether its gateway is busy with it.
+
+    Who keeps an image, or starts it, or has to prove itself, is in nobody's way; but a gateway is not done
+    with a broadcast or a Nordic DFU of its own before the new version is started.
+    """
+    return state in (_CARRIED if method is Way.DOWNLOAD else _HOSTED)
+
+
+ACTIVE_SQL: Final = "('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
+"""The same in statements, word for word as in the indexes that have only these."""
 
 TERMINAL: Final = frozenset(
     {S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.REJECTED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED}

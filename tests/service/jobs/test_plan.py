@@ -1,0 +1,87 @@
+"""What a job does next: how many updates begin in which time, and when it stops by itself."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from meshfleet.service.jobs.plan import Counts, Standing, change, pace
+from meshfleet.wire.rest import (
+    Concurrency,
+    Criterion,
+    Gate,
+    NewJob,
+    PauseReason,
+    Rate,
+    Targets,
+)
+from meshfleet.wire.rest import ExecutionState as E
+from meshfleet.wire.rest import JobState as S
+
+MINUTE = 60_000
+ROUND = 500
+MINUTES = 10
+
+
+def standing(**order: object) -> Standing:
+    made = NewJob(name="a job", firmware_id="fw-1", targets=Targets(all=True), **order)  # type: ignore[arg-type] # by name
+    return Standing(
+        state=S.IN_PROGRESS,
+        order=made,
+        start_at=None,
+        deadline=None,
+        waves=2,
+        wave=0,
+        soaks_until=None,
+        paced_until=0,
+        armed={},
+    )
+
+
+@pytest.mark.rule("rest-126")
+@settings(max_examples=200, deadline=None)
+@given(per_minute=st.integers(1, 60_000))
+def test_as_many_begin_as_the_rate_allows(per_minute: int) -> None:
+    job, now, begun = standing(rate=Rate(per_minute=per_minute)), 1_000_000, 0
+    paced = 0.0
+    for _ in range(MINUTES * MINUTE // ROUND):
+        now += ROUND
+        told = pace(job, Counts(), now, 100_000)
+        begun += told.room
+        if told.room:
+            paced = told.paced_until + told.room * told.interval
+            job = replace(job, paced_until=ceil(paced))
+    assert abs(begun - MINUTES * per_minute) <= 2 + per_minute / 20
+
+
+def test_a_limit_of_the_job_does_not_count_those_that_keep_their_image() -> None:
+    job = standing(concurrency=Concurrency(per_job=5))
+    counts = Counts({(0, E.TRANSFERRING): 3, (0, E.STAGED): 40, (0, E.QUEUED): 9})
+    assert pace(job, counts, 1_000_000, 256).room == 2
+
+
+def test_criteria_count_all_that_began_since_somebody_resumed() -> None:
+    criterion = Criterion(percent=20, min_executed=10)
+    job = standing(abort=(criterion,))
+    armed = {"SUCCEEDED": 40, "FAILED": 10}
+    counts = Counts({(0, E.TRANSFERRING): 100, (0, E.SUCCEEDED): 48, (0, E.FAILED): 12})
+    assert change(replace(job, armed=armed), counts, now=0, wall=0) is None
+    told = change(job, Counts({(0, E.SUCCEEDED): 8, (0, E.FAILED): 2, (0, E.QUEUED): 1}), now=0, wall=0)
+    assert told is not None
+    assert (told.state, told.pause_reason) == (S.PAUSED, PauseReason.ABORT_CRITERIA)
+
+
+@pytest.mark.rule("rest-125")
+def test_removed_and_skipped_devices_do_not_keep_a_wave_from_passing() -> None:
+    job = standing(gate=Gate(success_percent=100))
+    counts = Counts({(0, E.SUCCEEDED): 3, (0, E.REMOVED): 2, (0, E.SKIPPED): 1, (1, E.QUEUED): 5})
+    told = change(job, counts, now=0, wall=0)
+    assert told is not None
+    assert (told.state, told.wave) == (S.IN_PROGRESS, 1)
+    failed = change(job, Counts({(0, E.FAILED): 1, (0, E.SUCCEEDED): 9, (1, E.QUEUED): 5}), now=0, wall=0)
+    assert failed is not None
+    assert failed.pause_reason is PauseReason.GATE_FAILED
