@@ -1,0 +1,39 @@
+"""The page about updates: every command on it can be typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from meshfleet.cli import main
+
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "updates.md"
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("meshfleet ")
+]
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 4
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_is_understood(line: str) -> None:
+    name, *words = shlex.split(line.replace("…", "1234567890abcdef"))
+    command: click.Command = main
+    context: click.Context | None = None
+    while isinstance(command, click.Group):
+        context = click.Context(command, info_name=name, parent=context)
+        found, below, words = command.resolve_command(context, words)
+        assert found is not None
+        assert below is not None
+        name, command = found, below
+    made = command.make_context(name, words, parent=context)
+    assert made.command is command
