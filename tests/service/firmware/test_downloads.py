@@ -29,6 +29,11 @@ LARGE = bytes(range(256)) * 4096
 """A megabyte, so four pieces."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _claimed(service: Running) -> None:
+    assert service.admin.post("/api/v1/gateways", json={"mac": GATEWAY}).status_code == 201
+
+
 def _address(service: Running, record: dict[str, Any], addresses: Addresses | None = None) -> str:
     known = rest.decode(Firmware, json.dumps(record).encode())
     return (addresses or service.addresses).write(known, GATEWAY)
@@ -80,6 +85,16 @@ def test_an_address_holds_for_a_quarter_of_an_hour(service: Running) -> None:
     service.clock.move(seconds=15 * 60 - 60)
     assert _fetch(service, address).status_code == 200
     service.clock.move(seconds=60)
+    assert _fetch(service, address).status_code == 404
+
+
+def test_an_address_ends_with_its_gateway(service: Running) -> None:
+    other = service.new_mac()
+    assert service.admin.post("/api/v1/gateways", json={"mac": other}).status_code == 201
+    known = rest.decode(Firmware, json.dumps(released(service, new_content())).encode())
+    address = service.addresses.write(known, other)
+    assert _fetch(service, address).status_code == 200
+    assert service.admin.delete(f"/api/v1/gateways/{other}").status_code == 204
     assert _fetch(service, address).status_code == 404
 
 

@@ -146,7 +146,7 @@ def test_what_a_crash_left_undone_is_done_later(shop: Shop) -> None:
 
 def test_a_name_that_looks_like_a_policy_is_a_name(shop: Shop) -> None:
     devices = shop.devices(1)
-    name = '","onNewerJob":"reject","x":"\u0000'
+    name = '","onNewerJob":"reject","x":"'
     assert shop.make(shop.firmware(), devices, name=name)["name"] == name
     newer = shop.make(shop.firmware("3.5.0"), devices)
     assert shop.states(newer["id"]) == {devices[0]: "QUEUED"}

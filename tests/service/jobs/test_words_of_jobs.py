@@ -90,7 +90,7 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
             QUEUED,
             "window: the job begins at 1970-01-01T00:00:00.000Z",
         ),
-        (IN_PROGRESS._replace(state=S.CANCELING), QUEUED, "paused: the job is being cancelled"),
+        (IN_PROGRESS._replace(state=S.CANCELING), QUEUED, "paused: the job is being canceled"),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.CONFIRMING, beats=1),

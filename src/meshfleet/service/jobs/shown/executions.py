@@ -176,16 +176,23 @@ def _history(connection: Connection, row: Row[Any]) -> _History:
     ).all()
     known = {each.id: each for each in reversed(heard)}
     moving = {each.evidence for each in steps}
-    over_at = steps[-1].time if steps and row.state in TERMINAL else None
+    last = steps[-1] if steps and row.state in TERMINAL else None
     aside = [each for number, each in known.items() if number not in moving]
-    later = [_evidence(each) for each in aside if over_at is not None and each.time > over_at]
-    besides = [_evidence(each) for each in aside if over_at is None or each.time <= over_at]
+    later = [_evidence(each) for each in aside if _is_later(each, last)]
+    besides = [_evidence(each) for each in aside if not _is_later(each, last)]
     proofs = (known.get(each.evidence) for each in steps)
     shown = [
         _transition(each, None if proof is None else _evidence(proof))
         for each, proof in zip(steps, proofs, strict=True)
     ]
     return _History(shown, besides, later)
+
+
+def _is_later(proof: Row[Any], last: Row[Any] | None) -> bool:
+    """Whether something came when an execution was over; `last` is the step that ended it."""
+    if last is None:
+        return False
+    return bool(proof.id > last.evidence if last.evidence is not None else proof.time >= last.time)
 
 
 def _transition(row: Row[Any], proof: Evidence | None) -> Transition:
