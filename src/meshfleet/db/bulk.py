@@ -146,7 +146,7 @@ def update(connection: Connection, table: Table, change: Update, rows: Sequence[
     )
 
 
-def pick(connection: Connection, query: str, numbers: Sequence[int]) -> Sequence[Row]:
+def pick(connection: Connection, query: str, numbers: Sequence[int] | Sequence[str]) -> Sequence[Row]:
     """Run a query in which `IN numbers` stands for these, however many they are."""
     return run(connection, query, numbers).fetchall()
 
@@ -164,11 +164,11 @@ def change(connection: Connection, text: str, values: Row) -> int:
     return connection.exec_driver_sql(statement, tuple(values)).rowcount
 
 
-def run(connection: Connection, statement: str, numbers: Sequence[int]) -> CursorResult[Any]:
-    """Run any statement in which `IN numbers` stands for these."""
+def run(connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str]) -> CursorResult[Any]:
+    """Run any statement in which `IN numbers` stands for these, which may be texts as well."""
     if connection.dialect.name == "sqlite":
         # One value, not one for each number: SQLite keeps the statement ready, and has a limit on values.
-        text, value = "IN (SELECT value FROM json_each(?1))", f"[{','.join(map(str, numbers))}]"
+        text, value = "IN (SELECT value FROM json_each(?1))", _encode(list(numbers)).decode()
         return connection.exec_driver_sql(statement.replace("IN numbers", text), (value,))
     text = statement.replace("IN numbers", "= ANY(%(numbers)s)")
     return connection.exec_driver_sql(text, {"numbers": list(numbers)})

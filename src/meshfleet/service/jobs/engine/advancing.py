@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 256
+AT_ONCE: Final = 100
 """Executions that advance in one transaction."""
 
 _SELECT: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT} FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
@@ -59,6 +59,7 @@ _GONE: Final = (
 )
 """Three questions, for each has a way of its own to few rows."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
+_CLOSE: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _WAIT: Final = " FOR UPDATE OF e"
 
 
@@ -136,11 +137,7 @@ def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now:
 
 def _close(connection: Connection, requests: Sequence[str]) -> set[str]:
     """Take requests off the outbox; those that were there."""
-    return {
-        request
-        for request in requests
-        if bulk.change(connection, "DELETE FROM job_outbox WHERE id = ?", (request,))
-    }
+    return {row[0] for row in bulk.pick(connection, _CLOSE, requests)}
 
 
 def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Known, Event]]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.fitness import Misfit, Need
     from meshfleet.service.jobs.update.model import Execution, Order, Scene
 
-AT_ONCE: Final = 256
+AT_ONCE: Final = 100
 """Executions that are looked at in one transaction."""
 
 _AGAIN: Final = 30_000

@@ -66,14 +66,21 @@ def _end(
         return []
     state, reason, code = end
     text = _END.format(state=state, code=code, reason=reason, now=now, job=job)
-    bulk.run(connection, text, [row[0] for row in rows])
-    deltas = Counter({(job, wave, str(S.QUEUED)): -n for wave, n in Counter(row[1] for row in rows).items()})
-    deltas.update({(job, wave, str(state)): n for wave, n in Counter(row[1] for row in rows).items()})
+    bulk.run(connection, text, sorted(row[0] for row in rows))
+    waves = Counter(row[1] for row in rows)
+    deltas = Counter({(job, wave, str(S.QUEUED)): -count for wave, count in waves.items()})
+    deltas.update({(job, wave, str(state)): count for wave, count in waves.items()})
     moving.count(connection, deltas)
-    numbers = bulk.reserve(connection, transition, len(rows))
-    traces = [
-        (number, job, device, now, "QUEUED", str(state), attempt, version + 1, moving.ENGINE, reason, None)
-        for number, (device, _, attempt, version, _) in zip(numbers, rows, strict=True)
-    ]
-    bulk.insert(connection, transition, traces)
+    bulk.fill(
+        connection,
+        transition,
+        ("device", "attempt", "version"),
+        [(device, attempt, version + 1) for device, _, attempt, version, _ in rows],
+        job=job,
+        time=now,
+        before=str(S.QUEUED),
+        after=str(state),
+        actor=moving.ENGINE,
+        cause=reason,
+    )
     return [Changed(job, row[0], row[-1]) for row in rows]

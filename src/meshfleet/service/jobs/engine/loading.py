@@ -44,7 +44,8 @@ BESIDE: Final = (
 JOINED: Final = f" LEFT JOIN device d ON d.id = e.device{BESIDE}"
 
 _JOBS: Final = (
-    "SELECT j.id, j.state, j.applied_at, f.model, f.version, f.size, f.hardware, f.min_version"
+    "SELECT j.id, j.state, j.applied_at, f.model, f.version, f.size, f.hardware, f.min_version,"
+    " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING')"
     " FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id IN numbers"
 )
 _BODIES: Final = "SELECT id, body FROM job WHERE id IN numbers"
@@ -114,7 +115,7 @@ class Orders:
 
 
 def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:
-    number, state, applied_at, model, version, size, hardware, min_version = row
+    number, state, applied_at, model, version, size, hardware, min_version, transferring = row
     total = body.timeouts.total_minutes
     order = Order(
         job=number,
@@ -124,6 +125,7 @@ def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:
         stage=body.stage,
         is_applied=applied_at is not None,
         is_canceling=state == JobState.CANCELING,
+        transferring=int(transferring or 0),
         heartbeats=body.health.heartbeats,
         retries=body.retry.max,
         backoff=int(body.retry.backoff_seconds * _SECOND),

@@ -17,7 +17,7 @@ from meshfleet.service.jobs.update import states
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from meshfleet.service.jobs.update.model import Ask, Execution, Move
 
@@ -70,7 +70,7 @@ def write(connection: Connection, made: Sequence[Made], now: int) -> list[Change
     rows = [_row(each, asks, now) for each in made if each.move.execution is not each.before]
     bulk.upsert(connection, execution, rows, otherwise=_CHANGE)
     _call_back(connection, made)
-    bulk.insert(connection, job_outbox, outgoing)
+    _add(connection, job_outbox, outgoing)
     moved = [each for each in made if each.changes_state]
     for each in moved:
         states.check(each.before.state, each.move.execution.state)
@@ -78,6 +78,11 @@ def write(connection: Connection, made: Sequence[Made], now: int) -> list[Change
     count(connection, _deltas(moved))
     _trace(connection, made, now)
     return [Changed(each.before.job, each.before.device, each.move.execution.gateway) for each in moved]
+
+
+def _add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Add rows in one statement: between two, SQLite's driver would wait for Python's lock."""
+    bulk.upsert(connection, table, rows, otherwise="NOTHING")
 
 
 def count(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None:
@@ -90,7 +95,7 @@ def keep(connection: Connection, rows: Iterable[tuple[int, int, int, Proof]], no
     """Keep evidence that moved nothing: job, device, attempt, and what it was."""
     rows = list(rows)
     numbers = bulk.reserve(connection, evidence, len(rows))
-    bulk.insert(
+    _add(
         connection,
         evidence,
         [
@@ -151,10 +156,10 @@ def _trace(connection: Connection, made: Sequence[Made], now: int) -> None:
     """Write a transition for each other state, and what caused it."""
     proved = [each for each in made if each.proof is not None and each.move.is_evidence]
     numbers = dict(zip(map(id, proved), bulk.reserve(connection, evidence, len(proved)), strict=True))
-    bulk.insert(connection, evidence, [_evidence(numbers[id(each)], each, now) for each in proved])
+    _add(connection, evidence, [_evidence(numbers[id(each)], each, now) for each in proved])
     moved = [each for each in made if each.changes_state]
     rows = zip(bulk.reserve(connection, transition, len(moved)), moved, strict=True)
-    bulk.insert(
+    _add(
         connection,
         transition,
         [_transition(number, each, numbers.get(id(each)), now) for number, each in rows],

@@ -55,6 +55,11 @@ _POLLS: Final = 20
 """So often an update is asked how far it is, if it takes as long as it seems to need."""
 _FASTEST, _SLOWEST = 2 * _SECOND, 30 * _SECOND
 
+_QUESTIONS: Final = 40
+"""So many of these questions a job asks in a second: with more devices each of them rests longer."""
+_IN_STEP: Final = 3
+"""So often at least a transfer is asked before it counts as stuck."""
+
 _LATEST_RETRY: Final = 6 * _HOUR
 _JITTER: Final = 0.2
 
@@ -69,7 +74,9 @@ def estimate(size: int, rate: float) -> int:
 
 def poll(scene: Scene) -> int:
     """How long to wait before the next question how far a transfer is."""
-    return min(max(estimate(scene.order.size, scene.rate) // _POLLS, _FASTEST), _SLOWEST)
+    usual = min(max(estimate(scene.order.size, scene.rate) // _POLLS, _FASTEST), _SLOWEST)
+    turns = scene.order.transferring * _SECOND // _QUESTIONS
+    return max(usual, min(turns, scene.order.step // _IN_STEP))
 
 
 def confirm(scene: Scene) -> int:

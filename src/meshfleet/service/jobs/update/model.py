@@ -67,6 +67,8 @@ class Order(Struct, frozen=True, kw_only=True):
     is_applied: bool
     """Whether devices that have the image may start it."""
     is_canceling: bool
+    transferring: int = 0
+    """How many devices of the job get the image at this moment."""
     heartbeats: int
     retries: int
     backoff: int
