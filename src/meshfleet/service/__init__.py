@@ -1,1 +1,1 @@
-"""The service: a REST interface and, in time, messaging, over one database."""
+"""The service: a REST interface, messaging, and jobs, over one database."""

@@ -56,33 +56,21 @@ from meshfleet.wire.rest.gateways import (
 )
 from meshfleet.wire.rest.jobs import (
     JOBS,
-    Concurrency,
-    Criterion,
     DryRun,
     Evidence,
     Execution,
     ExecutionDetail,
     ExecutionPage,
     ExecutionState,
-    Gate,
     Job,
-    JobHealth,
     JobPage,
     JobState,
     JobWave,
-    KeptJob,
-    NewJob,
     Outcome,
     PauseReason,
-    Rate,
     Refusal,
-    Retry,
     StopCause,
-    TargetFilter,
-    Targets,
-    Timeouts,
     Transition,
-    Wave,
     WaveState,
 )
 from meshfleet.wire.rest.labels import (
@@ -108,6 +96,20 @@ from meshfleet.wire.rest.live import (
     Resync,
 )
 from meshfleet.wire.rest.operations import Health
+from meshfleet.wire.rest.orders import (
+    Concurrency,
+    Criterion,
+    Gate,
+    JobHealth,
+    KeptJob,
+    NewJob,
+    Rate,
+    Retry,
+    TargetFilter,
+    Targets,
+    Timeouts,
+    Wave,
+)
 from meshfleet.wire.rest.paths import (
     API_KEYS,
     ASYNCAPI,
