@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import asdict
 
 from meshfleet.client import (
     Concurrency,
@@ -80,12 +81,18 @@ async def test_all_parts_of_an_order_reach_the_service(shop: Shop, fleet: Fleet)
     assert job.state is JobState.CREATED
     assert (job.start_at, job.deadline) == ("2029-12-31T23:00:00.000Z", "2030-01-02T00:00:00.000Z")
     assert [wave.size for wave in job.wave_states] == [1, 1, 1]
-    assert job.gate == Gate(success_percent=90, soak_minutes=5, pause=True)
-    assert job.concurrency == Concurrency(per_job=10, per_gateway=None)
-    assert (job.rate, job.retry) == (Rate(per_minute=7), Retry(max=2, backoff_seconds=30))
-    assert job.abort == (Criterion(percent=20, min_executed=3, action="CANCEL"),)
-    assert job.timeouts == Timeouts(queue_minutes=60, step_minutes=5, total_minutes=90)
-    assert (job.health, job.on_newer_job) == (JobHealth(heartbeats=5), "supersede")
+    given = (
+        Gate(success_percent=90, soak_minutes=5, pause=True),
+        Concurrency(per_job=10, per_gateway=None),
+        Rate(per_minute=7),
+        Criterion(percent=20, min_executed=3, action="CANCEL"),
+        Retry(max=2, backoff_seconds=30),
+        Timeouts(queue_minutes=60, step_minutes=5, total_minutes=90),
+        JobHealth(heartbeats=5),
+    )
+    told = (job.gate, job.concurrency, job.rate, *job.abort, job.retry, job.timeouts, job.health)
+    assert [each and asdict(each) for each in told] == [asdict(each) for each in given]
+    assert job.on_newer_job == "supersede"
 
 
 async def test_a_dry_run_tells_and_makes_nothing(shop: Shop, fleet: Fleet) -> None:
