@@ -54,7 +54,8 @@ _IN_DFU: Final = (
     f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' LIMIT {AT_ONCE}"
 )
 _GONE: Final = (
-    f"SELECT e.job, e.device FROM execution e WHERE e.state IN {ACTIVE_SQL}"  # noqa: S608 # our own names
+    # By when they are due, which all are: SQLite would look at all executions there ever were.
+    f"SELECT e.job, e.device FROM execution e WHERE e.state IN {ACTIVE_SQL} AND e.due >= 0"  # noqa: S608 # our own names
     f" AND NOT EXISTS (SELECT 1 FROM device d WHERE d.id = e.device) LIMIT {AT_ONCE}"
 )
 """Three questions, for each has a way of its own to few rows."""

@@ -21,8 +21,9 @@ AT_ONCE: Final = 2000
 """Executions that end in one transaction."""
 
 _QUEUED: Final = "SELECT device, wave, attempt, version, gateway FROM execution e WHERE state = 'QUEUED'"
-_SOME: Final = f"{_QUEUED} AND job = ? LIMIT {AT_ONCE}"
-_FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL LIMIT {AT_ONCE}"
+# In the order of the queue, or SQLite would look at all that have ended before each time.
+_SOME: Final = f"{_QUEUED} AND job = ? ORDER BY wave, due LIMIT {AT_ONCE}"
+_FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT {AT_ONCE}"
 # With a sign before it, so that SQLite looks at the few that are tried again, not at all of the job.
 _AGAIN: Final = f"{_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT {AT_ONCE}"
 _LOCK: Final = " FOR UPDATE OF e"
