@@ -50,7 +50,7 @@ def test_as_many_begin_as_the_rate_allows(per_minute: int) -> None:
     paced = 0.0
     for _ in range(MINUTES * MINUTE // ROUND):
         now += ROUND
-        told = pace(job, Counts(), now, 100_000)
+        told = pace(job, Counts({(0, E.QUEUED): 1_000_000}), now, 100_000)
         begun += told.room
         if told.room:
             paced = told.paced_until + told.room * told.interval
@@ -62,6 +62,12 @@ def test_a_limit_of_the_job_does_not_count_those_that_keep_their_image() -> None
     job = standing(concurrency=Concurrency(per_job=5))
     counts = Counts({(0, E.TRANSFERRING): 3, (0, E.STAGED): 40, (0, E.QUEUED): 9})
     assert pace(job, counts, 1_000_000, 256).room == 2
+
+
+def test_a_broadcast_is_larger_than_what_begins_in_one_go() -> None:
+    counts = Counts({(0, E.TRANSFERRING): 3, (0, E.QUEUED): 500})
+    assert pace(standing(rate=Rate(per_minute=1)), counts, 1_000_000, 100).together == 500
+    assert pace(standing(concurrency=Concurrency(per_job=203)), counts, 1_000_000, 100).together == 200
 
 
 def test_criteria_count_all_that_began_since_somebody_resumed() -> None:

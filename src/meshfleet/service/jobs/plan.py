@@ -177,7 +177,7 @@ class Pace(NamedTuple):
 
     room: int
     together: int
-    """The same without a look at the rate."""
+    """How many the limit of the job leaves, whatever the rate: a broadcast begins for many at once."""
     paced_until: int
     """Up to when the rate is used up if none of them begins."""
     interval: float
@@ -186,12 +186,12 @@ class Pace(NamedTuple):
 
 def pace(job: Standing, counts: Counts, now: int, most: int) -> Pace:
     """How many updates a job may begin, at most so many."""
-    limit, room = job.order.concurrency.per_job, most
-    if limit is not None:
-        room = min(room, max(limit - counts.of(*ACTIVE - {E.STAGED}), 0))
+    limit = job.order.concurrency.per_job
+    free = counts.of(E.QUEUED) if limit is None else max(limit - counts.of(*ACTIVE - {E.STAGED}), 0)
+    room = min(most, free)
     rate = None if job.order.rate is None else job.order.rate.per_minute
     if rate is None:
-        return Pace(room, room, now, 0.0)
+        return Pace(room, free, now, 0.0)
     interval = _MINUTE / rate
     since = max(job.paced_until, now - ceil(interval) - _BURST)
-    return Pace(min(room, max(int((now - since) / interval), 0)), room, since, interval)
+    return Pace(min(room, max(int((now - since) / interval), 0)), free, since, interval)
