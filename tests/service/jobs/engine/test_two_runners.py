@@ -53,12 +53,12 @@ class Crowd(World):
         write, orders = self.database.write_now, self._said[hand]
         left = self.database.read_now(outbox.left_behind, self.now)
         if left:
-            write(advancing.reply, orders, left, self.now)
-        write(advancing.look, orders, self.now)
-        write(advancing.hear, orders, self.now)
+            write(advancing.reply, orders, left, self.moment)
+        write(advancing.look, orders, self.moment)
+        write(advancing.hear, orders, self.moment)
         for job in self.database.read_now(stepping.open_jobs, 0):
             for _ in range(100):
-                if not write(stepping.step, orders, job, now=self.now, wall=self.now).is_full:
+                if not write(stepping.step, orders, job, self.moment).is_full:
                     break
 
     def _take(self, _hand: int) -> list[Letter]:
@@ -69,7 +69,7 @@ class Crowd(World):
         self.told += [(self.now, each) for each in replies]
         shares = [replies[: len(replies) // 2 + 1], replies[len(replies) // 2 :]]
         self._both(
-            lambda hand: self.database.write_now(advancing.reply, self._said[hand], shares[hand], self.now)
+            lambda hand: self.database.write_now(advancing.reply, self._said[hand], shares[hand], self.moment)
         )
 
 

@@ -22,6 +22,7 @@ from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.jobs import steering, stopping
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
+from meshfleet.service.jobs.engine.steady import Moment
 from meshfleet.service.jobs.making import freezing, rivals, wanted
 from meshfleet.service.jobs.making.checking import check
 from meshfleet.service.jobs.making.freezing import Frozen
@@ -88,6 +89,8 @@ class World:
     def __init__(self, database: Database, seed: int, *, gateways: int = 2, devices: int = 6) -> None:
         self.database = database
         self.now = START
+        self.ahead = 0
+        """By how much the clock that people read has been set forward."""
         self.chance = Random(seed)  # noqa: S311 # no secret
         self.weather = Weather()
         self.devices: dict[int, Device] = {}
@@ -107,6 +110,16 @@ class World:
         self.is_held = False
         """Whether letters lie about that nobody takes."""
         self.database.write_now(self._settle_in, gateways, devices)
+
+    @property
+    def wall(self) -> int:
+        """The time that people read."""
+        return self.now + self.ahead
+
+    @property
+    def moment(self) -> Moment:
+        """The time by both clocks."""
+        return Moment(self.now, self.wall)
 
     # The registry
 
@@ -178,7 +191,7 @@ class World:
             raise Conflict("nobody is there")
         seed = self.chance.getrandbits(62)
         frozen = Frozen(
-            checked=check(order, self.now),
+            checked=check(order, self.wall),
             firmware=found,
             sifted=sifted,
             waves=Waves(seed, sifted.fitting(), order.waves),
@@ -188,17 +201,17 @@ class World:
             key=None,
             parent=None,
         )
-        draft = write(freezing.begin_draft, self.now)
+        draft = write(freezing.begin_draft, self.wall)
         write(freezing.write_chunk, draft, freezing.rows_of(frozen, 0))
-        published = write(freezing.publish, draft, frozen, self.now)
-        asyncio.run(take_over(self.database, published.number, published.older, self.now))
+        published = write(freezing.publish, draft, frozen, self.wall)
+        asyncio.run(take_over(self.database, published.number, published.older, self.wall))
         self.jobs.append(published.number)
         return published.number
 
     def steer(self, job: int, deed: str) -> bool:
         """What people do; whether that was possible."""
         try:
-            self.database.write_now(steering.DEEDS[deed], job, by=SERVICE, now=self.now)
+            self.database.write_now(steering.DEEDS[deed], job, by=SERVICE, now=self.wall)
         except Conflict:
             return False
         return True
@@ -209,7 +222,7 @@ class World:
 
     def _withdraw(self, connection: Connection, job: int) -> None:
         found = connection.execute(select(jobs.c.firmware).where(jobs.c.id == job)).scalar_one()
-        stopping.stop_jobs_of(connection, found, by=SERVICE, now=self.now)
+        stopping.stop_jobs_of(connection, found, by=SERVICE, now=self.wall)
 
     # Time
 
@@ -239,8 +252,8 @@ class World:
         write(self._report)
         self._take_answers()
         self._find_left()
-        self._repeat(lambda c: advancing.look(c, self._orders, self.now))
-        self._repeat(lambda c: advancing.hear(c, self._orders, self.now))
+        self._repeat(lambda c: advancing.look(c, self._orders, self.moment))
+        self._repeat(lambda c: advancing.hear(c, self._orders, self.moment))
         for job in self.database.read_now(stepping.open_jobs, 0):
             self._repeat(partial(self._step, job))
         if not self.is_held:
@@ -248,7 +261,7 @@ class World:
         self.after_round()
 
     def _step(self, job: int, connection: Connection) -> Any:
-        return stepping.step(connection, self._orders, job, now=self.now, wall=self.now)
+        return stepping.step(connection, self._orders, job, self.moment)
 
     def tear(self, place: int) -> None:
         """Let one of the next transactions break off just before its end."""
@@ -317,7 +330,7 @@ class World:
     def _reply(self, replies: list[Reply]) -> None:
         try:
             self.database.write_now(
-                self._tearing, lambda c: advancing.reply(c, self._orders, replies, self.now)
+                self._tearing, lambda c: advancing.reply(c, self._orders, replies, self.moment)
             )
         except Torn:  # as a runner would: they are left behind, and found
             return

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.jobs.engine.loading import Known, Orders
     from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.update.events import Event
     from meshfleet.service.jobs.update.model import Execution, Move, Scene
 
@@ -84,15 +85,15 @@ class Advanced(NamedTuple):
     """Whether there may be more to do at once."""
 
 
-def look(connection: Connection, orders: Orders, now: int) -> Advanced:
+def look(connection: Connection, orders: Orders, now: Moment) -> Advanced:
     """Look at those whose time has come."""
-    rows = bulk.query(connection, _DUE, (now,), lock=_LOCK)
+    rows = bulk.query(connection, _DUE, (now.steady,), lock=_LOCK)
     found = [loading.known(row) for row in rows]
     events: list[Event] = [Due() if each.about.device is not None else Gone() for each in found]
     return _advance(connection, orders, list(zip(found, events, strict=True)), now)
 
 
-def hear(connection: Connection, orders: Orders, now: int) -> Advanced:
+def hear(connection: Connection, orders: Orders, now: Moment) -> Advanced:
     """Take over what the registry knows by now: heartbeats, devices in DFU mode, and those that are gone."""
     news = _news(connection)
     found = _find(connection, [device for _, device in news])
@@ -115,7 +116,7 @@ def _news(connection: Connection) -> dict[tuple[int, int], Event]:
     return news
 
 
-def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now: int) -> Advanced:
+def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now: Moment) -> Advanced:
     """Take over what came of requests. What comes too late is kept, and moves nothing (rest-143)."""
     taken = _close(connection, [each.request for each in replies])
     found = {each.execution.ask: each for each in _find(connection, [each.device for each in replies])}
@@ -131,7 +132,7 @@ def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now:
     moving.keep(
         connection,
         [(each.job, each.device, each.attempt, _proof(each.event) or _unproved(each)) for each in late],
-        now,
+        now.wall,
     )
     return _advance(connection, orders, happened, now)
 
@@ -169,7 +170,7 @@ def _find(connection: Connection, devices: Sequence[int]) -> list[Known]:
 
 
 def _advance(
-    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]], now: int
+    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]], now: Moment
 ) -> Advanced:
     # One event for each: what is left comes again.
     happened = list({each.execution.device: (each, event) for each, event in reversed(happened)}.values())
@@ -180,11 +181,11 @@ def _advance(
     for (known, event), scene in zip(happened, scenes, strict=True):
         x = known.execution
         whole = _with_batch(scene, x, batches)
-        move = _advanced(x, event, whole, now)
+        move = _advanced(x, event, whole, now.steady)
         if move.execution is not x:
             made.append(Made(x, move, _proof(event), scene.gateway))
     changed = moving.write(connection, made, now)
-    measure(connection, made, said, now)
+    measure(connection, made, said, now.steady)
     asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
     return Advanced(changed, asks, len(happened) >= AT_ONCE)
 

@@ -14,7 +14,7 @@ from meshfleet.service.jobs.fitness import MisfitCode, misfit
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
 from meshfleet.service.jobs.update.ending import finish, remove
 from meshfleet.service.jobs.update.model import Move
-from meshfleet.service.jobs.update.reasons import UNSEEN
+from meshfleet.service.jobs.update.reasons import UNSEEN, Code
 from meshfleet.service.jobs.update.starting import dispatch
 from meshfleet.service.jobs.update.states import ACTIVE_SQL
 from meshfleet.service.jobs.waiting import Waiting
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.jobs.engine.loading import Known
     from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.fitness import Misfit, Need
     from meshfleet.service.jobs.update.model import Execution, Order, Scene
 
@@ -60,6 +61,12 @@ _BUSY: Final = (
     " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
     " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
 )
+_TAKERS: Final = (
+    # From the few jobs that are open on, in this order.
+    "SELECT e.device, min(e.job) FROM job j CROSS JOIN execution e WHERE j.finished_at IS NULL"
+    " AND (j.created_at, j.id) > (SELECT created_at, id FROM job WHERE id = {job})"
+    " AND e.job = j.id AND e.device IN numbers AND e.wave >= 0 GROUP BY e.device"
+)
 
 
 class Turn(NamedTuple):
@@ -76,6 +83,8 @@ class Turn(NamedTuple):
     """How many may begin together with one of these: what goes beyond the rate is waited for afterwards."""
     queued: int
     """How many wait, so that not too many are looked at."""
+    gives_up: bool
+    """Whether newer jobs take its devices over."""
 
 
 class Begun(NamedTuple):
@@ -94,12 +103,12 @@ class _Candidate(NamedTuple):
     """A job that updates the device at this moment."""
 
 
-def begin(connection: Connection, turn: Turn, waves: Sequence[int], now: int) -> Begun:
+def begin(connection: Connection, turn: Turn, waves: Sequence[int], now: Moment) -> Begun:
     """Let as many begin as may, and tell what the others wait for."""
-    found = _candidates(connection, turn, waves, now)
+    found = _candidates(connection, turn, waves, now.steady)
     said = {turn.order.job: (turn.order, turn.need)}
     scenes = loading.scenes(connection, said, [each.known for each in found])
-    deciding = _Deciding(connection, turn, found, now)
+    deciding = _Deciding(connection, turn, found, now.steady)
     for candidate, scene in zip(found, scenes, strict=True):
         if deciding.begun >= turn.room:
             break
@@ -152,6 +161,7 @@ class _Deciding:
         self._turn = turn
         self._now = now
         self._slots = _Slots(connection, turn, found)
+        self._takers = _takers(connection, turn, found)
         self._together: set[int] = set()
         """Devices that have begun together with another."""
         self.made: list[Made] = []
@@ -164,6 +174,11 @@ class _Deciding:
             return
         if about.device is None:
             self.made.append(Made(x, remove(x, self._now)))
+            return
+        if (taker := self._takers.get(x.device)) is not None:
+            self.made.append(
+                Made(x, finish(x, S.SUPERSEDED, f"job-{taker} took it over", self._now, Code.NEWER_JOB))
+            )
             return
         wrong = misfit(about.facts, self._turn.need)
         is_there = wrong is not None and wrong.code is MisfitCode.ALREADY_THERE and x.attempt > 1
@@ -229,8 +244,19 @@ class _Deciding:
 
     def _takes_part(self, known: Known) -> bool:
         x, about = known
+        if x.attempt > 1 and self._turn.gives_up:
+            return False  # a newer job may have it: that is looked at when its own turn comes
         is_free = x.device not in self._together and bool(about.connected) and not _may_be_there(x)
         return is_free and misfit(about.facts, self._turn.need) is None
+
+
+def _takers(connection: Connection, turn: Turn, found: Sequence[_Candidate]) -> dict[int, int]:
+    """Devices that are to be tried again, but that a newer job has taken over meanwhile, and which."""
+    again = [each.known.execution.device for each in found if each.known.execution.attempt > 1]
+    if not again or not turn.gives_up:
+        return {}
+    rows = bulk.pick(connection, _TAKERS.format(job=turn.order.job), sorted(again))
+    return {row[0]: row[1] for row in rows}
 
 
 def _may_be_there(x: Execution) -> bool:

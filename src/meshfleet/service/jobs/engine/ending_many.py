@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.jobs.engine.steady import Moment
+
 AT_ONCE: Final = 2000
 """Executions that end in one transaction."""
 
@@ -30,7 +32,7 @@ _LOCK: Final = " FOR UPDATE OF e"
 
 _END: Final = (
     "UPDATE execution SET state = '{state}', code = '{code}', reason = '{reason}', waiting = NULL,"
-    " expires = NULL, updated_at = {now}, version = version + 1 WHERE job = {job} AND device IN numbers"
+    " expires = NULL, updated_at = {wall}, version = version + 1 WHERE job = {job} AND device IN numbers"
 )
 """Filled with our own words and numbers alone."""
 
@@ -45,28 +47,28 @@ _CANCELED: Final = _End(S.CANCELED, "the job was canceled", Code.CANCELED)
 _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it may wait", Code.NEVER_BEGUN)
 
 
-def cancel(connection: Connection, job: int, now: int) -> list[Changed]:
+def cancel(connection: Connection, job: int, wall: int) -> list[Changed]:
     """Cancel some of those that wait in the queue, and tell which."""
     rows = bulk.query(connection, _SOME, (job,), lock=_LOCK)
-    return _end(connection, job, rows, _CANCELED, now)
+    return _end(connection, job, rows, _CANCELED, wall)
 
 
-def time_out(connection: Connection, job: int, queue_until: int | None, now: int) -> list[Changed]:
+def time_out(connection: Connection, job: int, queue_until: int | None, now: Moment) -> list[Changed]:
     """Give up some of those that have waited for too long, and tell which."""
-    rows = bulk.query(connection, _AGAIN, (job, now), lock=_LOCK)
-    if not rows and queue_until is not None and now >= queue_until:
+    rows = bulk.query(connection, _AGAIN, (job, now.steady), lock=_LOCK)
+    if not rows and queue_until is not None and now.steady >= queue_until:
         rows = bulk.query(connection, _FIRST, (job,), lock=_LOCK)
-    return _end(connection, job, rows, _NEVER_BEGUN, now)
+    return _end(connection, job, rows, _NEVER_BEGUN, now.wall)
 
 
 def _end(
-    connection: Connection, job: int, rows: Sequence[Sequence[Any]], end: _End, now: int
+    connection: Connection, job: int, rows: Sequence[Sequence[Any]], end: _End, wall: int
 ) -> list[Changed]:
     """End these, and write down that it was so."""
     if not rows:
         return []
     state, reason, code = end
-    text = _END.format(state=state, code=code, reason=reason, now=now, job=job)
+    text = _END.format(state=state, code=code, reason=reason, wall=wall, job=job)
     bulk.run(connection, text, sorted(row[0] for row in rows))
     waves = Counter(row[1] for row in rows)
     deltas = Counter({(job, wave, str(S.QUEUED)): -count for wave, count in waves.items()})
@@ -78,7 +80,7 @@ def _end(
         ("device", "attempt", "version"),
         [(device, attempt, version + 1) for device, _, attempt, version, _ in rows],
         job=job,
-        time=now,
+        time=wall,
         before=str(S.QUEUED),
         after=str(state),
         actor=moving.ENGINE,

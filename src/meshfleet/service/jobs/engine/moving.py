@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
+    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.update.model import Ask, Execution, Move
 
 ENGINE: Final = "meshfleet"
@@ -63,20 +64,20 @@ class Changed(NamedTuple):
     gateway: int | None
 
 
-def write(connection: Connection, made: Sequence[Made], now: int) -> list[Changed]:
+def write(connection: Connection, made: Sequence[Made], now: Moment) -> list[Changed]:
     """Write moves. Nobody else may have changed these executions since they were read."""
     outgoing = [row for each in made for row in _requests(each)]
     asks = {(row[1], row[2]): row[0] for row in outgoing if row[4] != "parting"}
-    rows = [_row(each, asks, now) for each in made if each.move.execution is not each.before]
+    rows = [_row(each, asks, now.wall) for each in made if each.move.execution is not each.before]
     bulk.upsert(connection, execution, rows, otherwise=_CHANGE)
     _call_back(connection, made)
     _add(connection, job_outbox, outgoing)
     moved = [each for each in made if each.changes_state]
     for each in moved:
         states.check(each.before.state, each.move.execution.state)
-    lines.let_next(connection, _freed(moved), now)
+    lines.let_next(connection, _freed(moved), now.steady)
     count(connection, _deltas(moved))
-    _trace(connection, made, now)
+    _trace(connection, made, now.wall)
     return [Changed(each.before.job, each.before.device, each.move.execution.gateway) for each in moved]
 
 
@@ -91,7 +92,7 @@ def count(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None
     bulk.upsert(connection, tally, rows, otherwise=_COUNT)
 
 
-def keep(connection: Connection, rows: Iterable[tuple[int, int, int, Proof]], now: int) -> None:
+def keep(connection: Connection, rows: Iterable[tuple[int, int, int, Proof]], wall: int) -> None:
     """Keep evidence that moved nothing: job, device, attempt, and what it was."""
     rows = list(rows)
     numbers = bulk.reserve(connection, evidence, len(rows))
@@ -99,7 +100,7 @@ def keep(connection: Connection, rows: Iterable[tuple[int, int, int, Proof]], no
         connection,
         evidence,
         [
-            (number, job, device, attempt, now, proof.kind, _encode(proof.content).decode())
+            (number, job, device, attempt, wall, proof.kind, _encode(proof.content).decode())
             for number, (job, device, attempt, proof) in zip(numbers, rows, strict=True)
         ],
     )
@@ -111,12 +112,13 @@ def _call_back(connection: Connection, made: Iterable[Made]) -> None:
     bulk.execute(connection, "DELETE FROM job_outbox WHERE id = ?", [(each,) for each in lost])
 
 
-def _row(made: Made, asks: dict[tuple[int, int], str], now: int) -> tuple[Any, ...]:
+def _row(made: Made, asks: dict[tuple[int, int], str], wall: int) -> tuple[Any, ...]:
     x = made.move.execution
     if made.move.ask is not None:
         x = replace(x, ask=asks[x.job, x.device])
     if made.changes_state:
-        x = replace(x, updated_at=now, version=x.version + 1)
+        started_at = wall if x.started_at is None and x.state in states.ACTIVE else x.started_at
+        x = replace(x, started_at=started_at, updated_at=wall, version=x.version + 1)
     return astuple(x)
 
 
@@ -152,21 +154,21 @@ def _deltas(moved: Iterable[Made]) -> Counter[tuple[int, int, str]]:
     return deltas
 
 
-def _trace(connection: Connection, made: Sequence[Made], now: int) -> None:
+def _trace(connection: Connection, made: Sequence[Made], wall: int) -> None:
     """Write a transition for each other state, and what caused it."""
     proved = [each for each in made if each.proof is not None and each.move.is_evidence]
     numbers = dict(zip(map(id, proved), bulk.reserve(connection, evidence, len(proved)), strict=True))
-    _add(connection, evidence, [_evidence(numbers[id(each)], each, now) for each in proved])
+    _add(connection, evidence, [_evidence(numbers[id(each)], each, wall) for each in proved])
     moved = [each for each in made if each.changes_state]
     rows = zip(bulk.reserve(connection, transition, len(moved)), moved, strict=True)
     _add(
         connection,
         transition,
-        [_transition(number, each, numbers.get(id(each)), now) for number, each in rows],
+        [_transition(number, each, numbers.get(id(each)), wall) for number, each in rows],
     )
 
 
-def _evidence(number: int, made: Made, now: int) -> tuple[Any, ...]:
+def _evidence(number: int, made: Made, wall: int) -> tuple[Any, ...]:
     x, proof = made.before, made.proof
     content = None if proof is None else proof.content
     return (
@@ -174,19 +176,19 @@ def _evidence(number: int, made: Made, now: int) -> tuple[Any, ...]:
         x.job,
         x.device,
         x.attempt,
-        now,
+        wall,
         "" if proof is None else proof.kind,
         _encode(content).decode(),
     )
 
 
-def _transition(number: int, made: Made, proof: int | None, now: int) -> tuple[Any, ...]:
+def _transition(number: int, made: Made, proof: int | None, wall: int) -> tuple[Any, ...]:
     before, after = made.before, made.move.execution
     return (
         number,
         before.job,
         before.device,
-        now,
+        wall,
         str(before.state),
         str(after.state),
         before.attempt,

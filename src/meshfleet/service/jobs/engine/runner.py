@@ -16,7 +16,7 @@ from meshfleet.errors import FleetError
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.post import PATIENCE, Post
-from meshfleet.service.jobs.engine.steady import Steady
+from meshfleet.service.jobs.engine.steady import Moment, Steady
 from meshfleet.service.jobs.making import freezing, superseding
 
 if TYPE_CHECKING:
@@ -139,23 +139,25 @@ class Runner:
         return found
 
     async def _look(self) -> bool:
-        done = await self._database.write(advancing.look, self._orders, self._steady())
+        done = await self._database.write(advancing.look, self._orders, self._moment)
         self._go_on(done.changed, done.asks)
         return done.is_full
 
     async def _hear(self) -> bool:
-        done = await self._database.write(advancing.hear, self._orders, self._steady())
+        done = await self._database.write(advancing.hear, self._orders, self._moment)
         self._go_on(done.changed, done.asks)
         return done.is_full
 
     async def _step(self, job: int) -> bool:
-        done = await self._database.write(
-            stepping.step, self._orders, job, now=self._steady(), wall=self._wall()
-        )
+        done = await self._database.write(stepping.step, self._orders, job, self._moment)
         self._go_on(done.changed, done.asks, jobs=[job] if done.is_new else [])
         if done.is_idle:
             self._rests[job] = self._steady() + _IDLE
         return done.is_full
+
+    @property
+    def _moment(self) -> Moment:
+        return Moment(self._steady(), self._wall())
 
     def _go_on(self, changed: list[Changed], asks: int, jobs: list[int] | None = None) -> None:
         if asks:
@@ -227,7 +229,7 @@ class Runner:
         return await self._reply(left) if left else False
 
     async def _reply(self, replies: list[Reply]) -> bool:
-        done = await self._database.write(advancing.reply, self._orders, replies, self._steady())
+        done = await self._database.write(advancing.reply, self._orders, replies, self._moment)
         self._go_on(done.changed, done.asks)
         if done.changed:
             self._has_news.set()

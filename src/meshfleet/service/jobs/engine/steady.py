@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.service.clock import Now
+
+
+class Moment(NamedTuple):
+    """A point in time by two clocks: one by which things wait, and one which people read."""
+
+    steady: int
+    wall: int
 
 
 class Steady:

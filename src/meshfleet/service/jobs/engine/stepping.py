@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.jobs.engine.loading import Orders
     from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.plan import Change
     from meshfleet.wire.rest import NewJob
 
@@ -81,20 +82,20 @@ class _Job(NamedTuple):
     applied_at: int | None
 
 
-def step(connection: Connection, orders: Orders, number: int, *, now: int, wall: int) -> Stepped:
+def step(connection: Connection, orders: Orders, number: int, now: Moment) -> Stepped:
     """Let a job do what it is time for."""
     if connection.dialect.name != "sqlite" and not connection.exec_driver_sql(_PLANNING).scalar():
         return NOTHING
     job = _read(connection, orders, number)
     if job is None:
         return NOTHING
-    change = plan.change(job.standing, job.counts, now=now, wall=wall)
+    change = plan.change(job.standing, job.counts, now=now.steady, wall=now.wall)
     if change is not None:
-        _write(connection, job, change, wall)
+        _write(connection, job, change, now.wall)
         return Stepped([], 0, is_full=True, is_new=True)
     if job.queue_until is None and job.standing.state is S.IN_PROGRESS:
-        _wind_up(connection, job, now)
-    _nudge(connection, job, now)
+        _wind_up(connection, job, now.steady)
+    _nudge(connection, job, now.steady)
     ended = _end_some(connection, job, now)
     if ended or job.standing.state is not S.IN_PROGRESS:
         return Stepped(ended, 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
@@ -163,19 +164,19 @@ def _nudge(connection: Connection, job: _Job, now: int) -> None:
         bulk.change(connection, _APPLY, (now, job.number, now))
 
 
-def _end_some(connection: Connection, job: _Job, now: int) -> list[Changed]:
+def _end_some(connection: Connection, job: _Job, now: Moment) -> list[Changed]:
     """End some of those that wait in the queue, if they wait for nothing any more."""
     if not job.counts.of(E.QUEUED):
         return []
     if job.standing.state is S.CANCELING:
-        return ending_many.cancel(connection, job.number, now)
+        return ending_many.cancel(connection, job.number, now.wall)
     return ending_many.time_out(connection, job.number, job.queue_until, now)
 
 
-def _dispatch(connection: Connection, orders: Orders, job: _Job, now: int) -> Stepped:
+def _dispatch(connection: Connection, orders: Orders, job: _Job, now: Moment) -> Stepped:
     """Let as many begin as may."""
     standing, counts = job.standing, job.counts
-    allowed = plan.pace(standing, counts, now, dispatching.AT_ONCE)
+    allowed = plan.pace(standing, counts, now.steady, dispatching.AT_ONCE)
     waves = [wave for wave in range(standing.wave + 1) if counts.of(E.QUEUED, wave=wave)]
     if not waves:
         return IDLE
@@ -191,6 +192,7 @@ def _dispatch(connection: Connection, orders: Orders, job: _Job, now: int) -> St
         room=allowed.room,
         together=allowed.together,
         queued=counts.of(E.QUEUED),
+        gives_up=standing.order.on_newer_job == "supersede",
     )
     begun = dispatching.begin(connection, turn, waves, now)
     if allowed.interval and begun.begun:

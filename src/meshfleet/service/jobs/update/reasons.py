@@ -37,6 +37,8 @@ class Code(StrEnum):
     NEVER_BEGUN = "NEVER_BEGUN"
     """It waited in the queue for too long."""
     CANCELED = "CANCELED"
+    NEWER_JOB = "NEWER_JOB"
+    """That job has taken the device over."""
     REMOVED = "REMOVED"
     DEFECT = "DEFECT"
     """Of ours."""

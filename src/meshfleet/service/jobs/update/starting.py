@@ -34,7 +34,6 @@ def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_the
         x,
         state=S.DISPATCHED,
         gateway=scene.gateway,
-        started_at=now if x.started_at is None else x.started_at,
         total_until=now + clocks.total(scene),
         expires=now + clocks.STARTING,
         moved_at=now,
