@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
@@ -30,7 +30,7 @@ def order(place: int, **values: object) -> NewJob:
     )
 
 
-def rows(world: World, query: str) -> list[Row[tuple[object, ...]]]:
+def rows(world: World, query: str) -> list[Row[Any]]:
     return list(world.database.read_now(lambda connection: connection.execute(text(query)).all()))
 
 
