@@ -17,7 +17,17 @@ from meshfleet.db.tables.broker import (
 from meshfleet.db.tables.columns import metadata
 from meshfleet.db.tables.devices import connectivity, device, device_label, device_state, gateway, label
 from meshfleet.db.tables.firmware import firmware, image_chunk
-from meshfleet.db.tables.jobs import evidence, execution, job, job_draft, job_outbox, pace, tally, transition
+from meshfleet.db.tables.jobs import (
+    evidence,
+    execution,
+    is_active,
+    job,
+    job_draft,
+    job_outbox,
+    pace,
+    tally,
+    transition,
+)
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
 
@@ -42,6 +52,7 @@ __all__ = [
     "gateway",
     "hole",
     "image_chunk",
+    "is_active",
     "job",
     "job_draft",
     "job_outbox",

@@ -64,11 +64,23 @@ job = Table(
 is up to when the rate is used up; `queue_until` ends the patience with what was never begun.
 """
 
-_IS_ACTIVE = text("state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')")
+_ACTIVE = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING")
+
+
+def is_active(state: str = "state") -> str:
+    """Whether an execution is under way, in statements: word for word as in the indexes of only these.
+
+    One by one, not as a list: of that SQLite makes a table, for each row that changes and each such index.
+    """
+    return "(" + " OR ".join(f"{state} = '{each}'" for each in _ACTIVE) + ")"
+
+
+_IS_ACTIVE = text(is_active())
 
 _IS_IN_LINE = text("waiting = 'gateway-busy'")
 
 _IS_TOGETHER = text("batch IS NOT NULL")
+_IS_QUEUED = text("state = 'QUEUED'")
 _IS_AGAIN = text("state = 'QUEUED' AND expires IS NOT NULL")
 
 execution = Table(
@@ -101,7 +113,8 @@ execution = Table(
     Column("started_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),
     Column("version", Integer, nullable=False),
-    Index(None, "job", "state", "wave", "due"),
+    Index(None, "job", "state", "device"),
+    Index("ix_execution_queue", "job", "wave", "due", sqlite_where=_IS_QUEUED, postgresql_where=_IS_QUEUED),
     # A device is in one update at a time, whatever any program believes (rest-142).
     Index(
         "ix_execution_active",

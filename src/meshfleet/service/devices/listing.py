@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from meshfleet.db import bulk
+from meshfleet.db.tables import is_active
 from meshfleet.errors import NotFound
 from meshfleet.service.devices import keys
 from meshfleet.service.devices.selection import select_by
@@ -31,10 +32,9 @@ if TYPE_CHECKING:
     Row = Sequence[Any]
 
 _COLUMNS: Final = (
-    "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"
+    "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"  # noqa: S608 # our own names
     " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant,"
-    " EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id AND execution.state IN"
-    " ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING'))"
+    f" EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id AND {is_active('execution.state')})"
     " FROM device LEFT JOIN device_state ON device_state.device = id {joined} WHERE id IN numbers"
 )
 _LABELS: Final = "FROM device_label JOIN label ON label.id = device_label.label WHERE device_label.device"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from meshfleet.db import bulk
+from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
@@ -17,7 +18,6 @@ from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDf
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
-from meshfleet.service.jobs.update.states import ACTIVE_SQL
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState
 
@@ -39,24 +39,25 @@ AT_ONCE: Final = 100
 
 _SELECT: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT} FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
 
-_DUE: Final = f"{_SELECT} WHERE e.state IN {ACTIVE_SQL} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
-_NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND e.state IN {ACTIVE_SQL}"
-_BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND e.state IN {ACTIVE_SQL}"
+_IS_ACTIVE: Final = is_active("e.state")
+_DUE: Final = f"{_SELECT} WHERE {_IS_ACTIVE} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
+_NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND {_IS_ACTIVE}"
+_BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"
 _BEATS: Final = (
     "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device"
-    f" WHERE e.state IN {ACTIVE_SQL} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
+    f" WHERE {_IS_ACTIVE} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
     f" AND s.status_at > coalesce(e.beat_at, -1) LIMIT {AT_ONCE}"
 )
 _IN_DFU: Final = (
     "SELECT e.job, e.device, d.gateway, s.parent, s.rssi FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
-    f" WHERE e.state IN {ACTIVE_SQL} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
+    f" WHERE {_IS_ACTIVE} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
     f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' LIMIT {AT_ONCE}"
 )
 _GONE: Final = (
     # By when they are due, which all are: SQLite would look at all executions there ever were.
-    f"SELECT e.job, e.device FROM execution e WHERE e.state IN {ACTIVE_SQL} AND e.due >= 0"  # noqa: S608 # our own names
+    f"SELECT e.job, e.device FROM execution e WHERE {_IS_ACTIVE} AND e.due >= 0"  # noqa: S608 # our own names
     f" AND NOT EXISTS (SELECT 1 FROM device d WHERE d.id = e.device) LIMIT {AT_ONCE}"
 )
 """Three questions, for each has a way of its own to few rows."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from meshfleet.db import bulk
+from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made
 from meshfleet.service.jobs.fitness import MisfitCode, misfit
@@ -16,7 +17,6 @@ from meshfleet.service.jobs.update.ending import finish, remove
 from meshfleet.service.jobs.update.model import Move
 from meshfleet.service.jobs.update.reasons import UNSEEN, Code
 from meshfleet.service.jobs.update.starting import dispatch
-from meshfleet.service.jobs.update.states import ACTIVE_SQL
 from meshfleet.service.jobs.waiting import Waiting
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
@@ -42,7 +42,7 @@ _LOOKS: Final = 200
 """So many are looked at again in a second, if all of a long queue have to wait."""
 
 _FROM: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT}, a.job FROM execution e{loading.JOINED}"  # noqa: S608 # our own names
-_ELSEWHERE: Final = f" LEFT JOIN execution a ON a.device = e.device AND a.state IN {ACTIVE_SQL}"
+_ELSEWHERE: Final = f" LEFT JOIN execution a ON a.device = e.device AND {is_active('a.state')}"
 _QUEUED: Final = (
     f"{_FROM}{_ELSEWHERE} WHERE e.job = ? AND e.state = 'QUEUED' AND e.wave = ? AND e.due <= ?"
     " ORDER BY e.due LIMIT ?"
@@ -57,7 +57,7 @@ _BEHIND: Final = (
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _BUSY: Final = (
     "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
-    f" WHERE gateway IN numbers AND state IN {ACTIVE_SQL}"
+    f" WHERE gateway IN numbers AND {is_active()}"
     " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
     " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
 )

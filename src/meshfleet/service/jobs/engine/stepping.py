@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import transition
+from meshfleet.db.tables import is_active, transition
 from meshfleet.service.jobs import plan
 from meshfleet.service.jobs.engine import dispatching, ending_many, moving
 from meshfleet.service.jobs.engine.dispatching import Turn
 from meshfleet.service.jobs.job_states import check_move
 from meshfleet.service.jobs.plan import Counts, Standing
+from meshfleet.service.jobs.update.states import CANCELABLE
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
 
@@ -36,12 +37,14 @@ _JOB: Final = (
 _LOCK: Final = " FOR UPDATE OF j"
 _COUNTS: Final = "SELECT wave, state, count FROM tally WHERE job = ? AND count <> 0"
 _PACED: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
+# With a sign before the job, so that SQLite looks at those that are under way, not at all of the job.
 _TAKE_BACK: Final = (
-    "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND waiting IS NULL AND due > ?"
-    " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED')"
+    f"UPDATE execution SET due = ? WHERE +job = ? AND {is_active()} AND due > ?"  # noqa: S608 # our own names
+    " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED') AND ask IS NULL AND waiting IS NULL"
 )
 _APPLY: Final = (
-    "UPDATE execution SET due = ? WHERE job = ? AND ask IS NULL AND due > ? AND state = 'STAGED'"
+    f"UPDATE execution SET due = ? WHERE +job = ? AND {is_active()} AND due > ?"  # noqa: S608 # our own names
+    " AND state = 'STAGED' AND ask IS NULL"
     " AND coalesce(step, '') <> 'apply'"  # who was told already, in vain, is told again after a while
 )
 _MINUTE: Final = 60_000
@@ -158,7 +161,7 @@ def _wind_up(connection: Connection, job: _Job, now: int) -> None:
 
 def _nudge(connection: Connection, job: _Job, now: int) -> None:
     """Let executions be looked at that wait for a word from people."""
-    if job.standing.state is S.CANCELING:
+    if job.standing.state is S.CANCELING and any(job.counts.of(each) for each in CANCELABLE):
         bulk.change(connection, _TAKE_BACK, (now, job.number, now))
     elif job.applied_at is not None and job.counts.of(E.STAGED):
         bulk.change(connection, _APPLY, (now, job.number, now))

@@ -26,9 +26,6 @@ def is_at_gateway(state: S, method: Way) -> bool:
     return state in (_CARRIED if method is Way.DOWNLOAD else _HOSTED)
 
 
-ACTIVE_SQL: Final = "('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
-"""The same in statements, word for word as in the indexes that have only these."""
-
 TERMINAL: Final = frozenset(
     {S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.REJECTED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED}
 )
