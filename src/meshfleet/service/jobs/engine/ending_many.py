@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 2000
 """Executions that end in one transaction."""
 
-_QUEUED: Final = "SELECT device, wave, attempt, version, gateway FROM execution e WHERE state = 'QUEUED'"
+_READ: Final = "SELECT device, wave, attempt, version, gateway FROM execution e WHERE"
+_QUEUED: Final = f"{_READ} state = 'QUEUED'"
 # By device, as they lie in the table: each page of it is written once, not once for each chunk. Chosen first
-# and then read, or SQLite would look at all that have ended before each time.
+# and read then: SQLite would look at all that have ended before each time, PostgreSQL at all for each.
 _SOME: Final = (
-    f"{_QUEUED} AND job = ? AND device IN"  # noqa: S608 # our own names
-    f" (SELECT device FROM execution WHERE job = ? AND state = 'QUEUED' ORDER BY device LIMIT {AT_ONCE})"
+    f"SELECT device FROM execution WHERE job = ? AND state = 'QUEUED' ORDER BY device LIMIT {AT_ONCE}"  # noqa: S608 # our own names
 )
 # In the order of the queue, for the same reason.
 _FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT {AT_ONCE}"
@@ -37,7 +37,7 @@ _LOCK: Final = " FOR UPDATE OF e"
 
 _END: Final = (
     "UPDATE execution SET state = '{state}', code = '{code}', reason = '{reason}', waiting = NULL,"
-    " expires = NULL, updated_at = {wall}, version = version + 1 WHERE job = {job} AND device IN numbers"
+    " expires = NULL, updated_at = {wall}, version = version + 1 WHERE {among}"
 )
 """Filled with our own words and numbers alone."""
 
@@ -54,7 +54,12 @@ _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it ma
 
 def cancel(connection: Connection, job: int, wall: int) -> list[Changed]:
     """Cancel some of those that wait in the queue, and tell which."""
-    rows = bulk.query(connection, _SOME, (job, job), lock=_LOCK)
+    chosen = [row[0] for row in bulk.query(connection, _SOME, (job,))]
+    if not chosen:
+        return []
+    lock = "" if connection.dialect.name == "sqlite" else _LOCK
+    queued = "(state = 'QUEUED') IS TRUE"  # or PostgreSQL would look at all that is queued
+    rows = bulk.pick(connection, f"{_READ} {queued} AND {_among(job, chosen)}{lock}", chosen)
     return _end(connection, job, rows, _CANCELED, wall)
 
 
@@ -73,8 +78,10 @@ def _end(
     if not rows:
         return []
     state, reason, code = end
-    text = _END.format(state=state, code=code, reason=reason, wall=wall, job=job)
-    bulk.run(connection, text, sorted(row[0] for row in rows))
+    devices = sorted(row[0] for row in rows)
+    among = _among(job, devices)
+    text = _END.format(state=state, code=code, reason=reason, wall=wall, among=among)
+    bulk.run(connection, text, devices)
     waves = Counter(row[1] for row in rows)
     deltas = Counter({(job, wave, str(S.QUEUED)): -count for wave, count in waves.items()})
     deltas.update({(job, wave, str(state)): count for wave, count in waves.items()})
@@ -92,3 +99,8 @@ def _end(
         cause=reason,
     )
     return [Changed(job, row[0], row[-1]) for row in rows]
+
+
+def _among(job: int, devices: Sequence[int]) -> str:
+    """Executions of these devices, which are sorted: without first and last, PostgreSQL would read all."""
+    return f"job = {job} AND device BETWEEN {devices[0]} AND {devices[-1]} AND device IN numbers"

@@ -36,7 +36,7 @@ _ROUND: Final = 0.5
 _IDLE: Final = 5000
 """Milliseconds between two looks at a job that waits for something else."""
 
-_BREATH: Final = 0.02
+_BREATH: Final = 0.005
 """Seconds between two transactions when there is much to do: others want to write, too."""
 
 _REST: Final = 2.0
