@@ -11,7 +11,7 @@ from sqlalchemy import func, insert, select, update
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import device, execution, firmware, job, job_draft, tally
-from meshfleet.errors import Conflict, NotReleased
+from meshfleet.errors import Conflict, DatabaseUnavailable, NotReleased
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.devices import registry
 from meshfleet.service.jobs.making import creating, freezing, targets
@@ -196,3 +196,21 @@ def test_devices_that_are_forgotten_meanwhile_are_no_targets(database: Database)
     assert sum(made.counts.values()) == 20
     with pytest.raises(Conflict):
         asyncio.run(creating.make(database, check(order(), NOW), ASKED, numbers[20:], now=now))
+
+
+def test_a_job_of_which_its_maker_did_not_hear_that_it_was_published_keeps_its_devices(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write_now(fill, 20)
+    write = database.write_now
+
+    def cut_off(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        done = write(work, *args, **kwargs)
+        if work is freezing.publish:
+            raise DatabaseUnavailable("the connection ended after the commit")
+        return done
+
+    monkeypatch.setattr(database, "write_now", cut_off)
+    with pytest.raises(DatabaseUnavailable):
+        make(database)
+    assert (count(database, job), count(database, execution), count(database, job_draft)) == (1, 20, 0)

@@ -52,6 +52,8 @@ def stir(world: World, chance: Random, steps: int, after: Callable[[], None] = l
     """Let things happen."""
     for each in world.devices.values():
         each.fate = chance.choice([Fate.FINE, Fate.FINE, *Fate])
+    for gateway in world.gateways.values():
+        gateway.forgets = chance.random() < 0.3
     world.create(an_order(chance))
     for _ in range(steps):
         _one(world, chance)
@@ -97,5 +99,5 @@ def run_out(world: World) -> None:
         for job in open_:
             world.steer(job, "apply")
             world.steer(job, "resume")
-        world.run(DAY / 10, until=lambda: not world.database.read_now(stepping.open_jobs, 0), rounds=3000)
+        world.run(DAY / 10, until=lambda: not world.database.read_now(stepping.open_jobs, 0), rounds=6000)
     world.run(120)  # the last words

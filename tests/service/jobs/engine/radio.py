@@ -231,6 +231,8 @@ class Gateway:
     devices: dict[int, Device]
     """All of the world; it reaches its own."""
     is_connected: bool = True
+    forgets: bool = False
+    """Whether it is idle again as soon as all is done."""
     batch: list[tuple[Device, Update]] = field(default_factory=list)
     """Those of its last broadcast."""
     image: dict[str, Any] = field(default_factory=dict)
@@ -310,7 +312,7 @@ class Gateway:
         return Status.OK, None
 
     def _broadcast_state(self, now: int) -> dict[str, Any]:
-        if not self.batch:
+        if not self.batch or (self.forgets and all(update.is_over(now) for _, update in self.batch)):
             return _IDLE | {"done": 0, "total": 0}
         shown = [update.show(now) for _, update in self.batch]
         open_ = [each for each in shown if each.state not in _OVER]
@@ -350,7 +352,7 @@ class Gateway:
         return Status.UNREACHABLE, None
 
     def _nordic_state(self, now: int) -> dict[str, Any]:
-        if self.served is None:
+        if self.served is None or (self.forgets and self.served[1].is_over(now)):
             return _IDLE | {"mac": "000000000000"}
         device, update = self.served
         return update.value(now) | {"mac": device.advertised}

@@ -85,14 +85,65 @@ def test_a_device_that_does_not_go_into_dfu_mode_refuses(status: Status) -> None
 # --- Beginning again ---
 
 
-def test_an_unclear_command_is_sent_again_only_when_the_device_is_idle() -> None:
+def test_an_unclear_command_is_sent_again_only_to_a_device_that_is_idle_and_runs_another_version() -> None:
     stand = brought_to(S.DISPATCHED)
     ask = stand.unclear()
     assert ask is not None
     assert ask.step is Step.STATE
     ask = stand.told("idle")
     assert ask is not None
+    assert ask.step is Step.LOOK
+    ask = stand.answer(0, OTHER)
+    assert ask is not None
     assert ask.step is Step.START
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_a_device_that_is_idle_may_have_done_it_and_restarted(way: Way) -> None:
+    stand = brought_to(S.DISPATCHED, way)
+    if way is Way.NORDIC_DFU:
+        stand.answer()
+        stand.in_dfu()
+    stand.unclear()
+    ask = stand.answer(0, state("idle", modelNumber=0, version="0.0.0"))
+    assert ask is not None
+    assert ask.step is Step.LOOK
+    stand.answer(0, OURS)
+    assert stand.is_in(S.CONFIRMING)
+
+
+def test_who_does_not_say_that_it_goes_into_dfu_mode_is_waited_for_all_the_same() -> None:
+    stand = brought_to(S.DISPATCHED, Way.NORDIC_DFU)
+    assert stand.unclear() is None
+    assert (stand.x.due - stand.now, stand.x.tries) == (clocks.DFU, 1)
+    ask = stand.in_dfu()
+    assert ask is not None
+    assert ask.step is Step.START
+
+
+def test_a_bad_status_of_the_version_before_another_attempt_is_no_excuse() -> None:
+    stand = brought_to(S.TRANSFERRING, retries=1)
+    stand.told("failed", 37, 7)
+    assert (stand.x.state, stand.x.attempt) == (S.QUEUED, 2)
+    stand.scene = replace(stand.scene, status=7)
+    stand.dispatch(is_there=True)
+    stand.answer(0, OURS)
+    assert stand.is_in(S.CONFIRMING)
+    stand.beat(7)
+    assert stand.x.beats == 0
+
+
+@pytest.mark.parametrize("heartbeats", [2, 20, 100])
+def test_there_is_time_for_as_many_heartbeats_as_are_wanted(heartbeats: int) -> None:
+    stand = brought_to(S.CONFIRMING, heartbeats=heartbeats)
+    stand.confirm()
+    assert stand.is_in(S.SUCCEEDED)
+
+
+def test_every_heartbeat_that_counts_is_evidence() -> None:
+    stand = brought_to(S.CONFIRMING)
+    stand.beat(7)
+    assert stand.move.is_evidence
 
 
 @pytest.mark.parametrize(
@@ -135,7 +186,8 @@ def test_an_update_is_begun_three_times_at_most() -> None:
             break
         stand.unclear()
         if stand.x.ask is not None:
-            ask = stand.told("idle")
+            stand.told("idle")
+            ask = stand.answer(0, OTHER)
             begun += ask is not None and ask.step is Step.START
     assert (stand.x.state, stand.x.code, begun) == (S.TIMED_OUT, "NOT_STARTED", clocks.TRIES)
 
@@ -148,7 +200,9 @@ def test_what_did_not_leave_was_not_tried() -> None:
         assert stand.due() is not None
         assert stand.is_in(S.DISPATCHED)
     stand.answer(0, {"state": "idle", "percent": 0, "error": 0, "modelNumber": 0, "version": "0.0.0"})
-    assert stand.x.step is Step.START
+    ask = stand.answer(0, OTHER)
+    assert ask is not None
+    assert ask.step is Step.START
     stand.answer()
     assert stand.is_in(S.TRANSFERRING)
 

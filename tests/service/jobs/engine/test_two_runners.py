@@ -62,7 +62,7 @@ class Crowd(World):
                     break
 
     def _take(self, _hand: int) -> list[Letter]:
-        return self.database.write_now(outbox.take, 3, until=self.now + LEASE)
+        return self.database.write_now(outbox.take, 3, {}, until=self.now + LEASE).letters
 
     def _take_over(self, replies: list[Reply]) -> None:
         """Each takes over some, and some of them both."""

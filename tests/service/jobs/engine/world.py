@@ -257,7 +257,7 @@ class World:
         for job in self.database.read_now(stepping.open_jobs, 0):
             self._repeat(partial(self._step, job))
         if not self.is_held:
-            self._send(write(outbox.take, 256, until=self.now + LEASE))
+            self._send(write(outbox.take, 256, {}, until=self.now + LEASE).letters)
         self.after_round()
 
     def _step(self, job: int, connection: Connection) -> Any:

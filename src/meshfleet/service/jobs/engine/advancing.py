@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -13,11 +12,14 @@ from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
+from meshfleet.service.jobs.engine.slots import Slots
 from meshfleet.service.jobs.update.ending import finish
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.service.jobs.update.states import CANCELABLE
+from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.update.events import Event
     from meshfleet.service.jobs.update.model import Execution, Move, Scene
 
+    _Batches = dict[tuple[int, str], list[Execution]]
+
 _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 100
@@ -43,6 +47,9 @@ _IS_ACTIVE: Final = is_active("e.state")
 _DUE: Final = f"{_SELECT} WHERE {_IS_ACTIVE} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
 _NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND {_IS_ACTIVE}"
 _BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"
+_MEMBERS: Final = (
+    f"SELECT {loading.COLUMNS} FROM execution e WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"  # noqa: S608 # our own names
+)
 _BEATS: Final = (
     "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device"
@@ -61,6 +68,15 @@ _GONE: Final = (
     f" AND NOT EXISTS (SELECT 1 FROM device d WHERE d.id = e.device) LIMIT {AT_ONCE}"
 )
 """Three questions, for each has a way of its own to few rows."""
+_SHARED: Final = {
+    Step.START: frozenset({ExecutionState.DISPATCHED}),
+    Step.STATE: frozenset({ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING}),
+    Step.APPLY: frozenset({ExecutionState.STAGED}),
+    Step.ABORT: CANCELABLE,
+}
+"""What one of a broadcast asks for all, and whom the answer concerns."""
+_DEEDS: Final = (Step.APPLY, Step.ABORT)
+"""Of these an answer concerns others only if it was done."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _CLOSE: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _WAIT: Final = " FOR UPDATE OF e"
@@ -103,7 +119,25 @@ def hear(connection: Connection, orders: Orders, now: Moment) -> Advanced:
         for each in found
         if (event := news.get((each.execution.job, each.execution.device))) is not None
     ]
-    return _advance(connection, orders, happened, now)
+    return _advance(connection, orders, _with_room(connection, orders, happened), now)
+
+
+def _with_room(
+    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]]
+) -> list[tuple[Known, Event]]:
+    """Without devices in DFU mode that another gateway hears than the one before, if that has no room."""
+    moving_to = [event.gateway for _, event in happened if isinstance(event, InDfu)]
+    slots = Slots(connection, moving_to)
+    kept = []
+    for each, event in happened:
+        x = each.execution
+        if isinstance(event, InDfu) and event.gateway is not None and event.gateway != x.gateway:
+            limit = orders.body(connection, x.job).concurrency.per_gateway
+            if not slots.is_free(event.gateway, x.method, limit):
+                continue
+            slots.take(event.gateway, x.method)
+        kept.append((each, event))
+    return kept
 
 
 def _news(connection: Connection) -> dict[tuple[int, int], Event]:
@@ -148,20 +182,23 @@ def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Kn
     x = known.execution
     if x.method is not Way.BROADCAST or x.batch is None or not isinstance(event, Answered):
         return []
-    wanted = {Step.START: ExecutionState.DISPATCHED, Step.STATE: ExecutionState.TRANSFERRING}.get(event.step)
-    rows = bulk.query(connection, _BATCH, (x.job, x.batch), lock=_WAIT) if wanted is not None else []
-    others = (loading.known(row) for row in rows)
+    wanted = _SHARED.get(event.step, frozenset())
+    if not wanted or (event.step in _DEEDS and event.status != Status.OK):
+        return []
+    others = (loading.known(row) for row in bulk.query(connection, _BATCH, (x.job, x.batch), lock=_WAIT))
     shared = event._replace(is_shared=True)
     return [
         (each, shared)
         for each in others
-        if each.execution.device != x.device and each.execution.state is wanted and _learns(each.execution)
+        if each.execution.device != x.device
+        and each.execution.state in wanted
+        and _learns(each.execution, event)
     ]
 
 
-def _learns(x: Execution) -> bool:
+def _learns(x: Execution, event: Answered) -> bool:
     """Whether what is told of a whole broadcast is news to one who takes part."""
-    return x.ask is None and x.step is not Step.OWN_STATE
+    return x.ask is None and (event.step in _DEEDS or x.step not in (Step.OWN_STATE, Step.LOOK))
 
 
 def _find(connection: Connection, devices: Sequence[int]) -> list[Known]:
@@ -200,22 +237,22 @@ def _advanced(x: Execution, event: Event, scene: Scene, now: int) -> Move:
         return finish(x, ExecutionState.FAILED, "something went wrong in the service", now, Code.DEFECT)
 
 
-def _batches(
-    connection: Connection, executions: Iterable[Execution]
-) -> dict[tuple[int, str], tuple[int, ...]]:
-    """The devices of broadcasts that still take part."""
+def _batches(connection: Connection, executions: Iterable[Execution]) -> _Batches:
+    """Who still takes part in broadcasts."""
     wanted = {(x.job, x.batch) for x in executions if x.batch is not None}
-    found: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-    for job, batch in wanted:
-        for row in bulk.query(connection, _BATCH, (job, batch)):
-            found[job, batch].append(loading.known(row).execution.device)
-    return {key: tuple(sorted(devices)) for key, devices in found.items()}
+    return {
+        (job, batch): [loading.read(row) for row in bulk.query(connection, _MEMBERS, (job, batch))]
+        for job, batch in wanted
+    }
 
 
-def _with_batch(scene: Scene, x: Execution, batches: dict[tuple[int, str], tuple[int, ...]]) -> Scene:
+def _with_batch(scene: Scene, x: Execution, batches: _Batches) -> Scene:
+    """Those who are as far as this one. Who is still asked for its version is not to be updated yet."""
     if x.batch is None:
         return scene
-    return replace(scene, batch=batches.get((x.job, x.batch), ()))
+    others = batches.get((x.job, x.batch), [])
+    alike = (each for each in others if each.state is x.state and each.step is not Step.LOOK)
+    return replace(scene, batch=tuple(sorted({x.device, *(each.device for each in alike)})))
 
 
 def _proof(event: Event) -> Proof | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made
+from meshfleet.service.jobs.engine.slots import Slots
 from meshfleet.service.jobs.fitness import MisfitCode, misfit
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
 from meshfleet.service.jobs.update.ending import finish, remove
@@ -55,12 +55,6 @@ _BEHIND: Final = (
 )
 """From the devices of the gateway on, in this order: SQLite would walk along the whole queue."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
-_BUSY: Final = (
-    "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
-    f" WHERE gateway IN numbers AND {is_active()}"
-    " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
-    " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
-)
 _TAKERS: Final = (
     # From the few jobs that are open on, in this order.
     "SELECT e.device, min(e.job) FROM job j CROSS JOIN execution e WHERE j.finished_at IS NULL"
@@ -129,30 +123,6 @@ def _candidates(connection: Connection, turn: Turn, waves: Sequence[int], now: i
     return found
 
 
-class _Slots:
-    """What gateways are busy with."""
-
-    def __init__(self, connection: Connection, turn: Turn, found: Sequence[_Candidate]) -> None:
-        gateways = sorted(
-            {each.known.about.gateway for each in found if each.known.about.gateway is not None}
-        )
-        rows = bulk.pick(connection, _BUSY, gateways)
-        self._limit = turn.per_gateway
-        self._all = Counter(row[0] for row in rows)
-        self._alone = {(row[0], row[1]) for row in rows}
-
-    def is_free(self, gateway: int, method: Way) -> bool:
-        """Whether a gateway can take another update; it can host one of some kinds only (firmware-25)."""
-        if method is not Way.DOWNLOAD and (gateway, str(method)) in self._alone:
-            return False
-        return self._limit is None or self._all[gateway] < self._limit
-
-    def take(self, gateway: int, method: Way) -> None:
-        """It has one more."""
-        self._all[gateway] += 1
-        self._alone.add((gateway, str(method)))
-
-
 class _Deciding:
     """Decides about one after the other: with each that begins there is less room for the next."""
 
@@ -160,8 +130,8 @@ class _Deciding:
         self._connection = connection
         self._turn = turn
         self._now = now
-        self._slots = _Slots(connection, turn, found)
-        self._takers = _takers(connection, turn, found)
+        self._slots = Slots(connection, (each.known.about.gateway for each in found))
+        self._takers = _takers(connection, turn, [each.known for each in found])
         self._together: set[int] = set()
         """Devices that have begun together with another."""
         self.made: list[Made] = []
@@ -207,7 +177,8 @@ class _Deciding:
             return Waiting.GATEWAY_OFFLINE
         if not about.connected:
             return Waiting.DEVICE_OFFLINE
-        return None if self._slots.is_free(about.gateway, x.method) else Waiting.GATEWAY_BUSY
+        is_free = self._slots.is_free(about.gateway, x.method, self._turn.per_gateway)
+        return None if is_free else Waiting.GATEWAY_BUSY
 
     def _wait(self, x: Execution, obstacle: Waiting, gateway: int | None) -> None:
         """Look at it again later; in a long queue much later, for there are many to look at."""
@@ -239,23 +210,22 @@ class _Deciding:
         values = (gateway, leader.job, self._turn.wave, self._now, most)
         rows = bulk.query(self._connection, _BEHIND, values, lock=_LOCK)
         found = [loading.known(row) for row in rows if row[-1] is None]
-        fit = [each for each in found if each.execution.device != leader.device and self._takes_part(each)]
+        taken = _takers(self._connection, self._turn, found).keys() | {leader.device}
+        fit = [each for each in found if each.execution.device not in taken and self._takes_part(each)]
         return fit[: most - 1]
 
     def _takes_part(self, known: Known) -> bool:
         x, about = known
-        if x.attempt > 1 and self._turn.gives_up:
-            return False  # a newer job may have it: that is looked at when its own turn comes
         is_free = x.device not in self._together and bool(about.connected) and not _may_be_there(x)
         return is_free and misfit(about.facts, self._turn.need) is None
 
 
-def _takers(connection: Connection, turn: Turn, found: Sequence[_Candidate]) -> dict[int, int]:
-    """Devices that are to be tried again, but that a newer job has taken over meanwhile, and which."""
-    again = [each.known.execution.device for each in found if each.known.execution.attempt > 1]
-    if not again or not turn.gives_up:
+def _takers(connection: Connection, turn: Turn, found: Sequence[Known]) -> dict[int, int]:
+    """Devices that a newer job has taken over meanwhile, and which."""
+    if not found or not turn.gives_up:
         return {}
-    rows = bulk.pick(connection, _TAKERS.format(job=turn.order.job), sorted(again))
+    devices = sorted(each.execution.device for each in found)
+    rows = bulk.pick(connection, _TAKERS.format(job=turn.order.job), devices)
     return {row[0]: row[1] for row in rows}
 
 

@@ -75,7 +75,7 @@ def write(connection: Connection, made: Sequence[Made], now: Moment) -> list[Cha
     moved = [each for each in made if each.changes_state]
     for each in moved:
         states.check(each.before.state, each.move.execution.state)
-    lines.let_next(connection, _freed(moved), now.steady)
+    lines.let_next(connection, _freed(made), now.steady)
     count(connection, _deltas(moved))
     _trace(connection, made, now.wall)
     return [Changed(each.before.job, each.before.device, each.move.execution.gateway) for each in moved]
@@ -199,14 +199,21 @@ def _transition(number: int, made: Made, proof: int | None, wall: int) -> tuple[
     )
 
 
-def _freed(moved: Iterable[Made]) -> list[int]:
+def _freed(made: Iterable[Made]) -> list[int]:
     """Gateways at which there may be room for another update."""
     return sorted(
         {
             each.before.gateway
-            for each in moved
-            if each.before.gateway is not None
-            and states.is_at_gateway(each.before.state, each.before.method)
-            and not states.is_at_gateway(each.move.execution.state, each.before.method)
+            for each in made
+            if each.before.gateway is not None and _is_at(each.before) and not _stays(each)
         }
     )
+
+
+def _is_at(x: Execution) -> bool:
+    return states.is_at_gateway(x.state, x.method)
+
+
+def _stays(made: Made) -> bool:
+    after = made.move.execution
+    return _is_at(after) and after.gateway == made.before.gateway

@@ -6,6 +6,7 @@ answer over, the sender has ended, and nobody knows whether it had sent the requ
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -17,18 +18,23 @@ from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.codes import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
 _COLUMNS: Final = "id, job, device, attempt, step, gateway, target, operation, identifier, value"
-_NEW: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL LIMIT ?"  # noqa: S608 # our own names
+_NEW: Final = (
+    f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL AND NOT (gateway IN numbers) LIMIT {{most}}"  # noqa: S608 # our own names
+)
 _LEFT: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until <= ? LIMIT ?"  # noqa: S608 # our own names
 _LOCK: Final = " FOR UPDATE SKIP LOCKED"
 _TAKE: Final = "UPDATE job_outbox SET taken_until = ? WHERE id = ?"
 _FREE: Final = "UPDATE job_outbox SET taken_until = 0 WHERE taken_until IS NOT NULL"
 
 AT_ONCE: Final = 256
+
+AT_GATEWAY: Final = 100
+"""Letters on their way to one gateway: one that is silent must not keep all others waiting."""
 
 
 class Letter(NamedTuple):
@@ -50,11 +56,29 @@ class Letter(NamedTuple):
         return Reply(self.id, self.job, self.device, self.attempt, event)
 
 
-def take(connection: Connection, most: int, *, until: int) -> list[Letter]:
-    """Take letters to be sent, of which nobody else gets any; we wait for their answers until that time."""
-    letters = [_letter(row) for row in bulk.query(connection, _NEW, (most,), lock=_LOCK)]
+class Taken(NamedTuple):
+    """Letters to be sent now."""
+
+    letters: list[Letter]
+    is_full: bool
+    """Whether there may be more."""
+
+
+def take(connection: Connection, most: int, at_gateways: Mapping[int, int], *, until: int) -> Taken:
+    """Take letters to be sent, of which nobody else gets any; we wait for their answers until that time.
+
+    `at_gateways` tells how many of ours are on their way to which gateway.
+    """
+    full = [gateway for gateway, count in at_gateways.items() if count >= AT_GATEWAY]
+    text = _NEW.format(most=most) + ("" if connection.dialect.name == "sqlite" else _LOCK)
+    found = [_letter(row) for row in bulk.pick(connection, text, full)]
+    counts, letters = Counter(at_gateways), []
+    for each in found:
+        counts[each.gateway] += 1
+        if counts[each.gateway] <= AT_GATEWAY:
+            letters.append(each)
     bulk.execute(connection, _TAKE, [(until, each.id) for each in letters])
-    return letters
+    return Taken(letters, is_full=len(found) == most)
 
 
 def left_behind(connection: Connection, now: int) -> list[Reply]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
@@ -10,7 +11,7 @@ from msgspec import UNSET
 from meshfleet.errors import FleetError, GatewayTooOld, Unanswered
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
-from meshfleet.wire.codes import Operation, Priority, Status
+from meshfleet.wire.codes import Operation, Origin, Priority, Status
 from meshfleet.wire.ids import Identifier, IdentifierName, number_mac
 from meshfleet.wire.requests import Read, WriteDecoded
 from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 2000
 """Letters on their way."""
 
+_INSTEAD: Final = frozenset({Origin.EXTENDER, Origin.GATEWAY})
+"""Who may answer in the place of a device."""
+
 PATIENCE: Final = clocks.ANSWER / 1000
 """Seconds for an answer."""
 
@@ -35,7 +39,8 @@ class Post:
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
-        self._on_way: set[asyncio.Task[None]] = set()
+        self._on_way: dict[asyncio.Task[None], int] = {}
+        """Each with its gateway."""
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
 
     @property
@@ -43,11 +48,16 @@ class Post:
         """How many more can be sent."""
         return AT_ONCE - len(self._on_way)
 
+    @property
+    def at_gateways(self) -> Counter[int]:
+        """How many are at which gateway."""
+        return Counter(self._on_way.values())
+
     def send(self, letter: Letter) -> None:
         """Send a letter."""
         task = asyncio.create_task(self._send(letter), name=f"jobs.post {letter.id}")
-        self._on_way.add(task)
-        task.add_done_callback(self._on_way.discard)
+        self._on_way[task] = letter.gateway
+        task.add_done_callback(self._on_way.pop)
 
     async def end(self) -> None:
         """Wait for no answer any more: the next start asks again."""
@@ -67,7 +77,7 @@ class Post:
             return (Unclear if exc.sent else Unsent)(letter.step, str(exc))
         except FleetError as exc:
             return Unclear(letter.step, str(exc))
-        return Answered(letter.step, answer.response.status, _value(answer.response))
+        return Answered(letter.step, answer.response.status, _value(letter, answer.response))
 
 
 def _topic(letter: Letter) -> RequestTopic:
@@ -83,7 +93,10 @@ def _request(letter: Letter) -> Request:
     return Read(priority=Priority.LOW)
 
 
-def _value(response: Response) -> Any:
+def _value(letter: Letter, response: Response) -> Any:
+    """What was read. What others say in the place of a device is no proof of anything."""
+    if letter.target != letter.gateway and response.origin in _INSTEAD:
+        return None
     if isinstance(response, ReadResponse | ReadDecodedResponse) and response.value is not UNSET:
         return response.value
     return None

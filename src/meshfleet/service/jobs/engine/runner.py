@@ -194,10 +194,10 @@ class Runner:
         if not most:
             return True
         until = self._steady() + int(PATIENCE * 1000) + _MARGIN
-        letters = await self._database.write(outbox.take, most, until=until)
-        for letter in letters:
+        taken = await self._database.write(outbox.take, most, self._post.at_gateways, until=until)
+        for letter in taken.letters:
             self._post.send(letter)
-        return len(letters) == most
+        return taken.is_full
 
     async def _take_replies(self) -> None:
         while True:
@@ -206,6 +206,7 @@ class Runner:
             while not self._post.replies.empty() and len(replies) < advancing.AT_ONCE:
                 replies.append(self._post.replies.get_nowait())
             await self._try(lambda replies=replies: self._reply(replies))  # type: ignore[misc] # as they are now
+            self._has_letters.set()  # where these came from there is room for others
 
     async def _find_left(self) -> None:
         while True:

@@ -153,8 +153,10 @@ def past(connection: Connection, key: Key) -> int | None:
 
 
 def discard(connection: Connection, number: int) -> bool:
-    """Remove some of a draft, which then cannot become a job; False: nothing is left."""
-    connection.execute(update(job_draft).where(job_draft.c.id == number).values(created_at=0))
+    """Remove some of a draft, which then cannot become a job; False: nothing is left, or it is a job."""
+    given_up = update(job_draft).where(job_draft.c.id == number).values(created_at=0)
+    if not connection.execute(given_up).rowcount:
+        return False  # its maker may not have heard that it was published
     bulk.execute(connection, _REMOVE, [(number, number, _SWEPT)])
     left = connection.execute(select(execution.c.device).where(execution.c.job == number).limit(1)).first()
     if left is None:

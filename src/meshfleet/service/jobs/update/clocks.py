@@ -42,11 +42,16 @@ APPLY: Final = 15 * _MINUTE
 CANCEL: Final = 2 * _MINUTE
 _CONFIRM: Final = 15 * _MINUTE
 _INTERVALS: Final = 5
+_SPARE: Final = 2
+"""Heartbeats that may get lost, of those that are waited for."""
 _LONGEST: Final = 7 * 24 * _HOUR
 _ESTIMATES: Final = 4
 
 OTHERS: Final = _MINUTE
 """So much later than the one that asks for all, the others of a broadcast ask themselves."""
+
+ASSEMBLY: Final = _MINUTE
+"""For all of a broadcast to tell whether they still have to be updated, before it is begun once more."""
 
 TURN: Final = 500
 """Between two devices of a broadcast that are asked one after the other."""
@@ -80,8 +85,8 @@ def poll(scene: Scene) -> int:
 
 
 def confirm(scene: Scene) -> int:
-    """How long a device has to prove that it is well."""
-    return max(_CONFIRM, _INTERVALS * scene.rhythm)
+    """How long a device has to prove that it is well: for as many heartbeats as are wanted, and some more."""
+    return max(_CONFIRM, max(_INTERVALS, scene.order.heartbeats + _SPARE) * scene.rhythm)
 
 
 def total(scene: Scene) -> int:

@@ -32,8 +32,8 @@ def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
     x = replace(_hurried(x, scene), beat_at=event.at, beats=x.beats + 1 if is_good else 0)
     asked_again = x.step is Step.VERSION and now < x.due  # it did not tell a moment ago
     if x.ask is None and not asked_again and (not x.is_read or x.beats >= scene.order.heartbeats):
-        return asking(x, ask_version(Step.VERSION), now)
-    return waiting(x, x.due)
+        return asking(x, ask_version(Step.VERSION), now)._replace(is_evidence=True)
+    return waiting(x, x.due)._replace(is_evidence=True)
 
 
 def _hurried(x: Execution, scene: Scene) -> Execution:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from meshfleet.service.jobs.update import clocks, states
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.download import Download
-from meshfleet.service.jobs.update.entering import asking
+from meshfleet.service.jobs.update.entering import asking, waiting
 from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import REFUSALS, RETRYABLE, Code
 from meshfleet.wire.products import Way
@@ -67,25 +67,41 @@ def refuse(x: Execution, cause: str, now: int) -> Move:
     return finish(x, S.REJECTED, cause, now, Code.REFUSED)
 
 
-def cancel(x: Execution, now: int) -> Move:
+def cancel(x: Execution, scene: Scene, now: int) -> Move:
     """Take the update back, if the device has not got too far: else the outcome is awaited (I11)."""
     ask = DRIVERS[x.method].abort()
-    if x.step is Step.FOREIGN:
-        return finish(x, S.CANCELED, "canceled before the transfer began", now, Code.CANCELED)
+    if (cause := _not_begun(x)) is not None:
+        return finish(x, S.CANCELED, cause, now, Code.CANCELED)
     if ask is None:
-        has_begun = x.state is not S.DISPATCHED
-        if x.step is Step.MODE and not has_begun:
-            cause = "canceled before the transfer began; a device in DFU mode comes back by itself"
-            return finish(x, S.CANCELED, cause, now, Code.CANCELED)
-        if x.step is Step.LOOK and not has_begun:
-            return finish(x, S.CANCELED, "canceled before the transfer began", now, Code.CANCELED)
-        return Move(replace(x, waiting=CANCELING))  # nobody can take it back
+        return Move(replace(x, waiting=CANCELING))
     if x.waiting != CANCELING:
         x = replace(x, waiting=CANCELING, expires=now + clocks.CANCEL)
     elif x.expires is not None and now >= x.expires:
         cause = "canceled without an answer; the device may still go on with what it has"
         return finish(x, S.CANCELED, cause, now, Code.CANCELED)
-    return asking(x, ask, now)
+    if is_beyond_recall(x):
+        return Move(x)
+    return asking(x, ask, now) if scene.leads(x.device) else waiting(x, now + clocks.AGAIN)
+
+
+def _not_begun(x: Execution) -> str | None:
+    """Why there is nothing to take back; None: there is."""
+    cause = "canceled before the transfer began"
+    if x.step is Step.FOREIGN:
+        return cause
+    if x.method is not Way.NORDIC_DFU or x.state is not S.DISPATCHED:
+        return None
+    if x.step is Step.MODE:
+        return f"{cause}; a device in DFU mode comes back by itself"
+    return cause if x.step is Step.LOOK else None
+
+
+def is_beyond_recall(x: Execution) -> bool:
+    """Whether nobody can take it back, so that it is followed to its end."""
+    if DRIVERS[x.method].abort() is None:
+        return True
+    # The broadcast is over: the device is asked, and the gateway is not told again.
+    return x.step is Step.OWN_STATE and x.state in (S.DISPATCHED, S.TRANSFERRING)
 
 
 def _again_or(  # noqa: PLR0913 # by name

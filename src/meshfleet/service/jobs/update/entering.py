@@ -57,7 +57,8 @@ def _first(x: Execution, scene: Scene, now: int) -> Move:
     """What to do at the beginning of a state."""
     match x.state:
         case S.TRANSFERRING:
-            return waiting(x, now + clocks.poll(scene))
+            asks_later = 0 if scene.leads(x.device) else clocks.OTHERS
+            return waiting(x, now + clocks.poll(scene) + asks_later)
         case S.STAGED:
             return apply(x, scene, now)
         case S.CONFIRMING:
@@ -76,7 +77,8 @@ def apply(x: Execution, scene: Scene, now: int) -> Move:
     if ask is None or not may_apply(scene):
         return waiting(x, now + scene.order.queue)
     until = now + clocks.APPLY  # from the first time that it is told so
-    return asking(replace(x, expires=until if x.expires is None else min(x.expires, until)), ask, now)
+    x = replace(x, expires=until if x.expires is None else min(x.expires, until))
+    return asking(x, ask, now) if scene.leads(x.device) else waiting(x, now + clocks.LATER)
 
 
 def may_apply(scene: Scene) -> bool:

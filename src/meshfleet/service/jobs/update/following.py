@@ -46,7 +46,7 @@ _ORDER: Final = tuple(_CAUSES)
 def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
     """Go on with what was told of the update."""
     if x.state is S.DISPATCHED:
-        return _adopt(x, told, scene, now)
+        return _adopt(x, told, scene, now, is_shared=is_shared)
     if not told.is_ours or told.state is UpdateState.IDLE:
         return _lost(x, told, scene, now)
     if told.state is UpdateState.FAILED:
@@ -60,17 +60,16 @@ def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
     return _go_on(x, told, scene, now, is_shared=is_shared)
 
 
-def _adopt(x: Execution, told: Told, scene: Scene, now: int) -> Move:
+def _adopt(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
     """Whether our command has come through, of which nobody heard."""
-    if told.state in (UpdateState.IDLE, UpdateState.FAILED) or (
-        told.state is UpdateState.DONE and not told.is_ours
-    ):
-        return begin_again(replace(x, step=Step.START), scene, now)
+    if told.state is UpdateState.IDLE or (told.state is UpdateState.DONE and told.is_ours):
+        return _look_itself(x, scene, now)  # idle is also who has done it, and restarted since
+    if told.state in (UpdateState.FAILED, UpdateState.DONE):
+        x = replace(x, step=Step.START)
+        return waiting(x, now + clocks.OTHERS) if is_shared else begin_again(x, scene, now)
     if not told.is_ours:
         busy = "it is busy with another update"
         return waiting(replace(x, step=Step.FOREIGN, reason=busy), now + clocks.AGAIN)
-    if told.state is UpdateState.DONE:
-        return asking(x, ask_version(Step.LOOK), now)
     if _is_for_all(x):
         return enter(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], scene, now)
     return enter(x, _STATES[told.state], _CAUSES[_STATES[told.state]], scene, now)
@@ -86,12 +85,19 @@ def _lost(x: Execution, told: Told, scene: Scene, now: int) -> Move:
 
 
 def _failed(x: Execution, told: Told, scene: Scene, now: int) -> Move:
-    if _is_for_all(x):
-        return _ask_itself(x, scene, now)
     if told.error == UpdateError.ABORTED and scene.order.is_canceling and x.state in states.CANCELABLE:
         return finish(x, S.CANCELED, "the update was aborted", now, Code.CANCELED)
+    if _is_for_all(x):
+        return _ask_itself(x, scene, now)
     code, cause = reasons.of_error(told.error, told.percent)
     return fail(x, code, cause, scene, now)
+
+
+def _look_itself(x: Execution, scene: Scene, now: int) -> Move:
+    """Nothing is begun before the device has told its version; in a broadcast not all in one moment."""
+    if not scene.batch:
+        return asking(x, ask_version(Step.LOOK), now)
+    return waiting(replace(x, step=Step.LOOK), now + _turn(x, scene))
 
 
 def _is_for_all(x: Execution) -> bool:
@@ -101,9 +107,12 @@ def _is_for_all(x: Execution) -> bool:
 
 def _ask_itself(x: Execution, scene: Scene, now: int) -> Move:
     """The broadcast is out: from now on the device tells for itself, not all of them in one moment."""
-    x = replace(x, step=Step.OWN_STATE)
-    turn = scene.batch.index(x.device) if x.device in scene.batch else 0
-    return waiting(x, now + turn * clocks.TURN)
+    return waiting(replace(x, step=Step.OWN_STATE), now + _turn(x, scene))
+
+
+def _turn(x: Execution, scene: Scene) -> int:
+    """How long one of a broadcast waits while others are asked."""
+    return scene.batch.index(x.device) * clocks.TURN if x.device in scene.batch else 0
 
 
 def _go_on(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:

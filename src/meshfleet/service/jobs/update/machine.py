@@ -14,7 +14,15 @@ from msgspec.structs import replace
 from meshfleet.service.jobs.update import clocks, confirming, starting, states
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import read_version
-from meshfleet.service.jobs.update.ending import CANCELING, cancel, fail, finish, give_up, remove
+from meshfleet.service.jobs.update.ending import (
+    CANCELING,
+    cancel,
+    fail,
+    finish,
+    give_up,
+    is_beyond_recall,
+    remove,
+)
 from meshfleet.service.jobs.update.entering import apply, asking, enter, may_apply, waiting
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.following import follow
@@ -69,8 +77,8 @@ def _without_lost(x: Execution) -> Execution:
 def _look(x: Execution, scene: Scene, now: int) -> Move:
     """A clock may have run out; if not, something is to be asked."""
     if scene.order.is_canceling and x.state in states.CANCELABLE:
-        move = cancel(x, now)
-        if move.ask is not None or move.execution.state is not x.state:
+        move = cancel(x, scene, now)
+        if move.execution.state is not x.state or not is_beyond_recall(x):
             return move
         x = move.execution
     if x.total_until is not None and now >= x.total_until and x.state is not S.STAGED:
@@ -116,7 +124,7 @@ def _in_dfu(x: Execution, event: InDfu, scene: Scene, now: int) -> Move:
     if x.state is not S.DISPATCHED or x.step not in (Step.MODE, Step.LOOK) or x.ask is not None:
         return Move(x)
     if scene.order.is_canceling:
-        return cancel(x, now)
+        return cancel(x, scene, now)
     heard = replace(x, tries=0, gateway=event.gateway or x.gateway)  # only who hears it can send to it
     return starting.start(heard, scene, now)._replace(is_evidence=True)
 
@@ -128,7 +136,7 @@ def _answered(x: Execution, event: Answered, scene: Scene, now: int) -> Move:  #
         case Step.MODE:
             return starting.mode_answered(x, event.status, now)
         case Step.START:
-            return starting.start_answered(x, event.status, scene, now)
+            return starting.start_answered(x, event.status, scene, now, is_shared=event.is_shared)
         case Step.APPLY:
             return _applied(x, event.status, scene, now)
         case Step.ABORT:
@@ -149,7 +157,7 @@ def _looked(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     if x.state is not S.DISPATCHED:
         cause = f"the device has lost what it had got, {x.progress} % of the image"
         return fail(x, Code.TRANSFER_LOST, cause, scene, now)
-    return starting.begin_again(x, scene, now)
+    return starting.ready(x, scene, now)
 
 
 def _applied(x: Execution, status: int, scene: Scene, now: int) -> Move:
@@ -193,4 +201,6 @@ def _unclear(x: Execution, event: Unclear, scene: Scene, now: int) -> Move:
     """Nobody knows what was carried out: look before anything is done again."""
     if event.step is Step.START and x.state is S.DISPATCHED:
         return asking(x, DRIVERS[x.method].state(x), now)
+    if event.step is Step.MODE:  # if it has come through, the device shows up
+        return waiting(x, now + clocks.DFU)
     return _not_told(x, scene, now)

@@ -92,7 +92,11 @@ class Scene(Struct, frozen=True, kw_only=True):
     beat_at: int | None = None
     """When that was, by the clock of whoever reported it."""
     batch: tuple[int, ...] = ()
-    """In a broadcast: those for whom it is."""
+    """In a broadcast: those who are as far as this one, and so have to be told and asked the same."""
+
+    def leads(self, device: int) -> bool:
+        """Whether it is this device on behalf of which the gateway is told and asked: one does for all."""
+        return not self.batch or self.batch[0] == device
 
 
 class Execution(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_the
         total_until=now + clocks.total(scene),
         expires=now + clocks.STARTING,
         moved_at=now,
-        status_before=scene.status,
+        status_before=scene.status if x.attempt == 1 else x.status_before,  # before any of our updates
         beat_at=scene.beat_at,
         waiting=None,
         code=None,
@@ -87,6 +87,8 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
     """Nothing is known of the beginning: ask, or begin once more."""
     if x.step is Step.LOOK:
         return asking(x, ask_version(Step.LOOK), now)
+    if not scene.leads(x.device):  # it hears what comes of it
+        return waiting(x, now + clocks.OTHERS)
     if x.step in (Step.STATE, Step.FOREIGN) or (x.step is Step.START and not x.tries):
         return asking(x, DRIVERS[x.method].state(x), now)
     return begin_again(x, scene, now)
@@ -101,10 +103,19 @@ def mode_answered(x: Execution, status: int, now: int) -> Move:
     return refuse(x, f"the device was not sent into DFU mode: {of_status(status)}", now)
 
 
-def start_answered(x: Execution, status: int, scene: Scene, now: int) -> Move:
+def ready(x: Execution, scene: Scene, now: int) -> Move:
+    """The device does not run the version: begin with it, in a broadcast with all others like it."""
+    if not scene.batch:
+        return begin_again(x, scene, now)
+    return waiting(replace(x, step=Step.START, tries=max(x.tries, 1)), now + clocks.ASSEMBLY)
+
+
+def start_answered(x: Execution, status: int, scene: Scene, now: int, *, is_shared: bool) -> Move:
     """The transfer begins, or not."""
     if status == Status.OK:
         return enter(x, S.TRANSFERRING, "the gateway has taken the order", scene, now)
+    if is_shared and status in _PASSING:  # who asked goes on for all
+        return waiting(replace(x, reason=of_status(status), tries=x.tries + 1), now + clocks.OTHERS)
     if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with what we told it before
         return asking(replace(x, reason=of_status(status)), DRIVERS[x.method].state(x), now)
     if status in _PASSING:

@@ -1,0 +1,43 @@
+"""What gateways are busy with, and whether they can take one more update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import is_active
+from meshfleet.wire.products import Way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import Connection
+
+_BUSY: Final = (
+    "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
+    f" WHERE gateway IN numbers AND {is_active()}"
+    " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
+    " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
+)
+
+
+class Slots:
+    """The updates at some gateways, of all jobs. A broadcast is one, however many it is for."""
+
+    def __init__(self, connection: Connection, gateways: Iterable[int | None]) -> None:
+        wanted = sorted({each for each in gateways if each is not None})
+        rows = bulk.pick(connection, _BUSY, wanted) if wanted else []
+        self._all = Counter(row[0] for row in rows)
+        self._alone = {(row[0], row[1]) for row in rows}
+
+    def is_free(self, gateway: int, method: Way, limit: int | None) -> bool:
+        """Whether a gateway can take another update; it can host one of some kinds only (firmware-25)."""
+        if method is not Way.DOWNLOAD and (gateway, str(method)) in self._alone:
+            return False
+        return limit is None or self._all[gateway] < limit
+
+    def take(self, gateway: int, method: Way) -> None:
+        """It has one more."""
+        self._all[gateway] += 1
+        self._alone.add((gateway, str(method)))

@@ -1,0 +1,164 @@
+"""Many devices in one broadcast: the gateway is told and asked once for all, and nobody is updated twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.wire.codes import Status
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import Concurrency, NewJob, Retry, Targets
+from tests.service.jobs.engine.laws import Laws
+from tests.service.jobs.engine.rows import MODEL, firmware_id
+from tests.service.jobs.engine.world import Weather, World
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+    from tests.service.jobs.engine.radio import Answer, Device
+
+DEVICES = 90
+"""Of which two thirds are of the model."""
+HOUR = 3600
+
+
+def order(**values: Any) -> NewJob:
+    usual: dict[str, Any] = {"method": Way.BROADCAST, "retry": Retry(max=1)}
+    return NewJob(
+        name="all", firmware_id=firmware_id(0, MODEL), targets=Targets(all=True), **(usual | values)
+    )
+
+
+def meant(world: World) -> list[Device]:
+    return [each for each in world.devices.values() if each.model == MODEL]
+
+
+def ends(world: World) -> Counter[tuple[str, str | None]]:
+    rows = world.database.read_now(
+        lambda connection: connection.exec_driver_sql(
+            "SELECT state, reason FROM execution WHERE wave >= 0"
+        ).fetchall()
+    )
+    return Counter((row[0], row[1]) for row in rows)
+
+
+def sent(world: World) -> Counter[Step]:
+    return Counter(each.letter.step for each in world.log)
+
+
+def to_gateways(world: World, since: int = 0) -> Counter[Step]:
+    return Counter(each.letter.step for each in world.log[since:] if each.letter.target in world.gateways)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_who_has_missed_a_broadcast_does_not_let_the_others_be_updated_again(
+    sqlite_database: Database, *, forgets: bool
+) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=9)
+    world.gateways[1].forgets = forgets
+    world.create(order())
+    sleeper = meant(world)[3]
+    sleeper.is_off = True  # the registry does not know
+    world.weather = Weather(unanswered=1.0)  # the answer to the first command gets lost
+    world.round()
+    world.now += 2000
+    world.weather = Weather()
+    world.run(50)
+    sleeper.is_off = False
+    world.run(HOUR)
+
+    assert ends(world) == {("SUCCEEDED", None): 6}
+    assert [len(each.begun) for each in meant(world)] == [1] * 6
+    assert [each.twice for each in meant(world)] == [[]] * 6
+
+
+def test_the_gateway_is_asked_once_for_all(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    world.create(order())
+    world.run(20)
+    asked = to_gateways(world)
+    assert asked[Step.START] == 1
+    assert 0 < asked[Step.STATE] <= 10, "one poll after the other, not one for each device"
+
+
+def test_a_command_that_failed_is_sent_again_by_one(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    gateway = world.gateways[1]
+    broadcast = gateway._broadcast  # noqa: SLF001 # it fails once
+    answers = [Status.FAILED]
+
+    def fail_once(value: dict[str, Any], now: int) -> Answer:
+        return (answers.pop(), None) if answers else broadcast(value, now)
+
+    monkeypatch.setattr(gateway, "_broadcast", fail_once)
+    world.create(order())
+    world.run(HOUR)
+    assert to_gateways(world)[Step.START] == 2
+    assert ends(world) == {("SUCCEEDED", None): 60}
+
+
+def test_a_canceled_broadcast_is_aborted_once(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    job = world.create(order())
+    world.run(15)
+    world.steer(job, "cancel")
+    world.run(1)
+    world.run(60)
+    assert ends(world) == {("CANCELED", "the update was aborted"): 60}
+    assert sent(world)[Step.ABORT] == 1
+
+
+def test_a_gateway_that_says_it_was_aborted_is_not_told_again(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first word got lost: the second finds nothing to abort."""
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    gateway = world.gateways[1]
+    control = gateway._control  # noqa: SLF001 # its first answer is wrong
+
+    def deny(action: int, now: int) -> Answer:
+        control(action, now)
+        return Status.FAILED, None
+
+    monkeypatch.setattr(gateway, "_control", deny)
+    job = world.create(order())
+    world.run(15)
+    world.steer(job, "cancel")
+    world.run(1)
+    world.run(60)
+    assert ends(world) == {("CANCELED", "the update was aborted"): 60}
+    assert sent(world)[Step.ABORT] == 1
+
+
+def test_what_is_staged_is_started_for_all_with_one_word(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    job = world.create(order(stage=True))
+    world.run(300)
+    assert ends(world) == {("STAGED", None): 60}
+    world.steer(job, "apply")
+    world.run(1)
+    world.run(HOUR)
+    assert ends(world) == {("SUCCEEDED", None): 60}
+    assert sent(world)[Step.APPLY] == 1
+
+
+def test_a_device_in_dfu_mode_waits_for_room_at_the_gateway_that_hears_it(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=2, devices=6)
+    laws = Laws(world)
+    world.create(order(method=Way.NORDIC_DFU, concurrency=Concurrency(per_gateway=1)))
+    world.run(1)
+    rows = world.database.read_now(
+        lambda connection: connection.exec_driver_sql(
+            "SELECT device FROM execution WHERE state = 'DISPATCHED' AND gateway = 2"
+        ).fetchall()
+    )
+    assert rows, "there is one to move"
+    for row in rows:
+        world.move(row[0], 1)
+    world.after_round = laws.check
+    world.run(HOUR)
+    assert ends(world) == {("SUCCEEDED", None): 4}
