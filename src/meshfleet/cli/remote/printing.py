@@ -125,6 +125,11 @@ def facts_of(thing: object) -> Iterable[tuple[str, object]]:
     return _facts(msgspec.to_builtins(thing), "")
 
 
+def to_seconds(time: str) -> str:
+    """A time as REST tells it, as exactly as people read it in a table."""
+    return time.partition(".")[0] + "Z"
+
+
 def cell_text(value: object) -> str:
     """A value as people read it; foreign text cannot do anything to the terminal."""
     match value:
