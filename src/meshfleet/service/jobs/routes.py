@@ -1,13 +1,15 @@
 """`/api/v1/jobs`."""
 
 import re
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency as Given
+from litestar.di import Provide
 from litestar.openapi import ResponseSpec
-from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter, SkipValidation
 from msgspec import Struct
 
 from meshfleet.db import Database
@@ -40,6 +42,9 @@ from meshfleet.wire.rest import (
     NewJob,
 )
 
+Deed = Callable[..., Job]
+"""One of `steering`."""
+Steer = Callable[[Deed], Awaitable[Job]]
 Word = TypeVar("Word", bound=StrEnum)
 
 _ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
@@ -149,36 +154,39 @@ async def show_execution(
     return await database.read(executions.show, _number(segment(job_id)), device_in_path(device_id))
 
 
-@post("/{job_id:str}/apply", status_code=200, problems=(409,))
-async def apply_job(
+def steer_job(
     job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+) -> Steer:
+    """What does a deed to the job of the path, and tells whoever looks at it."""
+
+    async def steer(deed: Deed) -> Job:
+        return news.tell(await database.write(deed, _number(segment(job_id)), by=actor, now=now()))
+
+    return steer
+
+
+@post("/{job_id:str}/apply", status_code=200, problems=(409,))
+async def apply_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """Let a job begin that was made with `autoApply` false, or devices start what they have staged."""
-    return news.tell(await database.write(steering.apply, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.apply)
 
 
 @post("/{job_id:str}/pause", status_code=200, problems=(409,))
-async def pause_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+async def pause_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """Let a job begin no more updates. Those that are under way go on."""
-    return news.tell(await database.write(steering.pause, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.pause)
 
 
 @post("/{job_id:str}/resume", status_code=200, problems=(409,))
-async def resume_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+async def resume_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """Let a paused job go on. What failed up to now does not count any more for its abort criteria."""
-    return news.tell(await database.write(steering.resume, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.resume)
 
 
 @post("/{job_id:str}/cancel", status_code=200, problems=(409,))
-async def cancel_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+async def cancel_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """End a job early. A device that is about to start its new version is awaited."""
-    return news.tell(await database.write(steering.cancel, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.cancel)
 
 
 @post("/{job_id:str}/retry", problems=(409,))
@@ -238,5 +246,6 @@ router = Router(
         cancel_job,
         retry_job,
     ],
+    dependencies={"steer": Provide(steer_job, sync_to_thread=False)},
     tags=["Jobs"],
 )
