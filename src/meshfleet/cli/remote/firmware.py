@@ -16,6 +16,7 @@ from meshfleet.cli.remote.printing import (
     Column,
     answer,
     json_option,
+    limit_option,
     print_all,
     print_facts,
     print_json,
@@ -52,7 +53,7 @@ def firmware() -> None:
 @click.option("--model", "model_number", type=TEXT, help="For this model number, such as 0018.")
 @click.option("--version", type=TEXT, help="Of this version, such as 3.4.2.")
 @click.option("--state", type=click.Choice(get_args(FirmwareState)))
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List firmware, the newest first."""

@@ -24,11 +24,21 @@ from meshfleet.cli.remote.job_texts import (
     tell_job,
 )
 from meshfleet.cli.remote.ordering import order, order_options
-from meshfleet.cli.remote.printing import Column, answer, json_option, print_all, print_json, to_seconds
+from meshfleet.cli.remote.printing import (
+    Column,
+    answer,
+    json_option,
+    limit_option,
+    print_all,
+    print_json,
+    to_seconds,
+)
 from meshfleet.cli.remote.reaching import talk
 from meshfleet.client import ExecutionState, JobState, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.client import Fleet, Job
     from meshfleet.wire.ids import Mac
 
@@ -50,6 +60,11 @@ _PARTS: Final = (
     Column("gateway", lambda each: each.gateway, is_whole=True),
     Column("why", why_of),
 )
+
+
+def _states_option(words: type[JobState | ExecutionState]) -> Callable[[Any], Any]:
+    known = click.Choice([each.value for each in words])
+    return click.option("--state", "states", type=known, multiple=True, help="In this state; repeatable.")
 
 
 @click.group()
@@ -85,15 +100,9 @@ def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **given
 
 
 @jobs.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice([each.value for each in JobState]),
-    multiple=True,
-    help="In this state; repeatable.",
-)
+@_states_option(JobState)
 @click.option("--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="With this firmware.")
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first."""
@@ -161,15 +170,9 @@ async def _watch(fleet: Fleet, job: str, *, as_json: bool) -> Job:
 
 @jobs.command()
 @job_argument
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice([each.value for each in ExecutionState]),
-    multiple=True,
-    help="In this state; repeatable.",
-)
+@_states_option(ExecutionState)
 @click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Through this gateway.")
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List the parts of devices in a job, and what each waits for or why it failed."""

@@ -38,6 +38,9 @@ def json_option(command: Any) -> Any:
     )(command)
 
 
+limit_option = click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+
+
 def print_json(thing: object) -> None:
     """Print something on one line, for programs."""
     text = msgspec.json.encode(thing).decode()

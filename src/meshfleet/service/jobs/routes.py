@@ -58,6 +58,14 @@ IdempotencyKey = Annotated[
 ]
 
 
+def _in_states(words: type[StrEnum]) -> QueryParameter:
+    return QueryParameter(
+        name="State",
+        description="Is in this state; may be given several times, then in any of them.",
+        schema_extra={"items": {"type": "string", "enum": [str(each) for each in words]}},
+    )
+
+
 class _NoBody(Struct, frozen=True):
     """What a retry is asked with."""
 
@@ -90,14 +98,7 @@ async def list_jobs(
     pages: Given[Pages],
     limit: Given[int],
     now: Given[Now],
-    states: Annotated[
-        list[str] | None,
-        QueryParameter(
-            name="State",
-            description="Is in this state; may be given several times, then in any of them.",
-            schema_extra={"items": {"type": "string", "enum": [str(each) for each in JobState]}},
-        ),
-    ] = None,
+    states: Annotated[list[str] | None, _in_states(JobState)] = None,
     firmware_id: Annotated[
         str | None, QueryParameter(name="FirmwareId", description="Brings this firmware.")
     ] = None,
@@ -122,14 +123,7 @@ async def list_executions(
     database: Given[Database],
     pages: Given[Pages],
     limit: Given[int],
-    states: Annotated[
-        list[str] | None,
-        QueryParameter(
-            name="State",
-            description="Is in this state; may be given several times, then in any of them.",
-            schema_extra={"items": {"type": "string", "enum": [str(each) for each in ExecutionState]}},
-        ),
-    ] = None,
+    states: Annotated[list[str] | None, _in_states(ExecutionState)] = None,
     gateway: Annotated[
         str | None,
         QueryParameter(name="Gateway", description="The MAC or device id of the gateway it goes through."),
