@@ -99,7 +99,7 @@ def show(firmware_id: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{_sentence(found)}\n")
+        click.echo(f"{printable(_sentence(found))}\n")
         print_facts((name, value) for name, value in _facts(found) if value)
 
 

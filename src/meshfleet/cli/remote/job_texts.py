@@ -84,7 +84,7 @@ def sentence_of(job: Job) -> str:
 
 def tell_job(job: Job) -> None:
     """Print how a job goes, what it is, and what it was told beyond what holds anyway."""
-    click.echo(sentence_of(job))
+    click.echo(printable(sentence_of(job)))
     click.echo(f"{count_of(job)} devices, {job.progress} % done: {counts_text(job)}\n")
     print_facts((name, value) for name, value in _facts(job) if value is not None)
     if len(job.wave_states) > 1:

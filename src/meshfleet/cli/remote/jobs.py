@@ -34,6 +34,7 @@ from meshfleet.cli.remote.printing import (
     to_seconds,
 )
 from meshfleet.cli.remote.reaching import talk
+from meshfleet.cli.terminal import printable
 from meshfleet.client import ExecutionState, JobState, Outcome
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ async def _tell_failed(fleet: Fleet, job: Job) -> None:
         listed = fleet.jobs.executions(job, states=failed)
         await print_all(listed, _PARTS, as_json=False, limit=MOST_FAILED)
     if more := more_failed(job):
-        click.echo(more)
+        click.echo(printable(more))
 
 
 @jobs.command()
