@@ -104,7 +104,7 @@ def test_every_command_of_the_page_does_what_it_says(service: Running, tmp_path:
     assert len(answer("requests ca5bda1a0004").splitlines()) >= 3
     assert re.match(r"[1-9]\d* of \d+ devices would be updated, ", answer("--dry-run"))
     assert "QUEUED" in answer("jobs executions")
-    assert " is CANCELING (USER)." in answer("jobs cancel")
+    assert " is CANCELING: somebody asked for it (USER)." in answer("jobs cancel")
     assert len(answer("watch --count 5").splitlines()) == 5
     assert json.loads(answer("watch --device"))["name"] == "temperature"
     assert len(answer("watch --kind").splitlines()) == 3

@@ -126,13 +126,15 @@ def at_terminal(
     termios.tcsetwinsize(ours, (24, columns))
     command = [sys.executable, "-c", _TAKE_TERMINAL, "/bin/sh", "-c", f'exec "$0" "$@" {behind}']
     command.append(str(Path(sys.executable).with_name("meshfleet")))
+    # Workers of pytest are told how wide their own terminal is, and that would count more than this one.
+    inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     process = subprocess.Popen(
         [*command, *arguments],
         stdin=its,
         stdout=its,
         stderr=its,
         start_new_session=True,
-        env={**os.environ, **shell.variables, "TERM": "xterm"},
+        env={**inherited, **shell.variables, "TERM": "xterm"},
     )
     os.close(its)
     shown = b""

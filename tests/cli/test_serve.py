@@ -89,6 +89,17 @@ def test_settings_come_from_the_file_and_the_environment_too(tmp_path: Path) -> 
         assert (tmp_path / "mine" / "meshfleet.sqlite").exists()
 
 
+@pytest.mark.rule("rest-168")
+def test_who_listens_everywhere_is_warned_that_gateways_need_an_address(tmp_path: Path) -> None:
+    everywhere = ("--http", "0.0.0.0:0")
+    with serve(tmp_path, *everywhere) as program:
+        url = said(program).url
+        assert f"gateways are told to fetch firmware from {url}, which is no" in program.end(SIGTERM)[2]
+    with serve(tmp_path, *everywhere, "--public-url", "https://fleet.example") as program:
+        said(program)
+        assert program.end(SIGTERM)[2] == ""
+
+
 @pytest.mark.rule("rest-170")
 def test_what_it_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
     with serve(tmp_path, before="umask 0") as program:

@@ -7,8 +7,11 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from meshfleet.cli.remote.job_texts import more_failed
+from meshfleet.client import Job
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
 from tests.cli.shell import Shell, at_terminal
@@ -21,6 +24,10 @@ pytestmark = pytest.mark.xdist_group("cli-updates")
 MODEL = "0018"
 SURE = ("--heartbeats", "0", "--per-gateway", "none")
 """So that it is over soon."""
+
+ASKED = "somebody asked for it (USER)"
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 _versions = count(1)
 
@@ -62,7 +69,9 @@ def test_firmware_goes_up_and_is_released_shown_and_listed(admin: Shell, image: 
     assert record["hardwareVersions"] == ["1.0.0", "1.2.0"]
     words = f"{record['id']}, version {image.version} for {MODEL}, is released.\n"
     assert admin.text("firmware", "release", record["id"]) == words
-    assert re.search(r"^state +released$", admin.text("firmware", "show", record["id"]), re.MULTILINE)
+    shown = admin.text("firmware", "show", record["id"])
+    assert shown.startswith(words)
+    assert re.search(r"^hardware +1\.0\.0, 1\.2\.0\nfrom version +any\n", shown, re.MULTILINE)
     assert admin.object(
         "firmware", "list", "--version", image.version, "--state", "released"
     ) == admin.object("firmware", "show", record["id"])
@@ -116,14 +125,11 @@ def test_a_job_updates_devices_and_is_watched_to_its_end(admin: Shell, image: Ma
     devices = [each["id"] for each in admin.objects("devices", "list", "--model", MODEL)]
     lines = admin.text("jobs", "watch", made["id"]).splitlines()
     assert len(lines) == len(set(lines))
-    assert lines[-1] == f"{made['id']}  COMPLETED  SUCCEEDED  100 %  {len(devices)} SUCCEEDED"
+    assert lines[-1] == f"{made['id']}  COMPLETED, SUCCEEDED  100 %  {len(devices)} SUCCEEDED"
     last = admin.objects("jobs", "watch", made["id"])[-1]
     assert last == admin.object("jobs", "show", made["id"].removeprefix("job-"))
     found = admin.objects("jobs", "executions", made["id"], "--state", "SUCCEEDED")
     assert sorted(each["deviceId"] for each in found) == sorted(devices)
-    text = admin.text("jobs", "show", made["id"])
-    assert re.search(rf"^counts\.SUCCEEDED +{len(devices)}$", text, re.MULTILINE)
-    assert "counts.FAILED" not in text
     assert f"the device runs {image.version}" in admin.text("jobs", "show", made["id"], devices[0])
     assert admin.objects("jobs", "list", "--firmware", released, "--state", "COMPLETED") == [last]
     assert made["id"] in admin.text("jobs", "list", "--limit", "5")
@@ -133,14 +139,88 @@ def test_a_job_that_does_not_end_well_is_exit_code_1(admin: Shell, released: str
     held = ("--all", "--no-apply")
     made = admin.object("jobs", "create", "Held", "--firmware", released, *held)
     assert made["state"] == "CREATED"
-    assert admin.text("jobs", "cancel", made["id"]) == f"{made['id']} is CANCELING (USER).\n"
+    assert admin.text("jobs", "cancel", made["id"]) == f"{made['id']} is CANCELING: {ASKED}.\n"
     result = admin("jobs", "watch", made["id"])
     assert result.exit_code == 1
-    assert result.stderr == f"Error: {made['id']} is CANCELED, outcome NONE (USER).\n"
-    assert "CANCELED  NONE" in result.stdout
+    assert result.stderr == f"Error: {made['id']} is CANCELED, outcome NONE: {ASKED}.\n"
+    assert "CANCELED, NONE" in result.stdout
     again = admin.object("jobs", "retry", made["id"])
     assert again["parentJobId"] == made["id"]
     admin.text("jobs", "cancel", again["id"])
+
+
+def test_a_job_is_shown_with_how_it_goes_first_and_only_what_it_was_told(admin: Shell, released: str) -> None:
+    made = admin.object(
+        *("jobs", "create", "Shown", "--firmware", released, "--filter", "model=0018", "--wave", "first=1"),
+        *("--abort", "20", "--abort-after", "3", *SURE),
+    )
+    admin.text("jobs", "watch", made["id"])
+    devices, version = sum(made["counts"].values()), re.escape(made["version"])
+    assert re.fullmatch(
+        rf"""{made["id"]} is COMPLETED, outcome SUCCEEDED\.
+{devices} devices, 100 % done: {devices} SUCCEEDED
+
+name +Shown
+firmware +{version} for model 0018, {released}
+made +{TIME} by admin
+begun +{TIME}
+over +{TIME}
+targets\.filter\.ModelNumber +0018
+concurrency\.perGateway +none
+health\.heartbeats +0
+abort +PAUSE if 20 % fail, of 3 or more that began
+
+wave +state +devices +succeeded
+first +PASSED +1 +1
+2 +PASSED +{devices - 1} +{devices - 1}
+""",
+        admin.text("jobs", "show", made["id"]),
+    )
+
+
+def test_a_job_is_shown_with_those_that_failed(admin: Shell, released: str) -> None:
+    made = admin.object(
+        *("jobs", "create", "Hasty", "--firmware", released, "--filter", "model=0018"),
+        *("--rate", "1", "--queue-minutes", "0.0001", *SURE),
+    )
+    assert admin("jobs", "watch", made["id"]).exit_code == 1
+    late = admin.objects("jobs", "executions", made["id"], "--state", "TIMED_OUT")
+    shown = admin.text("jobs", "show", made["id"])
+    assert late
+    for each in late:
+        assert re.search(rf"^{each['deviceId']} +TIMED_OUT .*\(NEVER_BEGUN\)$", shown, re.MULTILINE)
+    assert "more" not in shown
+    larger = msgspec.convert({**made, "counts": {"FAILED": 7, "TIMED_OUT": 5, "SUCCEEDED": 9}}, Job)
+    others = f"meshfleet jobs executions {made['id']} --state FAILED --state TIMED_OUT"
+    assert more_failed(larger) == f"and 2 more: {others}"
+
+
+def test_the_part_of_a_device_is_shown_as_a_story(admin: Shell, image: Made, released: str) -> None:
+    device = admin.objects("devices", "list", "--model", MODEL)[0]["id"]
+    made = admin.object("jobs", "create", "Story", "--firmware", released, "--device", device, *SURE)
+    admin.text("jobs", "watch", made["id"])
+    shown = admin.text("jobs", "show", made["id"], device)
+    assert shown.startswith(f"{device} is SUCCEEDED in {made['id']}, 100 %.\n\nversion ")
+    story = shown.partition("\ntime ")[2].splitlines()[1:]
+    assert re.fullmatch(rf"{TIME} +-> QUEUED +the job was made", story[0])
+    assert re.fullmatch(rf"{TIME} +QUEUED -> DISPATCHED +the first command is sent", story[1])
+    proved = rf"{TIME} +CONFIRMING -> SUCCEEDED +the device runs {re.escape(image.version)}.*"
+    assert re.fullmatch(proved, story[-2])
+    read = rf" +response to version: [0-9a-f]{{6,8}} \(firmware-version {re.escape(image.version)}\)"
+    assert re.fullmatch(read, story[-1])
+    times = re.findall(rf"^{TIME}", "\n".join(story), re.MULTILINE)
+    assert times == sorted(times)
+
+
+def test_tables_of_updates_fit_a_terminal_of_100_columns(admin: Shell, released: str) -> None:
+    made = admin.object("jobs", "create", "Motion sensors", "--firmware", released, "--all", "--no-apply")
+    tables = [("firmware", "list"), ("jobs", "list"), ("jobs", "executions", made["id"])]
+    shown = [at_terminal(admin, *command, columns=100)[0] for command in tables]
+    for table in shown:
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", table).splitlines()
+        assert max(map(len, lines)) <= 100
+    assert re.search(rf"^{made['id']} +Motion sensors .*Z$", shown[1], re.MULTILINE)
+    admin.text("jobs", "cancel", made["id"])
 
 
 def test_a_job_is_steered(admin: Shell, released: str) -> None:
@@ -149,7 +229,7 @@ def test_a_job_is_steered(admin: Shell, released: str) -> None:
     )
     later = ("--json",)
     assert json.loads(admin.text("jobs", "apply", made["id"], *later))["state"] == "IN_PROGRESS"
-    assert admin.text("jobs", "pause", made["id"]) == f"{made['id']} is PAUSED (USER).\n"
+    assert admin.text("jobs", "pause", made["id"]) == f"{made['id']} is PAUSED: {ASKED}.\n"
     assert admin.text("jobs", "resume", made["id"]) == f"{made['id']} is IN_PROGRESS.\n"
     admin.text("jobs", "watch", made["id"])
     assert "completed" in admin.failure("jobs", "pause", made["id"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import secrets
 import sys
 import threading
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvicorn
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 __all__ = ["Started", "answer_requests", "openapi_document", "serve"]
+
+_log = logging.getLogger(__name__)
 
 _ADMIN: Final = "admin"
 _ADMIN_PASSWORD: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # where it is, not what it is
@@ -86,6 +90,7 @@ async def serve(
     ):
         port = listener.getsockname()[1]
         settings = replace(with_ports(settings, entrances), http=settings.http._replace(port=port))
+        _warn(settings, listener)
         stop = threading.Event()
         try:
             database = await asyncio.to_thread(open_database, settings.database, settings.data, stop=stop)
@@ -110,6 +115,16 @@ async def serve(
                 await asyncio.to_thread(samples.close)
         finally:
             await asyncio.to_thread(database.close)
+
+
+def _warn(settings: Settings, listener: socket.socket) -> None:
+    """Images are fetched from an address that we tell: one that means all of a machine's leads to none."""
+    if settings.public_url is None and ip_address(listener.getsockname()[0]).is_unspecified:
+        _log.warning(
+            "gateways are told to fetch firmware from %s, which is no address of this machine: "
+            "set public-url to how they reach it",
+            settings.url,
+        )
 
 
 class _Server(uvicorn.Server):

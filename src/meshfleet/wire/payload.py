@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from meshfleet.errors import MalformedPayload, PayloadTooLarge, plain
+from meshfleet.wire.choices import none_of
 from meshfleet.wire.fields import Spelling
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def convert(kind: type[PayloadT], given: dict[str, Any], *, without: Collection[
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as exc:
-        raise rejection(exc) from None
+        raise rejection(kind, exc) from None
 
 
 def read_object(payload: bytes) -> dict[str, Any]:
@@ -148,15 +149,15 @@ def _within(place: str | None, field: str) -> str:
     return f"{place}.{field}" if place else field
 
 
-def rejection(exc: msgspec.ValidationError) -> MalformedPayload:
-    """Turn msgspec's sentence into our error: it carries the field only as text."""
+def rejection(kind: type[Struct], exc: msgspec.ValidationError) -> MalformedPayload:
+    """Turn msgspec's sentence about a struct into our error: it carries the field only as text."""
     text = str(exc)
     if missing := _MISSING.fullmatch(text):
         return MalformedPayload(_within(missing["place"], missing["field"]), "is missing")
     if unknown := _UNKNOWN.fullmatch(text):
         return MalformedPayload(_within(unknown["place"], plain(unknown["field"])), "is not a field here")
     if at := _AT.fullmatch(text):
-        # That sentence repeats what was sent, however long it is.
-        reason = "is none of its values" if at["reason"].startswith("Invalid enum value") else at["reason"]
-        return MalformedPayload(at["field"], reason)
+        # That sentence repeats what was sent, however long it is, and not what could be.
+        is_choice = at["reason"].startswith("Invalid enum value")
+        return MalformedPayload(at["field"], none_of(kind, at["field"]) if is_choice else at["reason"])
     return MalformedPayload("payload", text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.wire.ids import ModelNumber, Version
-from meshfleet.wire.package import pack
+from meshfleet.wire.package import MAX_SIZE, pack
 from meshfleet.wire.rest import FIRMWARE
 from tests.service.firmware.uploads import (
     BUNDLE,
@@ -185,6 +185,16 @@ def test_a_package_that_gateways_would_refuse_is_refused(
     assert digest(content) not in kept(service)
     assert not under_way(service)
     assert uploaded(service, content, name="fw.raucb")["type"] == 2
+
+
+@pytest.mark.rule("firmware-17")
+@pytest.mark.parametrize("content", [bytes(MAX_SIZE + 1), PACKAGE.ljust(MAX_SIZE + 1)], ids=["bare", "zip"])
+def test_what_is_larger_than_any_package_is_none(service: Running, content: bytes) -> None:
+    reason = faults(upload(service, content, "fw.zip"))["image"]
+    assert reason.startswith(f"has {MAX_SIZE + 1} bytes; a Nordic package has at most {MAX_SIZE}")
+    assert digest(content) not in kept(service)
+    assert not under_way(service)
+    assert uploaded(service, content, name="fw.raucb")["size"] == MAX_SIZE + 1
 
 
 @pytest.mark.rule("rest-113")

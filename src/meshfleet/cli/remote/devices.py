@@ -15,6 +15,7 @@ from meshfleet.cli.remote.printing import (
     answer,
     facts_of,
     json_option,
+    limit_option,
     print_all,
     print_facts,
     print_json,
@@ -65,7 +66,7 @@ def devices() -> None:
     "--id", "ids", type=DEVICE, multiple=True, shell_complete=complete_devices, help="This one; repeatable."
 )
 @click.option("--sort", type=click.Choice(get_args(Sort)), help="A hyphen in front reverses it.")
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def list_devices(*, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List the devices that fit all that is asked for."""

@@ -15,17 +15,20 @@ from meshfleet.cli.remote.arguments import firmware_argument
 from meshfleet.cli.remote.printing import (
     Column,
     answer,
-    facts_of,
     json_option,
+    limit_option,
     print_all,
     print_facts,
     print_json,
+    to_seconds,
 )
 from meshfleet.cli.remote.reaching import talk
 from meshfleet.cli.terminal import printable
 from meshfleet.wire.rest.firmware import FirmwareState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from meshfleet.client import Firmware, Fleet
 
 _COLUMNS: Final = (
@@ -33,11 +36,12 @@ _COLUMNS: Final = (
     Column("model", lambda each: each.model_number),
     Column("version", lambda each: each.version),
     Column("state", lambda each: each.state),
-    Column("file", lambda each: each.file_name),
     Column("size", lambda each: each.size),
     Column("by", lambda each: each.created_by),
-    Column("since", lambda each: each.created_at),
+    Column("since", lambda each: to_seconds(each.created_at), is_whole=True),
 )
+
+_TYPES: Final = {1: "Nordic package", 2: "RAUC bundle"}
 
 
 @click.group()
@@ -49,7 +53,7 @@ def firmware() -> None:
 @click.option("--model", "model_number", type=TEXT, help="For this model number, such as 0018.")
 @click.option("--version", type=TEXT, help="Of this version, such as 3.4.2.")
 @click.option("--state", type=click.Choice(get_args(FirmwareState)))
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List firmware, the newest first."""
@@ -95,7 +99,8 @@ def show(firmware_id: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print_facts(facts_of(found))
+        click.echo(f"{printable(_sentence(found))}\n")
+        print_facts((name, value) for name, value in _facts(found) if value)
 
 
 @firmware.command()
@@ -149,5 +154,20 @@ def remove(firmware_id: str, *, as_json: bool) -> None:
 
 
 def _tell(record: Firmware, *, as_json: bool) -> None:
-    sentence = f"{record.id}, version {record.version} for {record.model_number}, is {record.state}."
-    answer(record, sentence, as_json=as_json)
+    answer(record, _sentence(record), as_json=as_json)
+
+
+def _sentence(record: Firmware) -> str:
+    return f"{record.id}, version {record.version} for {record.model_number}, is {record.state}."
+
+
+def _facts(record: Firmware) -> Iterable[tuple[str, object]]:
+    yield "notes", record.notes
+    yield "hardware", record.hardware_versions or "any"
+    yield "from version", record.min_version or "any"
+    yield "file", record.file_name
+    yield "type", _TYPES[record.type]
+    yield "size", f"{record.size} bytes"
+    yield "sha256", record.sha256
+    yield "uploaded", f"{record.created_at} by {record.created_by}"
+    yield "released", record.released_at

@@ -10,54 +10,62 @@ import click
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.remote.arguments import DEVICE, FIRMWARE, job_argument
 from meshfleet.cli.remote.completing import complete_devices, complete_firmware, complete_gateways
-from meshfleet.cli.remote.job_texts import count_of, counts_text, line_of, sentence_of, tell_dry_run
+from meshfleet.cli.remote.execution_texts import tell_execution, why_of
+from meshfleet.cli.remote.job_texts import (
+    MOST_FAILED,
+    count_of,
+    counts_text,
+    failed_states,
+    line_of,
+    more_failed,
+    sentence_of,
+    state_text,
+    tell_dry_run,
+    tell_job,
+)
 from meshfleet.cli.remote.ordering import order, order_options
 from meshfleet.cli.remote.printing import (
     Column,
     answer,
-    facts_of,
     json_option,
+    limit_option,
     print_all,
-    print_facts,
     print_json,
+    to_seconds,
 )
 from meshfleet.cli.remote.reaching import talk
+from meshfleet.cli.terminal import printable
 from meshfleet.client import ExecutionState, JobState, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.client import Fleet, Job
     from meshfleet.wire.ids import Mac
 
 _COLUMNS: Final = (
     Column("id", lambda each: each.id, is_whole=True),
     Column("name", lambda each: each.name),
-    Column("model", lambda each: each.model_number),
     Column("version", lambda each: each.version),
-    Column("state", lambda each: each.state),
-    Column("outcome", lambda each: each.outcome),
-    Column("progress", lambda each: f"{each.progress} %"),
+    Column("state", state_text),
+    Column("done", lambda each: f"{each.progress} %"),
     Column("devices", count_of),
-    Column("by", lambda each: each.created_by),
-    Column("since", lambda each: each.created_at),
+    Column("since", lambda each: to_seconds(each.created_at), is_whole=True),
 )
 
 _PARTS: Final = (
     Column("device", lambda each: each.device_id, is_whole=True),
-    Column("state", lambda each: each.state),
-    Column("attempt", lambda each: each.attempt),
-    Column("progress", lambda each: f"{each.progress} %"),
-    Column("from", lambda each: each.from_version),
+    Column("state", lambda each: each.state, is_whole=True),
+    Column("try", lambda each: each.attempt),
+    Column("done", lambda each: f"{each.progress} %", is_whole=True),
     Column("gateway", lambda each: each.gateway, is_whole=True),
-    Column("why", lambda each: each.waiting_for or each.reason),
+    Column("why", why_of),
 )
 
-_STEPS: Final = (
-    Column("time", lambda each: each.time, is_whole=True),
-    Column("attempt", lambda each: each.attempt),
-    Column("state", lambda each: each.to),
-    Column("why", lambda each: each.cause),
-    Column("by", lambda each: each.actor),
-)
+
+def _states_option(words: type[JobState | ExecutionState]) -> Callable[[Any], Any]:
+    known = click.Choice([each.value for each in words])
+    return click.option("--state", "states", type=known, multiple=True, help="In this state; repeatable.")
 
 
 @click.group()
@@ -93,15 +101,9 @@ def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **given
 
 
 @jobs.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice([each.value for each in JobState]),
-    multiple=True,
-    help="In this state; repeatable.",
-)
+@_states_option(JobState)
 @click.option("--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="With this firmware.")
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first."""
@@ -113,20 +115,35 @@ def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @click.argument("device", type=DEVICE, required=False, shell_complete=complete_devices)
 @json_option
 def show(job: str, device: Mac | None, *, as_json: bool) -> None:
-    """Tell all about a job, or about the part of one device in it with all that happened."""
-    talk(lambda fleet: _show(fleet, job, device, as_json=as_json))
+    """Tell how a job goes and what it was told, or all that happened to one device in it."""
+    if device is not None:
+        execution = talk(lambda fleet: fleet.jobs.execution(job, device))
+        if as_json:
+            print_json(execution)
+        else:
+            tell_execution(execution, job)
+        return
+    talk(lambda fleet: _show(fleet, job, as_json=as_json))
 
 
-async def _show(fleet: Fleet, job: str, device: Mac | None, *, as_json: bool) -> None:
-    found = await (fleet.jobs.show(job) if device is None else fleet.jobs.execution(job, device))
+async def _show(fleet: Fleet, job: str, *, as_json: bool) -> None:
+    found = await fleet.jobs.show(job)
     if as_json:
         print_json(found)
         return
-    hidden = {"transitions", "later"}
-    facts = [(name, value) for name, value in facts_of(found) if name not in hidden]
-    print_facts((name, value) for name, value in facts if value or not name.startswith("counts."))
-    for step in getattr(found, "transitions", ()):
-        click.echo("  ".join(str(each.cell(step)) for each in _STEPS))
+    tell_job(found)
+    await _tell_failed(fleet, found)
+
+
+async def _tell_failed(fleet: Fleet, job: Job) -> None:
+    """What somebody who looks at a job wants to know next."""
+    failed = failed_states(job)
+    if failed:
+        click.echo()
+        listed = fleet.jobs.executions(job, states=failed)
+        await print_all(listed, _PARTS, as_json=False, limit=MOST_FAILED)
+    if more := more_failed(job):
+        click.echo(printable(more))
 
 
 @jobs.command()
@@ -154,15 +171,9 @@ async def _watch(fleet: Fleet, job: str, *, as_json: bool) -> Job:
 
 @jobs.command()
 @job_argument
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice([each.value for each in ExecutionState]),
-    multiple=True,
-    help="In this state; repeatable.",
-)
+@_states_option(ExecutionState)
 @click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Through this gateway.")
-@click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+@limit_option
 @json_option
 def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) -> None:
     """List the parts of devices in a job, and what each waits for or why it failed."""

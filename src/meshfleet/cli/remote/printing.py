@@ -38,6 +38,9 @@ def json_option(command: Any) -> Any:
     )(command)
 
 
+limit_option = click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+
+
 def print_json(thing: object) -> None:
     """Print something on one line, for programs."""
     text = msgspec.json.encode(thing).decode()
@@ -123,6 +126,11 @@ def _printed_whole(rows: Sequence[Sequence[str]]) -> bool:
 def facts_of(thing: object) -> Iterable[tuple[str, object]]:
     """All that a body tells, under the names that it has in JSON; what is inside follows a dot."""
     return _facts(msgspec.to_builtins(thing), "")
+
+
+def to_seconds(time: str) -> str:
+    """A time as REST tells it, as exactly as people read it in a table."""
+    return time.partition(".")[0] + "Z"
 
 
 def cell_text(value: object) -> str:

@@ -40,6 +40,8 @@ _MOST_HARDWARE: Final = 100
 _MOST: Final = 255
 """In each part of a version: a byte is all there is for it in the messages to devices (firmware-1)."""
 
+_TOO_LARGE: Final = f"a Nordic package has at most {MAX_SIZE} (a RAUC bundle is of type 2)"
+
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BUNDLE: Final = ".raucb"
 _LINES: Final = str.maketrans("", "", "\n\r\t")
@@ -137,8 +139,10 @@ def read_file_name(text: str) -> str:
 
 def check_package(new: NewFirmware, image: Arrived) -> None:
     """Look into an image that may be a package, as gateways will (firmware-17). It may take a while."""
-    if new.type is not FirmwareType.NORDIC_PACKAGE or image.size > MAX_SIZE:
+    if new.type is not FirmwareType.NORDIC_PACKAGE:
         return
+    if image.size > MAX_SIZE:  # no chip that Nordic's packages are for holds a tenth of it
+        raise InvalidRequest([Fault(IMAGE, f"has {image.size} bytes; {_TOO_LARGE}")])
     try:
         found = read_image(image.place.read_bytes())
     except MalformedImage as exc:

@@ -1,13 +1,15 @@
 """`/api/v1/jobs`."""
 
 import re
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency as Given
+from litestar.di import Provide
 from litestar.openapi import ResponseSpec
-from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter, SkipValidation
 from msgspec import Struct
 
 from meshfleet.db import Database
@@ -40,6 +42,9 @@ from meshfleet.wire.rest import (
     NewJob,
 )
 
+Deed = Callable[..., Job]
+"""One of `steering`."""
+Steer = Callable[[Deed], Awaitable[Job]]
 Word = TypeVar("Word", bound=StrEnum)
 
 _ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
@@ -51,6 +56,14 @@ IdempotencyKey = Annotated[
         name="Idempotency-Key", description="The same key with the same body makes one job, and gets it."
     ),
 ]
+
+
+def _in_states(words: type[StrEnum]) -> QueryParameter:
+    return QueryParameter(
+        name="State",
+        description="Is in this state; may be given several times, then in any of them.",
+        schema_extra={"items": {"type": "string", "enum": [str(each) for each in words]}},
+    )
 
 
 class _NoBody(Struct, frozen=True):
@@ -85,14 +98,7 @@ async def list_jobs(
     pages: Given[Pages],
     limit: Given[int],
     now: Given[Now],
-    states: Annotated[
-        list[str] | None,
-        QueryParameter(
-            name="State",
-            description="Is in this state; may be given several times, then in any of them.",
-            schema_extra={"items": {"type": "string", "enum": [str(each) for each in JobState]}},
-        ),
-    ] = None,
+    states: Annotated[list[str] | None, _in_states(JobState)] = None,
     firmware_id: Annotated[
         str | None, QueryParameter(name="FirmwareId", description="Brings this firmware.")
     ] = None,
@@ -117,14 +123,7 @@ async def list_executions(
     database: Given[Database],
     pages: Given[Pages],
     limit: Given[int],
-    states: Annotated[
-        list[str] | None,
-        QueryParameter(
-            name="State",
-            description="Is in this state; may be given several times, then in any of them.",
-            schema_extra={"items": {"type": "string", "enum": [str(each) for each in ExecutionState]}},
-        ),
-    ] = None,
+    states: Annotated[list[str] | None, _in_states(ExecutionState)] = None,
     gateway: Annotated[
         str | None,
         QueryParameter(name="Gateway", description="The MAC or device id of the gateway it goes through."),
@@ -149,36 +148,39 @@ async def show_execution(
     return await database.read(executions.show, _number(segment(job_id)), device_in_path(device_id))
 
 
-@post("/{job_id:str}/apply", status_code=200, problems=(409,))
-async def apply_job(
+def steer_job(
     job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+) -> Steer:
+    """What does a deed to the job of the path, and tells whoever looks at it."""
+
+    async def steer(deed: Deed) -> Job:
+        return news.tell(await database.write(deed, _number(segment(job_id)), by=actor, now=now()))
+
+    return steer
+
+
+@post("/{job_id:str}/apply", status_code=200, problems=(409,))
+async def apply_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """Let a job begin that was made with `autoApply` false, or devices start what they have staged."""
-    return news.tell(await database.write(steering.apply, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.apply)
 
 
 @post("/{job_id:str}/pause", status_code=200, problems=(409,))
-async def pause_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+async def pause_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """Let a job begin no more updates. Those that are under way go on."""
-    return news.tell(await database.write(steering.pause, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.pause)
 
 
 @post("/{job_id:str}/resume", status_code=200, problems=(409,))
-async def resume_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+async def resume_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """Let a paused job go on. What failed up to now does not count any more for its abort criteria."""
-    return news.tell(await database.write(steering.resume, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.resume)
 
 
 @post("/{job_id:str}/cancel", status_code=200, problems=(409,))
-async def cancel_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Job:
+async def cancel_job(steer: Given[SkipValidation[Steer]]) -> Job:
     """End a job early. A device that is about to start its new version is awaited."""
-    return news.tell(await database.write(steering.cancel, _number(segment(job_id)), by=actor, now=now()))
+    return await steer(steering.cancel)
 
 
 @post("/{job_id:str}/retry", problems=(409,))
@@ -238,5 +240,6 @@ router = Router(
         cancel_job,
         retry_job,
     ],
+    dependencies={"steer": Provide(steer_job, sync_to_thread=False)},
     tags=["Jobs"],
 )

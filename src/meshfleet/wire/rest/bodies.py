@@ -35,7 +35,7 @@ def decode(kind: type[BodyT], data: bytes) -> BodyT:
     except MalformedPayload as exc:
         raise MalformedPayload("body", exc.reason) from None
     except msgspec.ValidationError as exc:
-        wrong = payload.rejection(exc)
+        wrong = payload.rejection(kind, exc)
         raise MalformedPayload("body" if wrong.field == "payload" else wrong.field, wrong.reason) from None
     except msgspec.DecodeError as exc:
         raise MalformedPayload("body", f"cannot be read as JSON: {exc}") from exc
