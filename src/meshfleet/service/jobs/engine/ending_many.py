@@ -22,22 +22,20 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 2000
 """Executions that end in one transaction."""
 
-_READ: Final = "SELECT device, wave, attempt, version, gateway FROM execution e WHERE"
-_QUEUED: Final = f"{_READ} state = 'QUEUED'"
-# By device, as they lie in the table: each page of it is written once, not once for each chunk. Chosen first
-# and read then: SQLite would look at all that have ended before each time, PostgreSQL at all for each.
-_SOME: Final = (
-    f"SELECT device FROM execution WHERE job = ? AND state = 'QUEUED' ORDER BY device LIMIT {AT_ONCE}"  # noqa: S608 # our own names
-)
-# In the order of the queue, for the same reason.
+_QUEUED: Final = "SELECT device FROM execution WHERE state = 'QUEUED'"
+# By device, as they lie in the table: each page of it is written once, not once for each chunk.
+_SOME: Final = f"{_QUEUED} AND job = ? ORDER BY device LIMIT {AT_ONCE}"
+# In the order of the queue, or SQLite would look at all that have ended before each time.
 _FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT {AT_ONCE}"
 # With a sign before it, so that SQLite looks at the few that are tried again, not at all of the job.
 _AGAIN: Final = f"{_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT {AT_ONCE}"
-_LOCK: Final = " FOR UPDATE OF e"
 
+# Between the first and the last, and "is true", or PostgreSQL would read all of the job that are queued.
 _END: Final = (
     "UPDATE execution SET state = '{state}', code = '{code}', reason = '{reason}', waiting = NULL,"
-    " expires = NULL, updated_at = {wall}, version = version + 1 WHERE {among}"
+    " expires = NULL, updated_at = {wall}, version = version + 1 WHERE job = {job}"
+    " AND device BETWEEN {first} AND {last} AND device IN numbers AND (state = 'QUEUED') IS TRUE"
+    " RETURNING device, wave, attempt, version, gateway"
 )
 """Filled with our own words and numbers alone."""
 
@@ -54,53 +52,43 @@ _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it ma
 
 def cancel(connection: Connection, job: int, wall: int) -> list[Changed]:
     """Cancel some of those that wait in the queue, and tell which."""
-    chosen = [row[0] for row in bulk.query(connection, _SOME, (job,))]
-    if not chosen:
-        return []
-    lock = "" if connection.dialect.name == "sqlite" else _LOCK
-    queued = "(state = 'QUEUED') IS TRUE"  # or PostgreSQL would look at all that is queued
-    rows = bulk.pick(connection, f"{_READ} {queued} AND {_among(job, chosen)}{lock}", chosen)
-    return _end(connection, job, rows, _CANCELED, wall)
+    return _end(connection, job, bulk.query(connection, _SOME, (job,)), _CANCELED, wall)
 
 
 def time_out(connection: Connection, job: int, queue_until: int | None, now: Moment) -> list[Changed]:
     """Give up some of those that have waited for too long, and tell which."""
-    rows = bulk.query(connection, _AGAIN, (job, now.steady), lock=_LOCK)
-    if not rows and queue_until is not None and now.steady >= queue_until:
-        rows = bulk.query(connection, _FIRST, (job,), lock=_LOCK)
-    return _end(connection, job, rows, _NEVER_BEGUN, now.wall)
+    found = bulk.query(connection, _AGAIN, (job, now.steady))
+    if not found and queue_until is not None and now.steady >= queue_until:
+        found = bulk.query(connection, _FIRST, (job,))
+    return _end(connection, job, found, _NEVER_BEGUN, now.wall)
 
 
 def _end(
-    connection: Connection, job: int, rows: Sequence[Sequence[Any]], end: _End, wall: int
+    connection: Connection, job: int, found: Sequence[Sequence[int]], end: _End, wall: int
 ) -> list[Changed]:
-    """End these, and write down that it was so."""
-    if not rows:
+    """End these, as far as they still wait, and write down that it was so."""
+    if not found:
         return []
-    state, reason, code = end
-    devices = sorted(row[0] for row in rows)
-    among = _among(job, devices)
-    text = _END.format(state=state, code=code, reason=reason, wall=wall, among=among)
-    bulk.run(connection, text, devices)
-    waves = Counter(row[1] for row in rows)
-    deltas = Counter({(job, wave, str(S.QUEUED)): -count for wave, count in waves.items()})
-    deltas.update({(job, wave, str(state)): count for wave, count in waves.items()})
-    moving.count(connection, deltas)
+    devices = sorted(row[0] for row in found)
+    text = _END.format(**end._asdict(), wall=wall, job=job, first=devices[0], last=devices[-1])
+    rows: Sequence[Sequence[Any]] = bulk.run(connection, text, devices).fetchall()
+    _count(connection, job, Counter(row[1] for row in rows), end.state)
     bulk.fill(
         connection,
         transition,
         ("device", "attempt", "version"),
-        [(device, attempt, version + 1) for device, _, attempt, version, _ in rows],
+        [(device, attempt, version) for device, _, attempt, version, _ in rows],
         job=job,
         time=wall,
         before=str(S.QUEUED),
-        after=str(state),
+        after=str(end.state),
         actor=moving.ENGINE,
-        cause=reason,
+        cause=end.reason,
     )
     return [Changed(job, row[0], row[-1]) for row in rows]
 
 
-def _among(job: int, devices: Sequence[int]) -> str:
-    """Executions of these devices, which are sorted: without first and last, PostgreSQL would read all."""
-    return f"job = {job} AND device BETWEEN {devices[0]} AND {devices[-1]} AND device IN numbers"
+def _count(connection: Connection, job: int, waves: Counter[int], state: S) -> None:
+    deltas = Counter({(job, wave, str(S.QUEUED)): -count for wave, count in waves.items()})
+    deltas.update({(job, wave, str(state)): count for wave, count in waves.items()})
+    moving.count(connection, deltas)

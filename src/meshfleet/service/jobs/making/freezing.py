@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.making.waves import Waves
     from meshfleet.service.requests.once import Key
 
-CHUNK: Final = 1000
+CHUNK: Final = 2000
 """Executions that are written at once; others wait meanwhile."""
 
 _LISTED: Final = 100
