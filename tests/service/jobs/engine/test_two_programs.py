@@ -88,11 +88,16 @@ class Wire:
                 self.begun[device_id(topic.device)] += topic.identifier == "start-firmware-update"
             received.acknowledge()
 
-    async def wait_for(self, sender: str) -> None:
-        """Until a program has asked something."""
+    async def goes_on(self, sender: str) -> None:
+        """Wait until a program asks something more."""
+        before = self.asked[sender]
         async with asyncio.timeout(LEASE + PATIENCE):
-            while not self.asked[sender]:  # noqa: ASYNC110 # it knows nothing of tests
+            while self.asked[sender] == before:  # noqa: ASYNC110 # it knows nothing of tests
                 await asyncio.sleep(0.02)
+
+
+async def _beside(database: str, mosquitto: Mosquitto) -> Beside:
+    return await asyncio.to_thread(Beside, database, url(mosquitto))
 
 
 async def test_a_job_survives_kills_of_either_of_two_programs(
@@ -101,14 +106,15 @@ async def test_a_job_survives_kills_of_either_of_two_programs(
     estate, desk, wire = Estate(service, at=mosquitto.address), Desk(service), Wire(mosquitto)
     chance = random.Random(5)  # noqa: S311 # no secret
     async with estate.life(), wire.heard():
-        job = await begin(estate, desk, "download", per_gateway=2)
-        for kills_service in (False, True, False):
-            with await asyncio.to_thread(Beside, database, url(mosquitto)) as beside:  # killed at the end
-                await wire.wait_for(beside.sender)
-                await asyncio.sleep(chance.uniform(0, 1.5))  # at any moment
-                if kills_service:
-                    await asyncio.to_thread(service.kill)
-                    await asyncio.to_thread(service.start)
+        with await _beside(database, mosquitto) as beside:  # killed at the end
+            job = await begin(estate, desk, "download", per_gateway=2)
+            await asyncio.sleep(chance.uniform(0, 3))  # at any moment
+            await asyncio.to_thread(service.kill)
+            await wire.goes_on(beside.sender)
+            await asyncio.to_thread(service.start)
+            await asyncio.sleep(chance.uniform(0, 1))
+        with await _beside(database, mosquitto):
+            await asyncio.sleep(chance.uniform(0, 3))
         await check(estate, desk, job)
     # Whoever is told to begin while it does so says that it is busy: then these would be more.
     told = {device: times for device, times in wire.begun.items() if times}
