@@ -100,6 +100,7 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
         ("ünïcode-固件.bin", "ünïcode-固件.bin"),
         ("x" * 300 + ".zip", "x" * 251 + ".zip"),
         ("a\x1b[31m.bin", "a[31m.bin"),
+        ("a\u202eb\u200b\u2028.bin", "ab.bin"),
     ],
 )
 def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> None:
@@ -125,9 +126,13 @@ def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> 
         ({"hardwareVersions": "1.0.0-beta.1"}, "hardwareVersions[0]"),
         ({"hardwareVersions": ["1.0.0"] * 101}, "hardwareVersions"),
         ({"minVersion": "x"}, "minVersion"),
+        ({"version": "1.9.9", "minVersion": "1.10.0"}, "minVersion"),
+        ({"version": "1.0.0-beta.3", "minVersion": "1.0.0"}, "minVersion"),
         ({"notes": "x" * 10_001}, "notes"),
         ({"notes": "x" * 100_000}, "notes"),
         ({"notes": "a\0b"}, "notes"),
+        ({"notes": "a\x1b[31m"}, "notes"),
+        ({"notes": "a\x7f"}, "notes"),
         ({"notes": ["a", "b"]}, "notes"),
         ({"notes": b"\xff"}, "notes"),
         ({"sha256": "abc"}, "sha256"),
@@ -143,6 +148,11 @@ def test_a_wrong_field_is_named(service: Running, fields: dict[str, Any], field:
     assert list(faults(upload(service, content, **fields))) == [field]
     assert digest(content) not in kept(service)
     assert not under_way(service)
+
+
+def test_the_least_version_may_be_the_version_itself(service: Running) -> None:
+    version = new_version()
+    assert uploaded(service, version=version, minVersion=version)["minVersion"] == version
 
 
 @pytest.mark.rule("rest-109")

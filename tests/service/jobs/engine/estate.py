@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from meshfleet.gateway.updates.download import Update
+    from meshfleet.gateway.updates.nordic import NordicDfu
+    from meshfleet.gateway.world.device import Device
     from tests.scenarios.serving import Service
+    from tests.servers import Address as Server
 
 MODEL = "0018"
-DEVICES = 10
-"""Behind each gateway."""
 
-_SPEED = 100.0
+SPEED = 100.0
 _LOOK = 0.02
 _GATEWAYS = [Mac("02005e0000a1"), Mac("02005e0000b1")]
 _LASTING = Options(delays=Delays(first=0.05, most=0.3), patient=True)
@@ -38,24 +39,30 @@ _LASTING = Options(delays=Delays(first=0.05, most=0.3), patient=True)
 class Estate:
     """The gateways, and what really happened to their devices."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(
+        self, service: Service, *, devices: int = 10, speed: float = SPEED, at: Server | None = None
+    ) -> None:
+        """So many devices are behind each gateway. `at` is their broker; None: the service itself."""
         self._service = service
+        self._at = at
+        self.size = devices * len(_GATEWAYS)
         self._accounts = {mac: service.claim(mac) for mac in _GATEWAYS}
-        clock = Clock(0, _SPEED)
+        clock = Clock(0, speed)
         self._pace = ByClock(clock)
         self._gateways = [
-            Gateway(Settings(mac=mac), _site(mac, number), clock) for number, mac in enumerate(_GATEWAYS)
+            Gateway(Settings(mac=mac), _site(mac, number, devices), clock)
+            for number, mac in enumerate(_GATEWAYS)
         ]
-        self._begun: defaultdict[str, list[Update]] = defaultdict(list)
+        self._begun: defaultdict[str, list[Update | NordicDfu]] = defaultdict(list)
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[None]:
         """Let them live, and watch them."""
         async with httpx.AsyncClient() as http:
             fleet = Fleet(self._pace, http=http, options=_LASTING)
-            place = self._service.mqtt["mqtt"]
+            host, port = self._at or self._service.mqtt["mqtt"]
             for mac, gateway in zip(_GATEWAYS, self._gateways, strict=True):
-                address = Address(host=place.host, port=place.port)
+                address = Address(host=host, port=port)
                 fleet.add(gateway, replace(address, user=mac, password=self._accounts[mac].password))
             tasks = [asyncio.create_task(fleet.run()), asyncio.create_task(self._watch())]
             try:
@@ -71,11 +78,17 @@ class Estate:
         """Keep every update that a device has begun: none is over between two looks."""
         while True:
             for gateway in self._gateways:
-                for mac, update in gateway._updates._running.items():  # noqa: SLF001 # the truth is nowhere else
-                    seen = self._begun[device_id(mac)]
-                    if not seen or seen[-1] is not update:
-                        seen.append(update)
+                updates = gateway._updates  # noqa: SLF001 # the truth is nowhere else
+                for update in updates._running.values():  # noqa: SLF001 # as above
+                    self._see(update.device, update)
+                if (nordic := updates._nordic) is not None:  # noqa: SLF001 # as above
+                    self._see(nordic.device, nordic)
             await asyncio.sleep(_LOOK)
+
+    def _see(self, device: Device, update: Update | NordicDfu) -> None:
+        seen = self._begun[device_id(device.mac)]
+        if not seen or seen[-1] is not update:
+            seen.append(update)
 
     def begun(self, device: str) -> int:
         """How many updates a device has begun."""
@@ -95,7 +108,7 @@ class Estate:
         }
 
 
-def _site(gateway: Mac, number: int) -> Site:
+def _site(gateway: Mac, number: int, devices: int) -> Site:
     product = BY_CODE[MODEL]
     fixtures = tuple(
         Fixture(
@@ -105,6 +118,6 @@ def _site(gateway: Mac, number: int) -> Site:
             mode=product.usual,
             battery=90,
         )
-        for place in range(DEVICES)
+        for place in range(devices)
     )
     return Site(gateway=gateway, seed=number + 1, devices=fixtures)

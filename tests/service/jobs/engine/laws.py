@@ -118,10 +118,15 @@ class Laws:
     def _check_paths(self, executions: list[Row[Any]]) -> None:
         """I6, I8, I11: what happened is written down, and each step of it could happen."""
         jobs: dict[int, str] = {}
+        begun: set[int] = set()
+        times = {row.id: row for row in self._read("SELECT id, start_at, deadline FROM job")}
         paths: dict[tuple[int, int], Row[Any]] = {}
         for row in self._read("SELECT * FROM transition ORDER BY id"):
             if row.device is None:
                 jobs[row.job] = row.after
+                if row.after == JobState.IN_PROGRESS and row.job not in begun:
+                    assert row.time >= (times[row.job].start_at or 0), (times[row.job], row)
+                    begun.add(row.job)
                 continue
             key = (row.job, row.device)
             last = paths.get(key)
@@ -130,6 +135,8 @@ class Laws:
             assert S(row.after) in states.MOVES[S(row.before)], row
             if row.after == S.DISPATCHED:
                 assert jobs[row.job] == JobState.IN_PROGRESS, (jobs[row.job], row)
+                deadline = times[row.job].deadline
+                assert deadline is None or row.time < deadline, (deadline, row)
             if row.after == S.SUCCEEDED:
                 self._check_evidence(row)
             paths[key] = row

@@ -35,6 +35,7 @@ from meshfleet.wire.rest import (
     Timeouts,
     Wave,
 )
+from meshfleet.wire.times import write_millis
 from tests.service.jobs.engine.chaos import run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
@@ -45,6 +46,7 @@ LONG = int(os.environ.get("MESHFLEET_LONG_RUNS", "0"))
 """How many runs, if more than a few are wanted, each with dice of its own."""
 
 STEPS = 25 if LONG else 12
+MINUTE = 60_000
 
 some = st.integers(0, 7)
 minutes = st.sampled_from([2.0, 20.0, 300.0])
@@ -80,7 +82,10 @@ orders: st.SearchStrategy[dict[str, Any]] = st.builds(
     ),
     health=st.builds(JobHealth, heartbeats=st.integers(0, 3)),
     on_newer_job=st.sampled_from(["queue", "supersede", "reject"]),
+    starts_in=st.sampled_from([None, None, None, 2, 90]),
+    lasts=st.sampled_from([None, None, None, 5, 200]),
 )
+"""All that an order can say; `starts_in` and `lasts` are minutes from when it is made."""
 
 
 fates = st.sampled_from([Fate.FINE, Fate.FINE, Fate.FINE, *Fate])
@@ -92,13 +97,23 @@ weathers = st.builds(
     doubled=st.sampled_from([0.0, 0.5]),
 )
 times = st.sampled_from([1, 5, 20, 60, 120, 300])
+hours = st.sampled_from([-9, -1, 0, 1, 9])
 
 
-def order_of(options: dict[str, Any], *, newer: bool, legacy: bool) -> NewJob:
-    """An order with these options; a legacy model knows one way only."""
+def order_of(options: dict[str, Any], wall: int, *, newer: bool, legacy: bool) -> NewJob:
+    """An order with these options, made at this time; a legacy model knows one way only."""
     model = LEGACY if legacy else MODEL
     chosen = options | ({"method": None} if legacy else {})
-    return NewJob(name="all", firmware_id=firmware_id(int(newer), model), targets=Targets(all=True), **chosen)
+    starts_in, lasts = chosen.pop("starts_in"), chosen.pop("lasts")
+    start = wall + (starts_in or 0) * MINUTE
+    return NewJob(
+        name="all",
+        firmware_id=firmware_id(int(newer), model),
+        targets=Targets(all=True),
+        start_at=None if starts_in is None else write_millis(start),
+        deadline=None if lasts is None else write_millis(start + lasts * MINUTE),
+        **chosen,
+    )
 
 
 class Fleet(RuleBasedStateMachine):
@@ -111,17 +126,20 @@ class Fleet(RuleBasedStateMachine):
         options=orders,
         weather=weathers,
         fates=st.lists(fates, min_size=6, max_size=6),
+        ahead=hours,
     )
-    def begin(self, seed: int, options: dict[str, Any], weather: Weather, fates: list[Fate]) -> None:
+    def begin(
+        self, seed: int, options: dict[str, Any], weather: Weather, fates: list[Fate], ahead: int
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp())
         path = self.folder / "meshfleet.sqlite"
         shutil.copy(self.template, path)
         self.world = World(Database(in_file.engines(path)), seed)
         self.laws = Laws(self.world)
-        self.world.weather = weather
+        self.world.weather, self.world.ahead = weather, 60 * ahead * MINUTE
         for device, fate in zip(self.world.devices.values(), fates, strict=True):
             device.fate = fate
-        self.world.create(order_of(options, newer=False, legacy=False))
+        self.world.create(order_of(options, self.world.wall, newer=False, legacy=False))
 
     # People
 
@@ -129,7 +147,7 @@ class Fleet(RuleBasedStateMachine):
     @rule(options=orders, newer=st.booleans(), legacy=st.sampled_from([False, False, True]), then=times)
     def create(self, options: dict[str, Any], newer: bool, legacy: bool, then: int) -> None:  # noqa: FBT001 # an example
         try:
-            self.world.create(order_of(options, newer=newer, legacy=legacy))
+            self.world.create(order_of(options, self.world.wall, newer=newer, legacy=legacy))
         except Conflict:
             return
         self.world.run(then)
@@ -141,6 +159,11 @@ class Fleet(RuleBasedStateMachine):
             self.world.withdraw(job)
         else:
             self.world.steer(job, deed)
+        self.world.run(then)
+
+    @rule(ahead=hours, then=times)
+    def set_clock(self, ahead: int, then: int) -> None:
+        self.world.ahead = 60 * ahead * MINUTE
         self.world.run(then)
 
     # The world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 STEPS = 8
+HOUR = 3_600_000
 
 
 @pytest.fixture
@@ -33,14 +35,14 @@ def fresh(sqlite_template: Path, tmp_path: Path) -> Callable[[str], Database]:
     return make
 
 
-def history(database: Database) -> list[tuple[Any, ...]]:
+def history(database: Database, time: str = "time") -> list[tuple[Any, ...]]:
     """All that became of all, but for the names of requests."""
-    return database.read_now(_history)
+    return database.read_now(_history, time)
 
 
-def _history(connection: Connection) -> list[tuple[Any, ...]]:
+def _history(connection: Connection, time: str) -> list[tuple[Any, ...]]:
     steps = connection.exec_driver_sql(
-        "SELECT job, device, time, before, after, attempt, version, cause FROM transition ORDER BY id"
+        f"SELECT job, device, {time}, before, after, attempt, version, cause FROM transition ORDER BY id"  # noqa: S608 # ours
     )
     ends = connection.exec_driver_sql(
         "SELECT job, device, state, wave, attempt, progress, code, reason FROM execution ORDER BY job, device"
@@ -60,6 +62,26 @@ def test_the_same_events_give_the_same_states(fresh: Callable[[str], Database], 
         database.close()
     assert told[0] == told[1]
     assert len(told[0]) > 20
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_whoever_sets_the_clock_changes_nothing_for_executions(
+    fresh: Callable[[str], Database], seed: int
+) -> None:
+    told = []
+    for name, hours in (("one", [0]), ("two", [-9, -1, 0, 1, 9])):
+        database = fresh(name)
+        world, dice = World(database, seed), Random(seed)  # noqa: S311 # no secret
+        stir(world, Random(seed), STEPS, partial(_set_clock, world, dice, hours))  # noqa: S311 # as above
+        run_out(world)
+        told.append(history(database, "NULL"))
+        database.close()
+    assert told[0] == told[1]
+    assert len(told[0]) > 20
+
+
+def _set_clock(world: World, dice: Random, hours: list[int]) -> None:
+    world.ahead = dice.choice(hours) * HOUR
 
 
 def test_the_same_seed_gives_the_same_waves(fresh: Callable[[str], Database]) -> None:

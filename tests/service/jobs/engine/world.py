@@ -242,7 +242,7 @@ class World:
 
     def _next_event(self) -> int:
         times = [time for each in self._on_way for time in _times(each) if time > self.now]
-        times += self.database.read_now(_next_times, self.now)
+        times += self.database.read_now(_next_times, self.now, self.ahead)
         times += [self._beaten.get(number, 0) + BEAT for number in self.database.read_now(_confirming)]
         return min((time for time in times if time > self.now), default=2**62)
 
@@ -365,8 +365,8 @@ def _times(sent: Sent) -> list[int]:
     return [each for each in (sent.arrives, sent.answered, sent.given_up) if each is not None]
 
 
-def _next_times(connection: Connection, now: int) -> list[int]:
-    """When something of the engine is due, of all that is still open."""
+def _next_times(connection: Connection, now: int, ahead: int) -> list[int]:
+    """When something of the engine is due, of all that is still open; what people said, by their clock."""
     rows = connection.exec_driver_sql(
         "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"  # noqa: S608 # numbers
         f" 'SKIPPED', 'CANCELED', 'REMOVED', 'SUPERSEDED') AND due > {now}"
@@ -374,8 +374,8 @@ def _next_times(connection: Connection, now: int) -> list[int]:
         " UNION ALL SELECT min(taken_until) FROM job_outbox"
         f" UNION ALL SELECT min(soaks_until) FROM job WHERE finished_at IS NULL AND soaks_until > {now}"
         " UNION ALL SELECT min(queue_until) FROM job WHERE finished_at IS NULL"
-        " UNION ALL SELECT min(start_at) FROM job WHERE state = 'SCHEDULED'"
-        " UNION ALL SELECT min(deadline) FROM job WHERE finished_at IS NULL"
+        f" UNION ALL SELECT min(start_at) - {ahead} FROM job WHERE state = 'SCHEDULED'"
+        f" UNION ALL SELECT min(deadline) - {ahead} FROM job WHERE finished_at IS NULL"
         " UNION ALL SELECT min(paced_until) + 60000 FROM job WHERE state = 'IN_PROGRESS' AND paced_until > 0"
     )
     return [row[0] for row in rows if row[0] is not None]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.rest import NewJob
 
 
-_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs"})
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class Checked(NamedTuple):

@@ -1,0 +1,55 @@
+"""A job for a whole estate, and what must be true of it when it is over, whoever was killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.cli.outside import PATIENCE
+from tests.service.jobs.engine.estate import MODEL
+
+if TYPE_CHECKING:
+    from tests.scenarios.updating import Desk
+    from tests.service.jobs.engine.estate import Estate
+
+NEW = "9.1.0"
+
+
+async def begin(estate: Estate, desk: Desk, method: str, *, per_gateway: int = 4) -> str:
+    """Make the job, as soon as all devices are known; its id."""
+    async with asyncio.timeout(PATIENCE):
+        while len(await desk.known(MODEL)) < estate.size:  # noqa: ASYNC110 # the service knows nothing of tests
+            await asyncio.sleep(0.2)
+    firmware = await desk.upload(MODEL, NEW)
+    order = {
+        "name": "all",
+        "firmwareId": firmware,
+        "targets": {"filter": {"ModelNumber": MODEL}},
+        "method": method,
+        "concurrency": {"perGateway": per_gateway},
+        "retry": {"max": 5, "backoffSeconds": 1},
+        "health": {"heartbeats": 1},
+    }
+    job: str = (await desk.ask("POST", "/api/v1/jobs", order))["id"]
+    return job
+
+
+async def check(estate: Estate, desk: Desk, job: str) -> None:
+    """Wait for its end: all is well, and nobody did more than was needed."""
+    told = await desk.finished(job, within=240)
+    executions = await desk.executions(job)
+    assert len(executions) == estate.size
+    assert {each["state"] for each in executions.values()} == {"SUCCEEDED"}, told["counts"]
+    assert {state: count for state, count in told["counts"].items() if count} == {"SUCCEEDED": estate.size}
+    assert told["outcome"] == "SUCCEEDED"
+    assert set(estate.versions().values()) == {NEW}
+    for device, each in executions.items():
+        assert estate.done(device) == 1, device
+        assert estate.begun(device) <= each["attempt"], (device, each)
+        _check_evidence(await desk.ask("GET", f"/api/v1/jobs/{job}/executions/{device}"))
+
+
+def _check_evidence(shown: Any) -> None:
+    last = shown["transitions"][-1]
+    assert last["to"] == "SUCCEEDED"
+    assert last["evidence"]["content"] == {"step": "version", "status": 0, "value": "090100"}
