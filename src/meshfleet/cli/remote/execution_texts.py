@@ -11,6 +11,7 @@ from meshfleet.cli.remote.printing import Column, print_facts, print_table
 from meshfleet.cli.remote.values import any_text, status_text
 from meshfleet.cli.terminal import printable
 from meshfleet.wire.ids import model_number, number_mac
+from meshfleet.wire.rest import ExecutionState
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _facts(execution: Execution) -> Iterable[tuple[str, object]]:
     yield "gateway", execution.gateway
     yield "wave", execution.wave
     yield "attempt", execution.attempt
-    if execution.waiting_for:
+    if execution.state is ExecutionState.QUEUED and execution.attempt > 1:
         yield "last attempt", _reason(execution)
     yield "begun", execution.started_at
     yield "changed", execution.updated_at

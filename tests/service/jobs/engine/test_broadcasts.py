@@ -11,6 +11,7 @@ from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import Concurrency, NewJob, Retry, Targets
+from tests.service.jobs.engine import radio
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.rows import MODEL, firmware_id
 from tests.service.jobs.engine.world import Weather, World
@@ -50,6 +51,13 @@ def sent(world: World) -> Counter[Step]:
 
 def to_gateways(world: World, since: int = 0) -> Counter[Step]:
     return Counter(each.letter.step for each in world.log[since:] if each.letter.target in world.gateways)
+
+
+def lose_the_first_command(world: World) -> None:
+    world.weather = Weather(lost=1.0)
+    world.round()
+    world.now += 2000
+    world.weather = Weather()
 
 
 @pytest.mark.parametrize("forgets", [False, True])
@@ -144,6 +152,82 @@ def test_what_is_staged_is_started_for_all_with_one_word(sqlite_database: Databa
     world.run(HOUR)
     assert ends(world) == {("SUCCEEDED", None): 60}
     assert sent(world)[Step.APPLY] == 1
+
+
+def test_a_broadcast_that_never_began_is_begun_again_when_all_have_told_their_version(
+    sqlite_database: Database,
+) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=300)
+    world.create(order(retry=Retry(max=0), concurrency=Concurrency(per_job=1000)))
+    lose_the_first_command(world)
+    world.run(HOUR)
+    assert ends(world) == {("SUCCEEDED", None): 200}
+    assert to_gateways(world)[Step.START] == 2
+
+
+def test_a_broadcast_that_never_began_is_canceled_at_once(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    job = world.create(order())
+    lose_the_first_command(world)
+    world.steer(job, "cancel")
+    world.run(60)
+    assert ends(world) == {("CANCELED", "canceled when nothing was under way"): 60}
+    assert to_gateways(world)[Step.ABORT] == 1
+
+
+def test_who_speaks_next_asks_before_it_begins(sqlite_database: Database) -> None:
+    """The one that had spoken was removed while its second command was on its way."""
+    world = World(sqlite_database, 1, gateways=1, devices=9)
+    world.create(order(retry=Retry(max=0)))
+    lose_the_first_command(world)
+    world.run(200, until=lambda: sent(world)[Step.START] == 2)
+    world.forget(next(each.letter.device for each in world.log if each.letter.step is Step.START))
+    world.run(HOUR)
+    assert [len(each.begun) for each in meant(world)] == [1] * 6
+    assert [each.twice for each in meant(world)] == [[]] * 6
+
+
+def test_nobody_hears_the_gateway_for_a_while_after_the_second_command(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=9)
+    world.create(order(retry=Retry(max=0)))
+    lose_the_first_command(world)
+    world.weather = Weather(unanswered=0.0)
+    world.run(200, until=lambda: sent(world)[Step.START] == 2)
+    world.weather = Weather(unanswered=1.0)
+    world.run(97)
+    world.weather = Weather()
+    world.run(HOUR)
+    assert [len(each.begun) for each in meant(world)] == [1] * 6
+    assert [each.twice for each in meant(world)] == [[]] * 6
+
+
+def test_who_has_got_too_far_is_not_canceled_with_the_others(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radio, "VERIFY", 30_000)
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    job = world.create(order(retry=Retry(max=0)))
+    world.run(20)
+    world.run(400, until=lambda: any(state == "VERIFYING" for state, _ in ends(world)))
+    quick = meant(world)[-1]
+    assert quick.update is not None
+    quick.update.began -= 30_000
+    quick.settle(world.now)
+    world.steer(job, "cancel")
+    world.run(HOUR)
+    assert ends(world) == {("CANCELED", "the update was aborted"): 59, ("SUCCEEDED", None): 1}
+    assert Counter(each.version for each in meant(world)) == {"1.0.0": 59, "1.1.0": 1}
+
+
+def test_a_device_in_dfu_mode_that_cannot_be_reached_is_begun_with_three_times_at_most(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=3)
+    monkeypatch.setattr(world.gateways[1], "_nordic", lambda _value, _now: (Status.TIMEOUT, None))
+    world.create(order(method=Way.NORDIC_DFU, retry=Retry(max=0)))
+    world.run(HOUR)
+    assert 0 < sent(world)[Step.START] <= 3 * 2
+    assert {state for state, _ in ends(world)} == {"TIMED_OUT"}
 
 
 def test_a_device_in_dfu_mode_waits_for_room_at_the_gateway_that_hears_it(sqlite_database: Database) -> None:

@@ -40,7 +40,7 @@ HOT = {
     "advancing: heartbeats": "s.status_at > coalesce(e.beat_at, -1)",
     "advancing: devices in DFU mode": "s.boot_mode = 'dfu'",
     "advancing: devices that are gone": "NOT EXISTS (SELECT 1 FROM device d",
-    "ending_many: some to be canceled": "SELECT device FROM execution WHERE job = ? AND state = 'QUEUED'",
+    "ending_many: some to be canceled": "state = 'QUEUED' AND job = ? ORDER BY device",
     "ending_many: who was never begun": "expires IS NULL ORDER BY wave, due",
     "ending_many: who is tried again in vain": "+job = ? AND expires <= ?",
     "ending_many: the end of many": "UPDATE execution SET state = 'CANCELED'",

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from meshfleet.db import bulk
 from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
+from meshfleet.service.jobs.engine import slots as slots_of
 from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
 from meshfleet.service.jobs.engine.slots import Slots
-from meshfleet.service.jobs.update.ending import finish
+from meshfleet.service.jobs.update.ending import finish, is_beyond_recall
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
@@ -60,7 +61,8 @@ _IN_DFU: Final = (
     "SELECT e.job, e.device, d.gateway, s.parent, s.rssi FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
     f" WHERE {_IS_ACTIVE} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
-    f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' LIMIT {AT_ONCE}"
+    f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' AND e.due >= 0"
+    f" ORDER BY e.due LIMIT {AT_ONCE}"
 )
 _GONE: Final = (
     # By when they are due, which all are: SQLite would look at all executions there ever were.
@@ -125,19 +127,27 @@ def hear(connection: Connection, orders: Orders, now: Moment) -> Advanced:
 def _with_room(
     connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]]
 ) -> list[tuple[Known, Event]]:
-    """Without devices in DFU mode that another gateway hears than the one before, if that has no room."""
-    moving_to = [event.gateway for _, event in happened if isinstance(event, InDfu)]
-    slots = Slots(connection, moving_to)
-    kept = []
+    """Tell devices in DFU mode whether the gateway that hears them has room, if it is not theirs yet."""
+    elsewhere = {
+        each.execution.device: event.gateway
+        for each, event in happened
+        if isinstance(event, InDfu) and event.gateway not in (None, each.execution.gateway)
+    }
+    if not elsewhere:
+        return list(happened)
+    may_plan, slots = slots_of.may_plan(connection), Slots(connection, elsewhere.values())
+    told: list[tuple[Known, Event]] = []
     for each, event in happened:
-        x = each.execution
-        if isinstance(event, InDfu) and event.gateway is not None and event.gateway != x.gateway:
-            limit = orders.body(connection, x.job).concurrency.per_gateway
-            if not slots.is_free(event.gateway, x.method, limit):
-                continue
-            slots.take(event.gateway, x.method)
-        kept.append((each, event))
-    return kept
+        x, gateway = each.execution, elsewhere.get(each.execution.device)
+        if gateway is None or not isinstance(event, InDfu):
+            told.append((each, event))
+            continue
+        limit = orders.body(connection, x.job).concurrency.per_gateway
+        has_room = may_plan and slots.is_free(gateway, x.method, limit)
+        if has_room:
+            slots.take(gateway, x.method)
+        told.append((each, event._replace(has_room=has_room)))
+    return told
 
 
 def _news(connection: Connection) -> dict[tuple[int, int], Event]:
@@ -198,7 +208,11 @@ def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Kn
 
 def _learns(x: Execution, event: Answered) -> bool:
     """Whether what is told of a whole broadcast is news to one who takes part."""
-    return x.ask is None and (event.step in _DEEDS or x.step not in (Step.OWN_STATE, Step.LOOK))
+    if x.ask is not None:
+        return False
+    if event.step is Step.ABORT:
+        return not is_beyond_recall(x)
+    return event.step is Step.APPLY or x.step not in (Step.OWN_STATE, Step.LOOK)
 
 
 def _find(connection: Connection, devices: Sequence[int]) -> list[Known]:
@@ -250,9 +264,10 @@ def _with_batch(scene: Scene, x: Execution, batches: _Batches) -> Scene:
     """Those who are as far as this one. Who is still asked for its version is not to be updated yet."""
     if x.batch is None:
         return scene
-    others = batches.get((x.job, x.batch), [])
-    alike = (each for each in others if each.state is x.state and each.step is not Step.LOOK)
-    return replace(scene, batch=tuple(sorted({x.device, *(each.device for each in alike)})))
+    alike = [each for each in batches.get((x.job, x.batch), []) if each.state is x.state]
+    ready = {each.device for each in alike if each.step is not Step.LOOK}
+    is_assembled = all(each.step is not Step.LOOK for each in alike)
+    return replace(scene, batch=tuple(sorted(ready | {x.device})), is_assembled=is_assembled)
 
 
 def _proof(event: Event) -> Proof | None:
@@ -263,7 +278,7 @@ def _proof(event: Event) -> Proof | None:
         case Beat(status, at):
             return Proof("heartbeat", {"status": status, "time": at})
         case InDfu():
-            return Proof("dfu", event._asdict())
+            return Proof("dfu", {"gateway": event.gateway, "parent": event.parent, "rssi": event.rssi})
         case Unsent(step, reason) | Unclear(step, reason):
             return Proof("no-response", {"step": str(step), "reason": reason})
         case _:

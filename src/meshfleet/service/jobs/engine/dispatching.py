@@ -201,7 +201,7 @@ class _Deciding:
         for known in [candidate.known, *others]:
             x, about = known
             own = replace(scene, batch=devices, status=about.status, beat_at=about.beat_at)
-            leads = x.device == leader.device
+            leads = x.device == devices[0]  # as `Scene.leads` has it from now on
             self._begin(x, dispatch(replace(x, batch=batch), own, self._now, leads=leads), scene)
 
     def _others(self, leader: Execution, gateway: int) -> list[Known]:

@@ -22,6 +22,17 @@ _BUSY: Final = (
 )
 
 
+_PLANNING: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
+
+
+def may_plan(connection: Connection) -> bool:
+    """Whether this program, and no other until the end of its transaction, may decide who begins.
+
+    Limits hold for all programs together.
+    """
+    return connection.dialect.name == "sqlite" or bool(connection.exec_driver_sql(_PLANNING).scalar())
+
+
 class Slots:
     """The updates at some gateways, of all jobs. A broadcast is one, however many it is for."""
 

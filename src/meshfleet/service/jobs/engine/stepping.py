@@ -12,6 +12,7 @@ from meshfleet.db.tables import is_active, transition
 from meshfleet.service.jobs import plan
 from meshfleet.service.jobs.engine import dispatching, ending_many, moving
 from meshfleet.service.jobs.engine.dispatching import Turn
+from meshfleet.service.jobs.engine.slots import may_plan
 from meshfleet.service.jobs.job_states import check_move
 from meshfleet.service.jobs.plan import Counts, Standing
 from meshfleet.service.jobs.update.states import CANCELABLE
@@ -49,9 +50,6 @@ _APPLY: Final = (
 )
 _MINUTE: Final = 60_000
 
-_PLANNING: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
-"""One program at a time decides who begins: limits hold for all of them together."""
-
 
 class Stepped(NamedTuple):
     """What a job has done."""
@@ -87,7 +85,7 @@ class _Job(NamedTuple):
 
 def step(connection: Connection, orders: Orders, number: int, now: Moment) -> Stepped:
     """Let a job do what it is time for."""
-    if connection.dialect.name != "sqlite" and not connection.exec_driver_sql(_PLANNING).scalar():
+    if not may_plan(connection):
         return NOTHING
     job = _read(connection, orders, number)
     if job is None:

@@ -50,9 +50,6 @@ _ESTIMATES: Final = 4
 OTHERS: Final = _MINUTE
 """So much later than the one that asks for all, the others of a broadcast ask themselves."""
 
-ASSEMBLY: Final = _MINUTE
-"""For all of a broadcast to tell whether they still have to be updated, before it is begun once more."""
-
 TURN: Final = 500
 """Between two devices of a broadcast that are asked one after the other."""
 

@@ -100,8 +100,9 @@ def is_beyond_recall(x: Execution) -> bool:
     """Whether nobody can take it back, so that it is followed to its end."""
     if DRIVERS[x.method].abort() is None:
         return True
-    # The broadcast is over: the device is asked, and the gateway is not told again.
-    return x.step is Step.OWN_STATE and x.state in (S.DISPATCHED, S.TRANSFERRING)
+    # The broadcast is over, or never began: the device is asked, and the gateway is not told again.
+    own = (Step.OWN_STATE, Step.LOOK) if x.batch is not None else (Step.OWN_STATE,)
+    return x.step in own and x.state in (S.DISPATCHED, S.TRANSFERRING)
 
 
 def _again_or(  # noqa: PLR0913 # by name

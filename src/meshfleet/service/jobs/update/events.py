@@ -50,6 +50,8 @@ class InDfu(NamedTuple):
     gateway: int | None
     parent: int | None
     rssi: int | None
+    has_room: bool = True
+    """Whether that gateway can take one more update."""
 
 
 class Gone(NamedTuple):

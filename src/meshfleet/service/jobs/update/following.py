@@ -62,7 +62,12 @@ def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
 
 def _adopt(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
     """Whether our command has come through, of which nobody heard."""
-    if told.state is UpdateState.IDLE or (told.state is UpdateState.DONE and told.is_ours):
+    if scene.order.is_canceling and told.state in (UpdateState.IDLE, UpdateState.FAILED):
+        return finish(x, S.CANCELED, "canceled when nothing was under way", now, Code.CANCELED)
+    if _is_for_all(x) and told.is_ours and told.state not in (UpdateState.IDLE, UpdateState.FAILED):
+        return enter(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], scene, now)
+    is_unknown = told.state is UpdateState.IDLE or (told.state is UpdateState.DONE and told.is_ours)
+    if is_unknown or (_is_for_all(x) and told.state is UpdateState.FAILED):
         return _look_itself(x, scene, now)  # idle is also who has done it, and restarted since
     if told.state in (UpdateState.FAILED, UpdateState.DONE):
         x = replace(x, step=Step.START)
@@ -70,8 +75,6 @@ def _adopt(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
     if not told.is_ours:
         busy = "it is busy with another update"
         return waiting(replace(x, step=Step.FOREIGN, reason=busy), now + clocks.AGAIN)
-    if _is_for_all(x):
-        return enter(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], scene, now)
     return enter(x, _STATES[told.state], _CAUSES[_STATES[told.state]], scene, now)
 
 

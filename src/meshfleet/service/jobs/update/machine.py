@@ -125,8 +125,21 @@ def _in_dfu(x: Execution, event: InDfu, scene: Scene, now: int) -> Move:
         return Move(x)
     if scene.order.is_canceling:
         return cancel(x, scene, now)
-    heard = replace(x, tries=0, gateway=event.gateway or x.gateway)  # only who hears it can send to it
-    return starting.start(heard, scene, now)._replace(is_evidence=True)
+    if not event.has_room:
+        return _wait_for_room(x, now)
+    heard = replace(
+        x, step=Step.START, gateway=event.gateway or x.gateway
+    )  # only who hears it can send to it
+    if x.step is Step.MODE:
+        heard = replace(heard, tries=0)
+    return starting.begin_again(heard, scene, now)._replace(is_evidence=True)
+
+
+def _wait_for_room(x: Execution, now: int) -> Move:
+    """It is not sent into DFU mode again while it is there."""
+    if x.due - now > clocks.DFU // 2:
+        return Move(x)
+    return waiting(replace(x, reason="the gateway that hears it is busy"), now + clocks.DFU)
 
 
 def _answered(x: Execution, event: Answered, scene: Scene, now: int) -> Move:  # noqa: PLR0911 # one for each

@@ -93,6 +93,8 @@ class Scene(Struct, frozen=True, kw_only=True):
     """When that was, by the clock of whoever reported it."""
     batch: tuple[int, ...] = ()
     """In a broadcast: those who are as far as this one, and so have to be told and asked the same."""
+    is_assembled: bool = True
+    """In a broadcast: whether nobody who is to take part has still to tell its version."""
 
     def leads(self, device: int) -> bool:
         """Whether it is this device on behalf of which the gateway is told and asked: one does for all."""

@@ -87,8 +87,10 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
     """Nothing is known of the beginning: ask, or begin once more."""
     if x.step is Step.LOOK:
         return asking(x, ask_version(Step.LOOK), now)
-    if not scene.leads(x.device):  # it hears what comes of it
-        return waiting(x, now + clocks.OTHERS)
+    if not scene.leads(x.device):  # it hears what comes of it; if it has to speak some day, it asks first
+        return waiting(replace(x, step=Step.STATE), now + clocks.OTHERS)
+    if not scene.is_assembled:
+        return waiting(x, now + clocks.AGAIN)
     if x.step in (Step.STATE, Step.FOREIGN) or (x.step is Step.START and not x.tries):
         return asking(x, DRIVERS[x.method].state(x), now)
     return begin_again(x, scene, now)
@@ -107,7 +109,10 @@ def ready(x: Execution, scene: Scene, now: int) -> Move:
     """The device does not run the version: begin with it, in a broadcast with all others like it."""
     if not scene.batch:
         return begin_again(x, scene, now)
-    return waiting(replace(x, step=Step.START, tries=max(x.tries, 1)), now + clocks.ASSEMBLY)
+    if scene.order.is_canceling:
+        return finish(x, S.CANCELED, "canceled when nothing was under way", now, Code.CANCELED)
+    step = Step.START if scene.leads(x.device) else Step.STATE
+    return waiting(replace(x, step=step, tries=max(x.tries, 1)), now + clocks.AGAIN)
 
 
 def start_answered(x: Execution, status: int, scene: Scene, now: int, *, is_shared: bool) -> Move:
@@ -115,7 +120,8 @@ def start_answered(x: Execution, status: int, scene: Scene, now: int, *, is_shar
     if status == Status.OK:
         return enter(x, S.TRANSFERRING, "the gateway has taken the order", scene, now)
     if is_shared and status in _PASSING:  # who asked goes on for all
-        return waiting(replace(x, reason=of_status(status), tries=x.tries + 1), now + clocks.OTHERS)
+        x = replace(x, step=Step.STATE, reason=of_status(status), tries=x.tries + 1)
+        return waiting(x, now + clocks.OTHERS)
     if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with what we told it before
         return asking(replace(x, reason=of_status(status)), DRIVERS[x.method].state(x), now)
     if status in _PASSING:
