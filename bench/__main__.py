@@ -9,6 +9,7 @@ import argparse
 import importlib
 import json
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def main() -> None:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}")
     report = [f"# Benchmarks\n\nPython {platform.python_version()} on {platform.machine()}\n"]
     for name in chosen.names or names:
+        print(f"{name}: this may take minutes", file=sys.stderr)
         result = importlib.import_module(f"bench.{name}").run(quick=chosen.quick)
         print(json.dumps({"benchmark": name, "quick": chosen.quick, **result}))
         report.append(_page(name, result))
