@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from meshfleet.db.tables import execution
+from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.making import superseding
 from tests.service.jobs.shop import count_anew, job_number
 
@@ -134,7 +135,7 @@ def test_what_a_crash_left_undone_is_done_later(shop: Shop) -> None:
 
     shop.service.database.write_now(undo)
     for _ in range(2):
-        asyncio.run(superseding.take_over_all(shop.service.database, shop.now))
+        asyncio.run(superseding.take_over_all(shop.service.database, shop.now, nobody))
         assert shop.states(older["id"]) == {
             devices[0]: "SUPERSEDED",
             devices[1]: "SUPERSEDED",

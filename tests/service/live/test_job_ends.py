@@ -88,3 +88,16 @@ def test_of_too_many_that_end_at_once_the_job_is_told_and_that_there_were_more(s
         assert told["counts"]["CANCELED"] == MORE_THAN_CAN_BE_TOLD
         assert of_executions.next()["type"] == "resync"
         assert set(shop.states(job).values()) == {"CANCELED"}
+
+
+@pytest.mark.rule("rest-146")
+def test_devices_that_a_newer_job_takes_over_are_told(on_both: Stage) -> None:
+    shop = Shop(on_both)
+    devices = shop.devices(3)
+    older = shop.make(shop.firmware(), devices, onNewerJob="supersede")["id"]
+    with on_both.stream(Jobs=older, Types="execution") as stream:
+        shop.make(shop.firmware("9.0.0"), devices[:2])
+        told = [stream.next()["data"] for _ in range(2)]
+    assert {(each["deviceId"], each["state"]) for each in told} == {
+        (each, "SUPERSEDED") for each in devices[:2]
+    }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.jobs.engine.moving import Changed
+from meshfleet.service.jobs.changes import Changed
 from meshfleet.wire.ids import Mac, mac_number
 from tests.service.ingest.messages import A, B, heartbeat
 from tests.service.jobs.shop import Shop, job_number, number_of

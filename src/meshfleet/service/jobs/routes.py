@@ -87,7 +87,7 @@ async def create_job(
 
     Devices that cannot take the firmware are part of the job all the same: as SKIPPED, with the reason.
     """
-    asked = Asked(actor, window.key(idempotency_key, actor, JOBS, data))
+    asked = Asked(actor, window.key(idempotency_key, actor, JOBS, data), news.changed)
     made = await creating.create(database, data, asked, now)
     return _dry(made) if isinstance(made, DryRun) else Response(news.tell(made))
 
@@ -196,7 +196,7 @@ async def retry_job(
     """Make a new job like a finished one, for devices whose update failed, timed out or was canceled."""
     number = _number(segment(job_id))
     place = f"{JOBS}/job-{number}/retry"
-    asked = Asked(actor, window.key(idempotency_key, actor, place, _NoBody()))
+    asked = Asked(actor, window.key(idempotency_key, actor, place, _NoBody()), news.changed)
     return news.tell(await retrying.retry(database, number, asked, now))
 
 

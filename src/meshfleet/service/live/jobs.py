@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.clock import Now
-    from meshfleet.service.jobs.engine.moving import Changed
+    from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.live.hub import Hub
     from meshfleet.wire.rest import Execution, Job
 

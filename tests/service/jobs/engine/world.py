@@ -20,6 +20,7 @@ from meshfleet.db.tables import job as jobs
 from meshfleet.errors import Conflict
 from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.jobs import steering, stopping
+from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.steady import Moment
@@ -204,7 +205,7 @@ class World:
         draft = write(freezing.begin_draft, self.wall)
         write(freezing.write_chunk, draft, freezing.rows_of(frozen, 0))
         published = write(freezing.publish, draft, frozen, self.wall)
-        asyncio.run(take_over(self.database, published.number, published.older, self.wall))
+        asyncio.run(take_over(self.database, published.number, published.older, self.wall, nobody))
         self.jobs.append(published.number)
         return published.number
 

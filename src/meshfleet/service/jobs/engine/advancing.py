@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from meshfleet.db import bulk
 from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
-from meshfleet.service.jobs.engine import slots as slots_of
 from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
-from meshfleet.service.jobs.engine.slots import Slots
+from meshfleet.service.jobs.engine.slots import Slots, may_plan
 from meshfleet.service.jobs.update.ending import finish, is_beyond_recall
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.machine import advance
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.jobs.engine.loading import Known, Orders
-    from meshfleet.service.jobs.engine.moving import Changed
     from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.update.events import Event
     from meshfleet.service.jobs.update.model import Execution, Move, Scene
@@ -135,7 +134,7 @@ def _with_room(
     }
     if not elsewhere:
         return list(happened)
-    may_plan, slots = slots_of.may_plan(connection), Slots(connection, elsewhere.values())
+    decides, slots = may_plan(connection), Slots(connection, elsewhere.values())
     told: list[tuple[Known, Event]] = []
     for each, event in happened:
         x, gateway = each.execution, elsewhere.get(each.execution.device)
@@ -143,7 +142,7 @@ def _with_room(
             told.append((each, event))
             continue
         limit = orders.body(connection, x.job).concurrency.per_gateway
-        has_room = may_plan and slots.is_free(gateway, x.method, limit)
+        has_room = decides and slots.is_free(gateway, x.method, limit)
         if has_room:
             slots.take(gateway, x.method)
         told.append((each, event._replace(has_room=has_room)))

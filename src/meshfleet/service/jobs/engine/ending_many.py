@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import transition
+from meshfleet.service.jobs.changes import Changed
 from meshfleet.service.jobs.engine import moving
-from meshfleet.service.jobs.engine.moving import Changed
 from meshfleet.service.jobs.update.reasons import Code
 from meshfleet.wire.rest import ExecutionState as S
 

@@ -11,6 +11,7 @@ from msgspec.structs import astuple, replace
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, execution, job_outbox, tally, transition
+from meshfleet.service.jobs.changes import Changed
 from meshfleet.service.jobs.engine import lines
 from meshfleet.service.jobs.update import states
 
@@ -54,14 +55,6 @@ class Made(NamedTuple):
         """Whether it is in another state than before, or in another attempt."""
         after = self.move.execution
         return after.state is not self.before.state
-
-
-class Changed(NamedTuple):
-    """An execution that is in another state now: for whoever listens."""
-
-    job: int
-    device: int
-    gateway: int | None
 
 
 def write(connection: Connection, made: Sequence[Made], now: Moment) -> list[Changed]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
+from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.post import PATIENCE, Post
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.clock import Now
+    from meshfleet.service.jobs.changes import Changed, Tell
     from meshfleet.service.jobs.engine.advancing import Reply
-    from meshfleet.service.jobs.engine.moving import Changed
     from meshfleet.service.requests.asking import Asking
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Runner:
         asking: Asking,
         now: Now,
         *,
-        tell: Callable[[list[int], list[Changed]], None] = lambda _jobs, _changed: None,
+        tell: Tell = nobody,
     ) -> None:
         """`tell` hears which jobs and which executions have changed."""
         self._database = database
@@ -220,7 +221,7 @@ class Runner:
             await asyncio.sleep(_TIDIED)
 
     async def _tidy_up(self) -> bool:
-        await superseding.take_over_all(self._database, self._wall())
+        await superseding.take_over_all(self._database, self._wall(), self._tell)
         while await self._database.write(freezing.sweep, self._wall() - _BROKEN_OFF):  # noqa: ASYNC110 # as above
             await asyncio.sleep(_BREATH)
         return True

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.jobs.engine.loading import Orders
-    from meshfleet.service.jobs.engine.moving import Changed
     from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.plan import Change
     from meshfleet.wire.rest import NewJob

@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import Conflict, FleetError
+from meshfleet.service.jobs.changes import Tell, nobody
 from meshfleet.service.jobs.fitness import method_of
 from meshfleet.service.jobs.making import freezing, rivals, targets, wanted
 from meshfleet.service.jobs.making.checking import check
@@ -35,11 +36,12 @@ _TRIES: Final = 5
 
 
 class Asked(NamedTuple):
-    """Who wants a job, and how often."""
+    """Who wants a job, and how often; and who is to hear what becomes of others."""
 
     by: Actor
     key: Key | None
     """With the same key it is one job, however often it is asked for."""
+    tell: Tell = nobody
 
 
 async def create(database: Database, order: NewJob, asked: Asked, now: Now) -> Job | DryRun:
@@ -77,7 +79,7 @@ async def make(  # noqa: PLR0913 # by name
             raise Conflict("none of these devices is there any more")
         published = await _write(database, frozen, now)
         if published is not None:
-            await take_over(database, published.number, published.older, now())
+            await take_over(database, published.number, published.older, now(), asked.tell)
             return await database.read(reading.show, published.number, now=now())
     raise Conflict("other jobs keep coming for the same devices")
 

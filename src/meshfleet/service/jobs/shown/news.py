@@ -14,11 +14,12 @@ class News:
     """For routes: a job that is not as it was goes through here."""
 
     def __init__(self, live: Jobs, bell: Bell) -> None:
-        self._live = live
+        self.changed = live.changed
+        """Tells who listens what others have become of it."""
         self._bell = bell
 
     def tell(self, job: Job) -> Job:
         """Tell who listens, and wake who runs jobs; gives the same job."""
-        self._live.changed([int(job.id.removeprefix("job-"))], [])
+        self.changed([int(job.id.removeprefix("job-"))], [])
         self._bell.ring()
         return job
