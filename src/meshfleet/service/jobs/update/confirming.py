@@ -32,8 +32,11 @@ def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
     x = replace(_hurried(x, scene), beat_at=event.at, beats=x.beats + 1 if is_good else 0)
     asked_again = x.step is Step.VERSION and now < x.due  # it did not tell a moment ago
     if x.ask is None and not asked_again and (not x.is_read or x.beats >= scene.order.heartbeats):
-        return asking(x, ask_version(Step.VERSION), now)._replace(is_evidence=True)
-    return waiting(x, x.due)._replace(is_evidence=True)
+        move = asking(x, ask_version(Step.VERSION), now)
+    else:
+        move = waiting(x, x.due)
+    # Those that count, and bad ones; a device may send many more before its version can be read.
+    return move._replace(is_evidence=x.beats <= scene.order.heartbeats)
 
 
 def _hurried(x: Execution, scene: Scene) -> Execution:
