@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from meshfleet.service.jobs.engine.steady import Moment
 
-AT_ONCE: Final = 2000
-"""Executions that end in one transaction."""
+_AT_ONCE: Final = {"sqlite": 2000, "postgresql": 10_000}
+"""Executions that end in one transaction. Only SQLite lets all other writers wait for it."""
 
 _QUEUED: Final = "SELECT device FROM execution WHERE state = 'QUEUED'"
 # By device, as they lie in the table: each page of it is written once, not once for each chunk.
-_SOME: Final = f"{_QUEUED} AND job = ? ORDER BY device LIMIT {AT_ONCE}"
+_SOME: Final = f"{_QUEUED} AND job = ? ORDER BY device LIMIT ?"
 # In the order of the queue, or SQLite would look at all that have ended before each time.
-_FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT {AT_ONCE}"
+_FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT ?"
 # With a sign before it, so that SQLite looks at the few that are tried again, not at all of the job.
-_AGAIN: Final = f"{_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT {AT_ONCE}"
+_AGAIN: Final = f"{_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT ?"
 
 # Between the first and the last, and "is true", or PostgreSQL would read all of the job that are queued.
 _END: Final = (
@@ -52,15 +52,19 @@ _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it ma
 
 def cancel(connection: Connection, job: int, wall: int) -> list[Changed]:
     """Cancel some of those that wait in the queue, and tell which."""
-    return _end(connection, job, bulk.query(connection, _SOME, (job,)), _CANCELED, wall)
+    return _end(connection, job, bulk.query(connection, _SOME, (job, _most(connection))), _CANCELED, wall)
 
 
 def time_out(connection: Connection, job: int, queue_until: int | None, now: Moment) -> list[Changed]:
     """Give up some of those that have waited for too long, and tell which."""
-    found = bulk.query(connection, _AGAIN, (job, now.steady))
+    found = bulk.query(connection, _AGAIN, (job, now.steady, _most(connection)))
     if not found and queue_until is not None and now.steady >= queue_until:
-        found = bulk.query(connection, _FIRST, (job,))
+        found = bulk.query(connection, _FIRST, (job, _most(connection)))
     return _end(connection, job, found, _NEVER_BEGUN, now.wall)
+
+
+def _most(connection: Connection) -> int:
+    return _AT_ONCE[connection.dialect.name]
 
 
 def _end(
