@@ -335,7 +335,7 @@ class Gateway:
         if not action and all(update.show(now).state is UpdateState.APPLYING for _, update in open_):
             return Status.BUSY, None
         for device, update in open_:
-            if device.update is update:
+            if device.update is update and not device.is_off:
                 device.control(action, now)
         return Status.OK, None
 

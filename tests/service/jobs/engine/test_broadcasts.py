@@ -154,6 +154,52 @@ def test_what_is_staged_is_started_for_all_with_one_word(sqlite_database: Databa
     assert sent(world)[Step.APPLY] == 1
 
 
+def staged(database: Database, devices: int = DEVICES) -> tuple[World, int]:
+    world = World(database, 1, gateways=1, devices=devices)
+    job = world.create(order(stage=True, retry=Retry(max=0), concurrency=Concurrency(per_job=1000)))
+    world.run(600)
+    assert {state for state, _ in ends(world)} == {"STAGED"}
+    return world, job
+
+
+def test_the_answer_to_the_word_to_start_got_lost(sqlite_database: Database) -> None:
+    world, job = staged(sqlite_database, 300)
+    world.weather = Weather(unanswered=1.0)
+    world.steer(job, "apply")
+    world.run(1)
+    world.run(2)
+    world.weather = Weather()
+    world.run(HOUR)
+    assert ends(world) == {("SUCCEEDED", None): 200}
+    assert to_gateways(world)[Step.APPLY] <= 3
+
+
+def test_who_has_missed_the_word_to_start_is_told_by_itself(sqlite_database: Database) -> None:
+    world, job = staged(sqlite_database)
+    sleeper = meant(world)[3]
+    sleeper.is_off = True  # the registry does not know
+    world.steer(job, "apply")
+    world.run(1)
+    world.run(10)
+    sleeper.is_off = False
+    world.run(HOUR)
+    assert ends(world) == {("SUCCEEDED", None): 60}
+    assert to_gateways(world)[Step.APPLY] == 1
+
+
+def test_a_gateway_that_is_away_is_asked_by_one(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
+    world.create(order())
+    world.run(10)
+    before = len(world.log)
+    world.weather = Weather(lost=1.0)
+    world.run(240)
+    assert 0 < to_gateways(world, before)[Step.STATE] <= 20
+    world.weather = Weather()
+    world.run(HOUR)
+    assert ends(world) == {("SUCCEEDED", None): 60}
+
+
 def test_a_broadcast_that_never_began_is_begun_again_when_all_have_told_their_version(
     sqlite_database: Database,
 ) -> None:

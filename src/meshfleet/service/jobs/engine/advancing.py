@@ -76,8 +76,6 @@ _SHARED: Final = {
     Step.ABORT: CANCELABLE,
 }
 """What one of a broadcast asks for all, and whom the answer concerns."""
-_DEEDS: Final = (Step.APPLY, Step.ABORT)
-"""Of these an answer concerns others only if it was done."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _CLOSE: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _WAIT: Final = " FOR UPDATE OF e"
@@ -192,7 +190,7 @@ def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Kn
     if x.method is not Way.BROADCAST or x.batch is None or not isinstance(event, Answered):
         return []
     wanted = _SHARED.get(event.step, frozenset())
-    if not wanted or (event.step in _DEEDS and event.status != Status.OK):
+    if x.state not in wanted or (event.step is Step.ABORT and event.status != Status.OK):
         return []
     others = (loading.known(row) for row in bulk.query(connection, _BATCH, (x.job, x.batch), lock=_WAIT))
     shared = event._replace(is_shared=True)

@@ -60,7 +60,7 @@ def _first(x: Execution, scene: Scene, now: int) -> Move:
             asks_later = 0 if scene.leads(x.device) else clocks.OTHERS
             return waiting(x, now + clocks.poll(scene) + asks_later)
         case S.STAGED:
-            return apply(x, scene, now)
+            return apply(replace(x, step=None), scene, now)
         case S.CONFIRMING:
             x = replace(x, progress=100, beat_at=scene.beat_at, beats=0, is_read=False, step=None)
             if scene.order.heartbeats:
@@ -78,7 +78,9 @@ def apply(x: Execution, scene: Scene, now: int) -> Move:
         return waiting(x, now + scene.order.queue)
     until = now + clocks.APPLY  # from the first time that it is told so
     x = replace(x, expires=until if x.expires is None else min(x.expires, until))
-    return asking(x, ask, now) if scene.leads(x.device) else waiting(x, now + clocks.LATER)
+    if scene.leads(x.device):
+        return asking(x, ask, now)
+    return waiting(replace(x, step=ask.step), now + clocks.LATER)  # it hears what comes of it
 
 
 def may_apply(scene: Scene) -> bool:

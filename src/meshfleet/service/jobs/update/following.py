@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from meshfleet.service.jobs.update import clocks, reasons, states
+from meshfleet.service.jobs.update.drivers.download import Download
 from meshfleet.service.jobs.update.drivers.driver import ask_version
 from meshfleet.service.jobs.update.ending import CANCELING, fail, finish
-from meshfleet.service.jobs.update.entering import asking, enter, waiting
+from meshfleet.service.jobs.update.entering import asking, enter, may_apply, waiting
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
 from meshfleet.service.jobs.update.starting import begin_again
@@ -56,7 +57,7 @@ def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
         and told.state is not UpdateState.FETCHING
         and told.state is not UpdateState.TRANSFERRING
     ):
-        return _ask_itself(x, scene, now)
+        return ask_itself(x, scene, now)
     return _go_on(x, told, scene, now, is_shared=is_shared)
 
 
@@ -91,7 +92,7 @@ def _failed(x: Execution, told: Told, scene: Scene, now: int) -> Move:
     if told.error == UpdateError.ABORTED and scene.order.is_canceling and x.state in states.CANCELABLE:
         return finish(x, S.CANCELED, "the update was aborted", now, Code.CANCELED)
     if _is_for_all(x):
-        return _ask_itself(x, scene, now)
+        return ask_itself(x, scene, now)
     code, cause = reasons.of_error(told.error, told.percent)
     return fail(x, code, cause, scene, now)
 
@@ -108,7 +109,7 @@ def _is_for_all(x: Execution) -> bool:
     return x.method is Way.BROADCAST and x.step is not Step.OWN_STATE
 
 
-def _ask_itself(x: Execution, scene: Scene, now: int) -> Move:
+def ask_itself(x: Execution, scene: Scene, now: int) -> Move:
     """The broadcast is out: from now on the device tells for itself, not all of them in one moment."""
     return waiting(replace(x, step=Step.OWN_STATE), now + _turn(x, scene))
 
@@ -122,6 +123,10 @@ def _go_on(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
     state = _STATES[told.state]
     if state is x.state:
         return _stay(x, told, scene, now, is_shared=is_shared)
+    if (
+        x.state is S.APPLYING and state is S.STAGED and may_apply(scene)
+    ):  # it has not heard that it shall start
+        return asking(x, Download().apply(), now)
     if _ORDER.index(state) < _ORDER.index(x.state):  # an old answer, or one of a device that restarts
         return waiting(x, now + clocks.SOON)
     return enter(x, state, _CAUSES[state], scene, now)
@@ -129,7 +134,7 @@ def _go_on(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
 
 def _stay(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
     if x.state is S.STAGED:  # it was told to start, and has not: it is told again in a while
-        return waiting(x, now + clocks.LATER)
+        return waiting(replace(x, step=Step.APPLY), now + clocks.LATER)
     if x.state is not S.TRANSFERRING:
         return waiting(x, now + clocks.SOON)
     if told.percent > x.progress:

@@ -25,7 +25,7 @@ from meshfleet.service.jobs.update.ending import (
 )
 from meshfleet.service.jobs.update.entering import apply, asking, enter, may_apply, waiting
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
-from meshfleet.service.jobs.update.following import follow
+from meshfleet.service.jobs.update.following import ask_itself, follow
 from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import Code, unread
 from meshfleet.wire.codes import Status
@@ -111,8 +111,10 @@ def _ask_on(x: Execution, scene: Scene, now: int) -> Move:
     match x.state:
         case S.DISPATCHED:
             return starting.look_on(x, scene, now)
-        case S.STAGED:
+        case S.STAGED if x.step is not Step.OWN_STATE:
             return apply(x, scene, now)
+        case S.TRANSFERRING if x.step is not Step.OWN_STATE and not scene.leads(x.device):
+            return waiting(x, now + clocks.OTHERS)
         case S.CONFIRMING:
             return confirming.look_on(x, scene, now)
         case _:
@@ -151,7 +153,7 @@ def _answered(x: Execution, event: Answered, scene: Scene, now: int) -> Move:  #
         case Step.START:
             return starting.start_answered(x, event.status, scene, now, is_shared=event.is_shared)
         case Step.APPLY:
-            return _applied(x, event.status, scene, now)
+            return _applied(x, event, scene, now)
         case Step.ABORT:
             return _aborted(x, event.status, now)
         case Step.VERSION:
@@ -173,9 +175,13 @@ def _looked(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
     return starting.ready(x, scene, now)
 
 
-def _applied(x: Execution, status: int, scene: Scene, now: int) -> Move:
-    if status == Status.OK and x.state is S.STAGED:
+def _applied(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
+    if event.status == Status.OK and x.state is S.STAGED:
         return enter(x, S.APPLYING, "the device was told to start the new version", scene, now)
+    if event.status == Status.OK:  # it was told by itself
+        return waiting(replace(x, step=Step.OWN_STATE), now + clocks.LATER)
+    if event.is_shared:
+        return ask_itself(x, scene, now)
     return asking(x, DRIVERS[x.method].state(x), now)  # it may do so already, or have forgotten
 
 
