@@ -96,6 +96,11 @@ def _not_begun(x: Execution) -> str | None:
     return cause if x.step is Step.LOOK else None
 
 
+def call_off(x: Execution, now: int) -> Move:
+    """It is canceled, and there is nothing to take back."""
+    return finish(x, S.CANCELED, "canceled when nothing was under way", now, Code.CANCELED)
+
+
 def is_beyond_recall(x: Execution) -> bool:
     """Whether nobody can take it back, so that it is followed to its end."""
     if DRIVERS[x.method].abort() is None:

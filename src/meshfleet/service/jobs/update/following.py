@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from meshfleet.service.jobs.update import clocks, reasons, states
 from meshfleet.service.jobs.update.drivers.download import Download
 from meshfleet.service.jobs.update.drivers.driver import ask_version
-from meshfleet.service.jobs.update.ending import CANCELING, fail, finish
+from meshfleet.service.jobs.update.ending import CANCELING, call_off, fail, finish
 from meshfleet.service.jobs.update.entering import asking, enter, may_apply, waiting
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
@@ -64,7 +64,7 @@ def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
 def _adopt(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
     """Whether our command has come through, of which nobody heard."""
     if scene.order.is_canceling and told.state in (UpdateState.IDLE, UpdateState.FAILED):
-        return finish(x, S.CANCELED, "canceled when nothing was under way", now, Code.CANCELED)
+        return call_off(x, now)
     if _is_for_all(x) and told.is_ours and told.state not in (UpdateState.IDLE, UpdateState.FAILED):
         return enter(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], scene, now)
     is_unknown = told.state is UpdateState.IDLE or (told.state is UpdateState.DONE and told.is_ours)
@@ -123,9 +123,8 @@ def _go_on(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
     state = _STATES[told.state]
     if state is x.state:
         return _stay(x, told, scene, now, is_shared=is_shared)
-    if (
-        x.state is S.APPLYING and state is S.STAGED and may_apply(scene)
-    ):  # it has not heard that it shall start
+    has_missed_it = x.state is S.APPLYING and state is S.STAGED
+    if has_missed_it and may_apply(scene):  # of a broadcast, it is told by itself
         return asking(x, Download().apply(), now)
     if _ORDER.index(state) < _ORDER.index(x.state):  # an old answer, or one of a device that restarts
         return waiting(x, now + clocks.SOON)

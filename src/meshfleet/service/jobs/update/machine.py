@@ -129,9 +129,8 @@ def _in_dfu(x: Execution, event: InDfu, scene: Scene, now: int) -> Move:
         return cancel(x, scene, now)
     if not event.has_room:
         return _wait_for_room(x, now)
-    heard = replace(
-        x, step=Step.START, gateway=event.gateway or x.gateway
-    )  # only who hears it can send to it
+    # Only who hears it can send to it.
+    heard = replace(x, step=Step.START, gateway=event.gateway or x.gateway)
     if x.step is Step.MODE:
         heard = replace(heard, tries=0)
     return starting.begin_again(heard, scene, now)._replace(is_evidence=True)

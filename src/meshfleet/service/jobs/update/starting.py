@@ -10,7 +10,7 @@ from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import ask_version
 from meshfleet.service.jobs.update.drivers.nordic import Nordic
-from meshfleet.service.jobs.update.ending import finish, give_up, refuse
+from meshfleet.service.jobs.update.ending import call_off, finish, give_up, refuse
 from meshfleet.service.jobs.update.entering import asking, enter, waiting
 from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import Code, of_status
@@ -110,7 +110,7 @@ def ready(x: Execution, scene: Scene, now: int) -> Move:
     if not scene.batch:
         return begin_again(x, scene, now)
     if scene.order.is_canceling:
-        return finish(x, S.CANCELED, "canceled when nothing was under way", now, Code.CANCELED)
+        return call_off(x, now)
     step = Step.START if scene.leads(x.device) else Step.STATE
     return waiting(replace(x, step=step, tries=max(x.tries, 1)), now + clocks.AGAIN)
 
