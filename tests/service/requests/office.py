@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it never does."""
+IN_VAIN = 2_000
+"""Milliseconds to wait for an answer that never comes: enough for a busy machine to send the request."""
 
 _ANY = Listen("127.0.0.1", 0)
 _LOWEST, _HIGHEST = 0, 4

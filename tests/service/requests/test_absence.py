@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.db.samples import NO_SEQ, Sample, SampleKind
 from meshfleet.settings import Listen, Settings
-from tests.service.requests.office import Office
+from tests.service.requests.office import IN_VAIN, Office
 from tests.service.requests.office import office as running_office
 from tests.service.requests.third_party import nothing
 from tests.service.telemetry.stock import store
@@ -41,7 +41,7 @@ def test_a_gateway_that_does_not_answer_times_out(
 ) -> None:
     third.manner = nothing
     third.asked.clear()
-    answer = office.send(device, operation, "8010", timeoutMs=200)
+    answer = office.send(device, operation, "8010", timeoutMs=IN_VAIN)
     assert told(answer) == (504, "gateway-timeout")
     assert third.mac in answer.json()["detail"]
     (newest,) = office.history(device, MaxResults=1)
@@ -55,7 +55,7 @@ def test_a_gateway_that_does_not_answer_times_out(
 def test_what_comes_after_the_deadline_changes_nothing(office: Office, third: Gateway, device: Mac) -> None:
     third.manner = nothing
     third.asked.clear()
-    office.send(device, "write", "8010", timeoutMs=100)
+    office.send(device, "write", "8010", timeoutMs=IN_VAIN)
     office.until(lambda: third.asked)
     late = office.metric('meshfleet_responses_total{fate="late"}')
     third.say(third.asked[0].answer())

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from meshfleet.wire.rest import Role
 from tests.service.mqtt.house import away as server_away
+from tests.service.requests.office import IN_VAIN
 from tests.service.requests.office import office as running_office
 from tests.service.requests.third_party import nothing
 
@@ -87,12 +88,16 @@ def test_a_key_holds_beyond_a_restart(database: Database) -> None:
             device = office.device_behind(third)
             first = office.send(device, "write", "8010", value="01", by=person, headers=headers)
             third.manner = nothing
-            slow = office.send(device, "write", "8010", value="02", timeoutMs=100, by=person, headers=late)
+            slow = office.send(
+                device, "write", "8010", value="02", timeoutMs=IN_VAIN, by=person, headers=late
+            )
     assert (first.status_code, slow.status_code) == (200, 504)
     with running_office(database) as office, office.client(key) as person:
         again = office.send(device, "write", "8010", value="01", by=person, headers=headers)
         assert (again.status_code, again.json()) == (200, first.json())
-        slow_again = office.send(device, "write", "8010", value="02", timeoutMs=100, by=person, headers=late)
+        slow_again = office.send(
+            device, "write", "8010", value="02", timeoutMs=IN_VAIN, by=person, headers=late
+        )
         assert slow_again.json() == slow.json()
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from meshfleet.wire.rest import Role
+from tests.service.requests.office import IN_VAIN
 from tests.service.requests.third_party import nothing
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_a_request_that_is_not_waited_for_is_pending_and_then_done(
 @pytest.mark.rule("rest-104")
 def test_what_times_out_later_says_so(office: Office, third: Gateway, device: Mac) -> None:
     third.manner = nothing
-    request_id = office.send(device, "write", "8010", timeoutMs=100, headers=LATER).json()["id"]
+    request_id = office.send(device, "write", "8010", timeoutMs=IN_VAIN, headers=LATER).json()["id"]
     office.until(lambda: office.show(request_id)["state"] != "PENDING")
     shown = office.show(request_id)
     assert (shown["state"], shown["response"]) == ("TIMED_OUT", None)

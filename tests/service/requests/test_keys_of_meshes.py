@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.service.requests.office import IN_VAIN
 from tests.service.requests.office import office as running_office
 from tests.service.requests.third_party import nothing
 
@@ -76,7 +77,7 @@ def ask_in_every_way(office: Office) -> list[str]:
         send()
         assert "malformed-response" in told[-1]
         third.manner = nothing
-        send(timeoutMs=100)
+        send(timeoutMs=IN_VAIN)
         assert "gateway-timeout" in told[-1]
         told.extend(
             office.admin.get(path).text

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from meshfleet.wire.rest import Role
+from tests.service.requests.office import IN_VAIN
 from tests.service.requests.third_party import nothing
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_what_timed_out_is_not_sent_again(office: Office, third: Gateway, device
     third.manner, headers = nothing, keyed()
     third.asked.clear()
     answers = [
-        office.send(device, "write", "8010", value="ff", timeoutMs=200, headers=headers) for _ in range(3)
+        office.send(device, "write", "8010", value="ff", timeoutMs=IN_VAIN, headers=headers) for _ in range(3)
     ]
     assert [told(answer) for answer in answers] == [(504, "gateway-timeout")] * 3
     assert {answer.json()["detail"] for answer in answers} == {answers[0].json()["detail"]}

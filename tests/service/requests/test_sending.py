@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.wire.times import write_millis
+from tests.service.requests.office import IN_VAIN
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
@@ -219,7 +220,7 @@ def test_requests_are_counted_by_what_became_of_them(office: Office, third: Gate
     done, late = office.metric(line("done")), office.metric(line("gateway-timeout"))
     office.send(device, "read", "8010")
     third.manner = lambda _: []
-    office.send(device, "read", "8010", timeoutMs=100)
+    office.send(device, "read", "8010", timeoutMs=IN_VAIN)
     assert office.metric(line("done")) == done + 1
     assert office.metric(line("gateway-timeout")) == late + 1
     text = office.viewer.get("/metrics").text
