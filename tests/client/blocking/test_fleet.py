@@ -160,9 +160,10 @@ def test_where_nobody_listens_is_no_service() -> None:
 
 
 PROGRAM = """
-import sys
+import signal, sys
 from meshfleet.client import Role
 from meshfleet.client.blocking import Fleet
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind without it
 with Fleet(sys.argv[1], token=sys.argv[2]) as fleet:
     print("listening", flush=True)
     for event in fleet.live():
@@ -186,7 +187,10 @@ def test_ctrl_c_ends_a_program_that_waits(service: Stage) -> None:
             assert program.poll() is None
             threading.Event().wait(0.01)
         program.send_signal(signal.SIGINT)
-        _, words = program.communicate(timeout=30)
+        try:
+            _, words = program.communicate(timeout=30)
+        finally:
+            program.kill()  # else one that goes on would be waited for without end
     assert words.rstrip().endswith("KeyboardInterrupt")
     assert words.count("Traceback") == 1
     assert service.key not in words
