@@ -67,7 +67,8 @@ async def test_a_session_survives_a_kill_of_the_service(service: Service) -> Non
     claimed, viewer = service.claim(G), service.person("eva", Role.VIEWER)
     operator = service.person("otto", Role.OPERATOR)
     ear = await service.subscriber(viewer, REPORTS, clean=False)
-    gateway = await service.subscriber(claimed, f"mt/gateway/{G}/request/#", clean=False)
+    wanted = f"mt/gateway/{G}/request/{D}/#"  # about itself the service asks it too
+    gateway = await service.subscriber(claimed, wanted, clean=False)
     await publish(gateway, report(kind="property/8000"), b"kept", retain=True)
     await publish(gateway, report(kind="property/8001"), b"kept", b"", retain=True)
     for kept in (b"kept", b"kept", b""):
