@@ -19,6 +19,13 @@ settings.register_profile("default", deadline=None)
 settings.load_profile("default")
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Two for each core: many tests wait for programs that they have started. Each needs a gigabyte."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # it is told to us
+    return min(2 * len(os.sched_getaffinity(0)), 8)
+
+
 def pytest_collection_finish() -> None:
     """Spare tests that look for garbage a walk through all the other tests."""
     gc.collect()

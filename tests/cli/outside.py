@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.servers import Mosquitto
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds until something must have happened; reached only when it is broken."""
 
 _VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHFLEET_TLS_CA")

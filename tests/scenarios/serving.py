@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -48,9 +49,11 @@ class Service:
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        self._program = Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
         self._token = ""
-        told = json.loads(self._program.line())
+        with ExitStack() as stack:
+            self._program = stack.enter_context(Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD))
+            told = json.loads(self._program.line())
+            stack.pop_all()  # it has started, and stays
         self.url = told["url"]
         places = map(urlsplit, told["mqtt"])
         self.mqtt = {each.scheme: Address(str(each.hostname), int(each.port or 0)) for each in places}
@@ -76,17 +79,21 @@ class Service:
         return answer.status_code == 200
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
-        """Ask as admin, who logs in once after each start."""
+        """Ask as admin, who logs in after each start, and when the token has ended."""
         with httpx.Client(base_url=self.url, verify=self._trusting, timeout=PATIENCE) as client:
-            if not self._token:
-                login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
-                assert login.status_code == 200, login.text
-                self._token = login.json()["authToken"]
-            headers["Authorization"] = f"Bearer {self._token}"
-            answer = client.request(method, path, json=body, headers=headers)
+            self._token = self._token or _log_in(client)
+            request = client.build_request(method, path, json=body, headers=headers)
+            answer = client.send(request, auth=self._bearer)
+            if answer.status_code == 401:
+                self._token = _log_in(client)
+                answer = client.send(request, auth=self._bearer)
         assert answer.is_success, answer.text
         is_json = answer.headers.get("Content-Type", "").startswith("application/json")
         return answer.json() if is_json else answer.text
+
+    def _bearer(self, request: httpx.Request) -> httpx.Request:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
 
     def upload(self, model: str, version: str, image: bytes) -> str:
         """Bring a firmware into the catalogue; its id."""
@@ -96,7 +103,7 @@ class Service:
                 "/api/v1/firmware",
                 data={"modelNumber": model, "version": version},
                 files={"image": (f"{model}-{version}.zip", image)},
-                headers={"Authorization": f"Bearer {self._token}"},
+                auth=self._bearer,
             )
         assert answer.status_code == 201, answer.text
         firmware: str = answer.json()["id"]
@@ -140,6 +147,13 @@ class Service:
         """End all these connections."""
         while self._clients:
             await self._clients.pop().close()
+
+
+def _log_in(client: httpx.Client) -> str:
+    login = client.post(LOGIN, json={"username": "admin", "password": PASSWORD})
+    assert login.status_code == 200, login.text
+    token: str = login.json()["authToken"]
+    return token
 
 
 def loopback(*entrances: str) -> list[str]:

@@ -96,7 +96,14 @@ class Estate:
 
     def done(self, device: str) -> int:
         """With how many of them it came to the end."""
-        return sum(each.progress.state is UpdateState.DONE for each in self._begun[device])
+        return self._in(device, UpdateState.DONE)
+
+    def failed(self, device: str) -> int:
+        """How many of them came to nothing."""
+        return self._in(device, UpdateState.FAILED)
+
+    def _in(self, device: str, state: UpdateState) -> int:
+        return sum(each.progress.state is state for each in self._begun[device])
 
     def versions(self) -> dict[str, str]:
         """What the devices run in truth."""
