@@ -90,6 +90,7 @@ def test_every_command_of_the_page_does_what_it_says(service: Running, tmp_path:
     assert "Head office" in answer('--label "Head office"')
     assert all("Clip" in json.loads(line)["friendlyName"] for line in answer("--name clip").splitlines())
     assert "bmac-ca5bda1a0004" in answer("devices show")
+    assert answer("devices links").startswith("parent")
     assert answer('"Front door"') == "bmac-ca5bda1a0004 is called Front door from now on.\n"
     assert "doors" in answer("labels list")
     assert "2nd floor" not in answer("devices unlabel")

@@ -70,6 +70,7 @@ SEEN = (
     Seen("The first device", (r"^battery \d+ %$", rf"^{MAC} rssi None Rssi\(time="), is_endless=True),
     Seen("Lists", (r"^MT MotionSensor 15x \w{4} \d\.\d\.\d (True|False)$", r"^[1-9]\d+ \[\('\w{4}', \d+\)")),
     Seen("Lists", (rf"^{TIME} \d+\.\d+$", r"^°C \[.*\d+\.\d+")),
+    Seen("Lists", (rf"^{MAC} -\d+ dBm \[.*-\d+\.\d+", r"^\['°C'\]$")),
     Seen("Reading and writing", (r"^\d+ % through 02005e000001 (strongest|last-heard)$", r"^\d+ % again$")),
     Seen("Reading and writing", (rf"^(PENDING|DONE) {TIME}$",)),
     Seen("Reading and writing", (r"^2\.4\.0 4$",)),

@@ -94,6 +94,10 @@ def test_a_device_that_is_not_there_is_told(admin: Shell) -> None:
     assert "bmac-020000000000" in admin.failure("devices", "show", "020000000000")
 
 
+def test_a_device_that_is_not_there_has_no_links(admin: Shell) -> None:
+    assert "bmac-020000000000" in admin.failure("devices", "links", "020000000000")
+
+
 def test_a_device_is_renamed(admin: Shell, devices: list[str]) -> None:
     assert (
         admin.object("devices", "rename", devices[0], "Door [bold]north")["friendlyName"]

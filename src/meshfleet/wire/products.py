@@ -6,10 +6,12 @@ A product is its model number, and where one number serves several, the variant 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.wire.ids import ModelNumber
 
 if TYPE_CHECKING:
-    from meshfleet.wire.ids import ModelNumber
+    from collections.abc import Iterator
 
 _NO_VARIANT: Final = frozenset({0, 255})
 
@@ -27,6 +29,15 @@ _NAMES: Final = {
     "2011": "MT MeshConnect 2011",
     "2031": "Compulab IOT-GATE-IMX8PLUS",
 }
+
+
+class NamedProduct(NamedTuple):
+    """A product whose name is known."""
+
+    model: ModelNumber
+    variant: int | None
+    """None: the model number alone tells it."""
+    name: str
 
 
 class Way(StrEnum):
@@ -77,6 +88,13 @@ def is_legacy(model: ModelNumber) -> bool:
 def product_code(model: ModelNumber, variant: int = 0) -> str:
     """A product as documents name it: `0018`, or `0011-04` where there are variants."""
     return model if variant in _NO_VARIANT else f"{model}-{variant:02d}"
+
+
+def named_products() -> Iterator[NamedProduct]:
+    """All products whose names are known, by their numbers."""
+    for code, name in sorted(_NAMES.items()):
+        model, _, variant = code.partition("-")
+        yield NamedProduct(ModelNumber(model), int(variant) if variant else None, name)
 
 
 def product_name(model: ModelNumber, variant: int = 0) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from meshfleet.client import Role
 from meshfleet.errors import MalformedMac, MalformedText, NotFound
 from tests.service.http.running import PASSWORD
-from tests.service.ingest.messages import A, heartbeat, report, temperature
+from tests.service.ingest.messages import A, P, Q, heartbeat, link, report, temperature
 
 if TYPE_CHECKING:
     from meshfleet.client import Fleet
@@ -145,6 +145,23 @@ async def test_a_series_sums_samples_up(service: Stage, fleet: Fleet) -> None:
     assert (series.unit, [(each.count, each.mean) for each in series.items]) == ("°C", [(3, 21)])
 
 
+async def test_links_tell_who_hears_a_device_once_a_minute_is_over(service: Stage, fleet: Fleet) -> None:
+    device, at = service.new_mac(), service.clock() // 60_000 * 60_000
+    service.settle(
+        link(at, -70, P, device=device),
+        link(at + 1, -50, P, device=device, unreachable=True),
+        link(at, -60, Q, device=device),
+    )
+    service.clock.move(seconds=125)
+    service.settle(heartbeat(service.clock(), device=device))
+    links = await fleet.samples.links(device, points=1)
+    told = [(each.parent, each.rssi, each.unreachable, each.gateway) for each in links.items]
+    assert told == [(P, -50, True, A), (Q, -60, False, A)]
+    assert [(each.count, each.mean) for each in links.items[0].series] == [(2, -60)]
+    later = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=service.clock() - 60_000)
+    assert (await fleet.samples.links(device, since=later)).items == []
+
+
 async def test_rejects_are_listed_of_all_and_of_one_gateway(service: Stage, fleet: Fleet) -> None:
     gateway, other = service.new_mac(), service.new_mac()
     for each in (gateway, other):
@@ -160,6 +177,13 @@ async def test_what_is_known_of_a_device_over_time_is_listed(service: Stage, fle
     assert [each async for each in fleet.devices.holes(device)] == []
     with pytest.raises(NotFound):
         [each async for each in fleet.devices.holes(service.new_mac())]
+
+
+async def test_the_catalogue_tells_what_identifiers_and_products_are(fleet: Fleet) -> None:
+    catalogue = await fleet.catalogue()
+    [temperature] = [each for each in catalogue.identifiers if each.identifier == "8800"]
+    assert (temperature.name, temperature.unit, temperature.kinds) == ("temperature", "°C", ["measurement"])
+    assert "MT MeshConnect 2011" in [each.name for each in catalogue.products]
 
 
 async def test_users_come_and_go(service: Stage, fleet: Fleet) -> None:

@@ -77,7 +77,8 @@ def test_requests_are_counted_by_their_route(service: Running) -> None:
     service.viewer.get(f"/api/v1/devices/{device}")
     service.viewer.get("/api/v1/devices/bmac-ffffffffffff")
     service.viewer.delete(f"/api/v1/devices/{device}")
-    service.viewer.get(f"/no/such/{device}")
+    service.viewer.get(f"/api/no/such/{device}")
+    service.viewer.get(f"/devices/{device}")
     after = _requests(service)
     more = {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)}
     assert more == {
@@ -85,6 +86,7 @@ def test_requests_are_counted_by_their_route(service: Running) -> None:
         ("GET", "/api/v1/devices/{device_id}", "404"): 1,
         ("DELETE", "/api/v1/devices/{device_id}", "403"): 1,
         ("GET", "none", "404"): 1,
+        ("GET", "console", "200"): 1,
         ("GET", "/metrics", "200"): 1,
     }
 
@@ -105,6 +107,7 @@ def test_no_name_and_no_id_gets_into_the_figures(service: Running) -> None:
 @pytest.mark.rule("rest-161")
 def test_what_nobody_knows_makes_no_new_lines_in_the_figures(service: Running) -> None:
     service.anonymous.get("/first")
+    service.anonymous.get("/%ff")
     before = len(_requests(service))
     for number in range(5):
         service.anonymous.get(f"/first/{number}")

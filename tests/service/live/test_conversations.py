@@ -60,6 +60,23 @@ def test_a_filter_without_values_chooses_nothing(stage: Stage) -> None:
         assert talk.next()["data"]["value"] == 2
 
 
+@pytest.mark.rule("rest-206")
+@pytest.mark.parametrize(
+    "text", ["", "still there?", 'é\u2028\0"\\', "\N{ELECTRIC LIGHT BULB}" * 64], ids=len
+)
+def test_a_ping_is_answered_with_its_text_and_nothing_else(stage: Stage, text: str) -> None:
+    with stage.talk() as talk:
+        talk.say(ping=text)
+        assert talk.next() == {"pong": text}
+        talk.subscribe(Types=["report"])
+        talk.say(ping="again")
+        assert talk.next() == {"pong": "again"}
+        stage.take(temperature(stage.clock(), 1))
+        assert talk.next()["data"]["value"] == 1
+    # Only the subscription, which came with an id that nobody knows, is a loss to be told.
+    assert stage.call(lambda: stage.api.live.hub.resyncs) == 1
+
+
 @pytest.mark.rule("rest-151")
 def test_the_web_socket_of_node_hears_what_happens(stage: Stage) -> None:
     device = stage.new_device()
@@ -87,7 +104,9 @@ def test_the_web_socket_of_node_hears_what_happens(stage: Stage) -> None:
         (['{"token": 7}'], 4400),
         (['{"token": "a", "subscribe": {}}'], 4400),
         (['{"tokken": "a"}'], 4400),
+        (['{"token": "a", "ping": "b"}'], 4400),
         (['{"subscribe": {}}'], 4401),
+        (['{"ping": "a"}'], 4401),
         (['{"token": ""}'], 4401),
         (['{"token": "garbage"}'], 4401),
         (['{"token": "' + "x" * 60_000 + '"}'], 4401),
@@ -119,6 +138,13 @@ def test_who_does_not_begin_with_a_token_is_told_why_and_shown_out(
         ({"unsubscribe": {"Types": ["report"]}}, "unsubscribe"),
         ({"unsubscribe": {}, "lastEventId": "x"}, "lastEventId"),
         ({"subscribe": {}, "lastEventId": 7}, "lastEventId"),
+        ({"ping": 7}, "ping"),
+        ({"ping": None}, "ping"),
+        ({"ping": {"text": "a"}}, "ping"),
+        ({"ping": "x" * 65}, "ping"),
+        ({"ping": "a", "unsubscribe": {}}, "frame"),
+        ({"ping": "a", "lastEventId": ""}, "lastEventId"),
+        ({"pong": "a"}, "pong"),
         ({"shout": {}}, "shout"),
     ],
     ids=lambda each: str(each)[:40],

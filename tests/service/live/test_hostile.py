@@ -86,6 +86,24 @@ def test_one_who_never_reads_is_told_to_resync_and_others_and_ingest_do_not_noti
             raise AssertionError("it is not told")
 
 
+@pytest.mark.rule("rest-206")
+def test_a_ping_of_one_who_did_not_keep_up_is_answered_all_the_same(stage: Stage) -> None:
+    with _open_talk(stage) as silent, stage.stream(Types="report") as stream:
+        _wait_for(stage, 2)
+        for number in range(0, 300, 10):
+            now = stage.clock() + number
+            stage.take(*(temperature(now + each, f"{number + each} {LARGE}") for each in range(10)))
+            for _ in range(10):
+                stream.next()
+            if number == 150:
+                silent.sendall(_text(b'{"ping": "still there?"}'))
+        assert stage.call(lambda: stage.api.live.hub.resyncs) >= 1
+        got = b""
+        while b'{"pong":"still there?"}' not in got:
+            got = got[-100:] + silent.recv(1 << 16)
+            assert len(got) > 100, "it is not answered"
+
+
 @pytest.mark.parametrize("opened", [_open_stream, _open_socket, _open_talk])
 def test_one_who_vanishes_leaves_nothing_behind_not_even_in_the_log(
     stage: Stage, opened: object, caplog: pytest.LogCaptureFixture

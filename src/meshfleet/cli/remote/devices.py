@@ -19,6 +19,7 @@ from meshfleet.cli.remote.printing import (
     print_all,
     print_facts,
     print_json,
+    print_table,
 )
 from meshfleet.cli.remote.reaching import talk
 from meshfleet.client.rest.devices import Sort
@@ -35,6 +36,15 @@ _COLUMNS: Final = (
     Column("connected", lambda each: each.connectivity.connected),
     Column("since", lambda each: each.connectivity.timestamp),
     Column("labels", lambda each: each.labels),
+)
+
+_LINKS: Final = (
+    Column("parent", lambda each: each.parent, is_whole=True),
+    Column("rssi", lambda each: each.rssi),
+    Column("seen", lambda each: each.seen_at),
+    Column("mean", lambda each: round(each.mean)),
+    Column("unreachable", lambda each: each.unreachable),
+    Column("gateway", lambda each: each.gateway, is_whole=True),
 )
 
 labels_argument = click.argument(
@@ -83,6 +93,19 @@ def show(device: Mac, *, as_json: bool) -> None:
         print_json(found)
     else:
         print_facts(facts_of(found))
+
+
+@devices.command()
+@device_argument
+@json_option
+def links(device: Mac, *, as_json: bool) -> None:
+    """List the parents that heard a device during the last day, the newest and strongest first."""
+    found = talk(lambda fleet: fleet.samples.links(device)).items
+    if as_json:
+        for each in found:
+            print_json(each)
+    else:
+        print_table(_LINKS, found)
 
 
 @devices.command()

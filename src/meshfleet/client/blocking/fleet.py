@@ -63,6 +63,7 @@ class Samples(Face[samples.Samples]):
     list = Walk(samples.Samples.list)
     csv = Walk(samples.Samples.csv)
     series = Deed(samples.Samples.series)
+    links = Deed(samples.Samples.links)
     rejects = Walk(samples.Samples.rejects)
 
 
@@ -190,4 +191,5 @@ class Fleet(Door[fleet.Fleet]):
     log_out = Deed(fleet.Fleet.log_out)
     me = Deed(fleet.Fleet.me)
     change_password = Deed(fleet.Fleet.change_password)
+    catalogue = Deed(fleet.Fleet.catalogue)
     live = Walk(fleet.Fleet.live)

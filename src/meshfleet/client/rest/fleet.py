@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from meshfleet.client.rest.events import Event, EventType
-    from meshfleet.wire.rest import Me
+    from meshfleet.wire.rest import Catalogue, Me
 
 
 class Fleet:
@@ -122,6 +122,10 @@ class Fleet:
         """Change one's own password. All other logins end."""
         await self._desk.tell("PUT", rest.OWN_PASSWORD, rest.NewPassword(current=current, password=password))
         self._credentials.change_password(password)
+
+    async def catalogue(self) -> Catalogue:
+        """What the service knows of identifiers and of products."""
+        return await self._desk.get(rest.Catalogue, rest.CATALOGUE)
 
     def live(
         self,

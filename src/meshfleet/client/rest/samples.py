@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from meshfleet.client.rest.calls import Query
     from meshfleet.client.rest.desk import Desk
-    from meshfleet.wire.rest import Reject, Sample, Series
+    from meshfleet.wire.rest import Links, Reject, Sample, Series
 
 _SILENCE: Final = 60.0
 """Seconds that the service may take for the next part of a sheet."""
@@ -70,20 +70,33 @@ class Samples:
         points: int | None = None,
     ) -> Series:
         """The numbers of one identifier over time, in `points` buckets at most; without times of one day."""
-        asked = query(
-            {
-                "Identifier": identifier,
-                "From": moment(since, "since"),
-                "To": moment(until, "until"),
-                "Points": points,
-            }
-        )
+        asked = query({"Identifier": identifier, **_divided(since, until, points)})
         return await self._desk.get(rest.Series, rest.series_path(id_of(device)), asked)
+
+    async def links(
+        self,
+        device: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        points: int | None = None,
+    ) -> Links:
+        """Which parents heard a device, how well at last, and over time in `points` buckets at most.
+
+        Without times it is the last day.
+        """
+        asked = query(_divided(since, until, points))
+        return await self._desk.get(rest.Links, rest.links_path(id_of(device)), asked)
 
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
         """Reports that could not be taken, the newest first: of one gateway, or of all."""
         chosen = query({"Gateway": None if gateway is None else mac_of(gateway)})
         return walk(self._desk, rest.RejectPage, rest.REJECTS, chosen)
+
+
+def _divided(since: Moment | None, until: Moment | None, points: int | None) -> dict[str, str | int | None]:
+    """Of which time something is asked for, and in how many buckets."""
+    return {"From": moment(since, "since"), "To": moment(until, "until"), "Points": points}
 
 
 def _chosen(filters: SampleFilters) -> Query:

@@ -17,7 +17,7 @@ from meshfleet.service.ingest.readings import ReadingKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.db.samples import Row
+    from meshfleet.db.samples import Row, Sample
     from meshfleet.service.ingest.readings import Reading
 
 _MINUTE: Final = 60_000
@@ -140,6 +140,13 @@ _ROLLED: Final[dict[int, int]] = {
 }
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Shown).decode
+
+
+def read_minute(sample: Sample) -> Shown | None:
+    """What is kept of a minute; None: it is a single reading, whose time is not believed."""
+    more = sample.more
+    return None if more is None or more.ext is None else _decode(more.ext)
 
 
 def _row(begin: int, kind: int, identifier: int, minute: Minute) -> Row:

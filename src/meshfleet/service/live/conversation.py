@@ -24,12 +24,12 @@ from meshfleet.errors import (
     plain,
 )
 from meshfleet.service.live.allowance import Allowance
-from meshfleet.service.live.event import as_frame
+from meshfleet.service.live.event import as_frame, framed
 from meshfleet.service.live.listener import GONE, Ending, Listener
 from meshfleet.service.live.want import read_want
 from meshfleet.wire import rest
 from meshfleet.wire.rest import FieldProblem
-from meshfleet.wire.rest.live import LiveError, LiveFrame, LiveRefusal
+from meshfleet.wire.rest.live import LiveError, LiveFrame, LivePong, LiveRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,8 +121,7 @@ class Conversation:
             hearing = tasks.create_task(self._hear(listener), name="live.hear")
             try:
                 while (chunk := await listener.take()) is not None:
-                    # Whole frames, made once for all; see `Socket`.
-                    await self._socket.send(cast("Any", {"type": "websocket.send", "frames": chunk}))
+                    await self._send(chunk)
             except (ClientDisconnected, WebSocketDisconnect):
                 listener.end(GONE)
             hearing.cancel()
@@ -131,11 +130,15 @@ class Conversation:
         try:
             while listener.ending is None:
                 await self._heed(listener, await self._next_frame())
-        except WentAway:
+        except (WentAway, ClientDisconnected, WebSocketDisconnect):
             listener.end(GONE)
         except FleetError as exc:
             self._error = exc
             listener.end(_ending(exc))
+
+    async def _send(self, frames: bytes) -> None:
+        """Send whole frames, which may be made once for all; see `Socket`."""
+        await self._socket.send(cast("Any", {"type": "websocket.send", "frames": frames}))
 
     async def _next_frame(self) -> LiveFrame:
         message = await self._socket.receive()
@@ -147,9 +150,9 @@ class Conversation:
         if text is None:
             raise InvalidRequest([Fault("frame", "is binary; we talk JSON as text here")])
         frame = _decode(text)
-        said = (frame.token, frame.subscribe, frame.unsubscribe)
+        said = (frame.token, frame.subscribe, frame.unsubscribe, frame.ping)
         if sum(each is not UNSET for each in said) != 1:
-            raise InvalidRequest([Fault("frame", "has not one of token, subscribe and unsubscribe")])
+            raise InvalidRequest([Fault("frame", "has not one of token, subscribe, unsubscribe and ping")])
         if frame.last_event_id is not UNSET and frame.subscribe is UNSET:
             raise InvalidRequest([Fault("lastEventId", "goes with subscribe alone")])
         return frame
@@ -157,6 +160,9 @@ class Conversation:
     async def _heed(self, listener: Listener, frame: LiveFrame) -> None:
         if frame.token is not UNSET:
             await self._renew(listener, frame.token)
+        elif frame.ping is not UNSET:
+            # Past all that waits: it is no event, and is not lost with those that are too many.
+            await self._send(framed(msgspec.json.encode(LivePong(pong=frame.ping))))
         elif frame.subscribe is not UNSET:
             want = _read(frame.subscribe)
             _check_room(listener, want)

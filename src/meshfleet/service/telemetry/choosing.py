@@ -1,4 +1,4 @@
-"""The filters of samples and series, as they stand in a query (rest-80 to rest-83, rest-85)."""
+"""The filters of samples, series and links in a query (rest-80 to rest-83, rest-85, rest-88)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,6 +28,8 @@ _END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
 
 _NUMERIC: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
 """The kinds of which a series is made (rest-182)."""
+
+_LINKS: Final = frozenset({SampleKind.LINK})
 
 _WRONG: Final[AnyIdentifier] = IdentifierName("")
 """Stands for an identifier that cannot be one."""
@@ -107,6 +109,16 @@ class SeriesChoice(Struct, frozen=True, kw_only=True):
         )
 
 
+class LinkChoice(Struct, frozen=True, kw_only=True):
+    """Of which time the links of a device are asked for, and how finely."""
+
+    grid: Grid
+
+    def of(self, device: Mac) -> Wanted:
+        """What the sample store shall give for it."""
+        return Wanted(device=mac_number(device), kinds=_LINKS, since=self.grid.since, until=self.grid.until)
+
+
 def choose_samples(
     kind: KindTexts = None,
     identifier: IdentifierText = None,
@@ -137,11 +149,14 @@ def choose_series(
     """Read what a series is made of, or tell all that is wrong; without times, the last day (rest-183)."""
     reading = _Reading()
     asked = reading.read(_needed, identifier or "", "Identifier", unless=_WRONG)
-    end = reading.read(_millis, until, "To", unless=now())
-    first = reading.read(_millis, since, "From", unless=max(end - DAY, _FIRST))
-    parts = reading.read(parse_points, points, "Points", unless=DEFAULT_POINTS)
-    reading.end(first, end)
-    return SeriesChoice(identifier=asked, grid=Grid.over(first, end, parts=parts))
+    return SeriesChoice(identifier=asked, grid=_grid(reading, now(), since, until, points))
+
+
+def choose_links(
+    now: Given[Now], since: FromText = None, until: ToText = None, points: PointsText = None
+) -> LinkChoice:
+    """Read of which time links are, or tell all that is wrong; without times, the last day (rest-88)."""
+    return LinkChoice(grid=_grid(_Reading(), now(), since, until, points))
 
 
 class _Reading:
@@ -166,6 +181,15 @@ class _Reading:
             self._faults.append(Fault("From", "is not before To"))
         if self._faults:
             raise InvalidRequest(self._faults)
+
+
+def _grid(reading: _Reading, now: int, since: str | None, until: str | None, points: str | None) -> Grid:
+    """The last of what is read: after it, nothing is wrong with the request."""
+    end = reading.read(_millis, until, "To", unless=now)
+    first = reading.read(_millis, since, "From", unless=max(end - DAY, _FIRST))
+    parts = reading.read(parse_points, points, "Points", unless=DEFAULT_POINTS)
+    reading.end(first, end)
+    return Grid.over(first, end, parts=parts)
 
 
 def _kind(text: str, field: str) -> SampleKind:

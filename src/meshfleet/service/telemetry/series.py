@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from meshfleet.db.samples.sample import Sample
+    from meshfleet.service.ingest.rollups import Shown
 
 _HOLE: Final = 3
 """Times the usual distance between samples."""
@@ -68,7 +69,15 @@ class Tally:
             if believed and sample.number is not None and math.isfinite(sample.number):
                 self._add(sample.time, float(sample.number))
 
+    def add_minute(self, time: int, mean: float, minute: Shown) -> None:
+        """Take in what is kept of a minute. It counts where it begins."""
+        self._heap(time, minute.last).add_minute(time, mean, minute)
+
     def _add(self, time: int, number: float) -> None:
+        self._heap(time, number).add(time, number)
+
+    def _heap(self, time: int, number: float) -> _Heap:
+        """Where the next number belongs."""
         part = self._grid.part(time)
         heap = self._heaps[-1] if self._heaps else None
         if heap is not None:
@@ -76,7 +85,7 @@ class Tally:
         if heap is None or heap.part != part:
             heap = _Heap(part, time, number)
             self._heaps.append(heap)
-        heap.add(time, number)
+        return heap
 
     def buckets(self) -> list[rest.Bucket]:
         """What has come of them: buckets with samples, and one at the beginning of each hole (rest-184)."""
@@ -116,6 +125,14 @@ class _Heap:
         elif number > self._highest:
             self._highest = number
         self._add_up(number * _SMALLER)
+
+    def add_minute(self, time: int, mean: float, minute: Shown) -> None:
+        self.ended = time
+        self._count += minute.count
+        self._last = minute.last
+        self._lowest = min(self._lowest, minute.min)
+        self._highest = max(self._highest, minute.max)
+        self._add_up(mean * minute.count * _SMALLER)
 
     def _add_up(self, number: float) -> None:
         """Add to the sum, and keep what a float loses thereby (after Neumaier)."""

@@ -23,6 +23,9 @@ LIVE_TYPES: Final = ("device", "report", "job", "execution", "gateway", "resync"
 MAX_FILTER: Final = 1000
 """How many values a filter may have."""
 
+MAX_PING: Final = 64
+"""Characters of a `ping`."""
+
 
 class LiveEvent(Body, frozen=True, kw_only=True):
     """Something that happened a moment ago (rest-146)."""
@@ -112,13 +115,21 @@ class Resync(Body, frozen=True, kw_only=True):
 
 
 class LiveFrame(Ask, frozen=True, kw_only=True):
-    """What a listener says over a WebSocket: one of the first three at a time (rest-152)."""
+    """What a listener says over a WebSocket: one of the first four at a time (rest-152, rest-206)."""
 
     token: str | UnsetType = UNSET
     subscribe: dict[str, list[str]] | UnsetType = UNSET
     unsubscribe: dict[str, list[str]] | UnsetType = UNSET
+    ping: Annotated[str, Meta(max_length=MAX_PING)] | UnsetType = UNSET
     last_event_id: str | UnsetType = UNSET
     """With `subscribe`: go on behind this event."""
+
+
+class LivePong(Body, frozen=True, kw_only=True):
+    """The answer to a `ping`: the connection lives (rest-206)."""
+
+    pong: str
+    """What was asked with."""
 
 
 class LiveError(Body, frozen=True, kw_only=True):

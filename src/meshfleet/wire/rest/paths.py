@@ -68,6 +68,11 @@ def series_path(device: DeviceId) -> str:
     return f"{DEVICES}/{device}/series"
 
 
+def links_path(device: DeviceId) -> str:
+    """Where one sees which parents heard a device, and how well (rest-87)."""
+    return f"{DEVICES}/{device}/links"
+
+
 def device_requests_path(device: DeviceId) -> str:
     """Where requests to a device are sent and listed (rest-97)."""
     return f"{DEVICES}/{device}/requests"

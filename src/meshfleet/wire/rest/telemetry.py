@@ -69,6 +69,33 @@ class Series(Body, frozen=True, kw_only=True):
     items: list[Bucket]
 
 
+class Link(Body, frozen=True, kw_only=True):
+    """How a parent heard a device within the time that is asked for (rest-87)."""
+
+    parent: MacText
+    rssi: int
+    """Of the last reading, in dBm."""
+    seen_at: TimeText
+    """When that was."""
+    unreachable: bool
+    """Whether the last reading says that the device cannot be reached through this parent."""
+    mean: float | None
+    """Of all readings, as are the next three."""
+    min: float | None
+    max: float | None
+    count: int
+    gateway: MacText
+    """Who brought the first reading of the minute of the last one."""
+    series: list[Bucket]
+    """The RSSI of all readings; those of one minute count where it begins (rest-88)."""
+
+
+class Links(Body, frozen=True, kw_only=True):
+    """The parents that heard a device: in the newest minute first, and best within it."""
+
+    items: list[Link]
+
+
 class Reject(Body, frozen=True, kw_only=True):
     """A report that could not be taken (rest-95)."""
 

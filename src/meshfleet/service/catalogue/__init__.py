@@ -1,0 +1,1 @@
+"""What identifiers mean and products are called, for clients."""
