@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 
 from hypothesis import settings
@@ -13,6 +14,9 @@ pytest_plugins = ["tests.databases"]
 # Tests start programs by the hundred, and each would compile all its modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell has what it starts in the background ignore Ctrl C, and so would every program that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine may stall at any moment: a slow example is no failure.
 settings.register_profile("default", deadline=None)

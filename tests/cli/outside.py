@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from queue import Empty, Queue
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from click.testing import CliRunner
 from paho.mqtt.client import Client, MQTTMessage
@@ -21,6 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from meshfleet.cli import main
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from signal import Signals
 
     from click.testing import Result
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 """Seconds until something must have happened; reached only when it is broken."""
+
+PIPE_SIZE = 2**20
+"""Bytes that a program can say before somebody reads: a service that cannot log stands still."""
 
 _VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHFLEET_TLS_CA")
 
@@ -45,24 +49,42 @@ def url(broker: Mosquitto, *, user: str = "", scheme: str = "mqtt") -> str:
     return f"{scheme}://{user}{'@' if user else ''}{broker.address.host}:{broker.address.port}"
 
 
+class Process(Protocol):
+    """What we need of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def kill(self) -> None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def communicate(self, *, timeout: float) -> tuple[bytes, bytes]: ...
+
+
 class Program:
     """A command in a process of its own, which is gone when the block ends."""
 
     def __init__(self, *arguments: str, before: str = "", **variables: str) -> None:
-        command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
-        if before:  # something for the shell
-            command = ["sh", "-c", f'{before}; exec "$0" "$@"', *command]
         inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
-        self._process = subprocess.Popen(
+        self._before = before
+        self._process = self._begin(arguments, {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables})
+        self._said = b""
+
+    def _begin(self, arguments: Sequence[str], variables: Mapping[str, str]) -> Process:
+        command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
+        if self._before:  # something for the shell
+            command = ["sh", "-c", f'{self._before}; exec "$0" "$@"', *command]
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            pipesize=2**20,  # nobody reads before its end, and a service that cannot log stands still
-            env={**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables},
+            pipesize=PIPE_SIZE,
+            env=variables,
         )
-        self._said = b""
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +120,7 @@ class Program:
         if how is not None:
             self._process.send_signal(how)
         output, errors = self._process.communicate(timeout=PATIENCE)
+        assert self._process.returncode is not None
         return self._process.returncode, (self._said + output).decode(), errors.decode()
 
 

@@ -160,10 +160,9 @@ def test_where_nobody_listens_is_no_service() -> None:
 
 
 PROGRAM = """
-import signal, sys
+import sys
 from meshfleet.client import Role
 from meshfleet.client.blocking import Fleet
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind without it
 with Fleet(sys.argv[1], token=sys.argv[2]) as fleet:
     print("listening", flush=True)
     for event in fleet.live():
