@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,7 @@ import trustme
 from meshfleet.cli.demo import BUILDINGS
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program
+from tests.cli.shell import Shell
 from tests.servers import free_port
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ class Newcomer:
         url = json.loads(program.line())["url"]
         self._http = httpx.Client(base_url=url, timeout=PATIENCE, verify=False)  # noqa: S501 # on this machine
         login = self._http.post(LOGIN, json={"username": "admin", "password": PASSWORD})
-        self._http.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+        token = login.json()["authToken"]
+        self._http.headers["Authorization"] = f"Bearer {token}"
+        self.variables = {"MESHFLEET_URL": url, "MESHFLEET_TOKEN": token}
+        """For the command line."""
 
     def __enter__(self) -> Self:
         return self
@@ -55,9 +60,15 @@ class Newcomer:
         return found
 
     def measured(self, device: str) -> list[tuple[str, int]]:
-        """Times and numbers of one series, the oldest first."""
+        """Times and numbers of one series, the oldest first; what was before has no numbers."""
         rows = self.get(f"devices/{device}/samples", Identifier="light-intensity")["items"]
-        return sorted((each["time"], each["seq"]) for each in rows)
+        return sorted((each["time"], each["seq"]) for each in rows if each["seq"] is not None)
+
+    def past(self, device: str, until: datetime) -> tuple[Any, Any]:
+        """What was measured in the day before, hour by hour, and who heard the device."""
+        span = {"From": _spell(until - timedelta(days=1)), "To": _spell(until), "Points": "24"}
+        series = self.get(f"devices/{device}/series", Identifier="light-intensity", **span)["items"]
+        return series, self.get(f"devices/{device}/links", **span)["items"]
 
     def next_event(self) -> Any:
         with self._http.stream("GET", "/api/v1/stream", params={"Types": "report"}) as stream:
@@ -70,6 +81,10 @@ class Newcomer:
 
     def release(self, gateway: str) -> None:
         self._http.delete(f"/api/v1/gateways/{gateway}").raise_for_status()
+
+
+def _spell(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
@@ -112,13 +127,27 @@ def test_a_newcomer_sees_a_fleet_that_lives(tmp_path: Path) -> None:
 
 
 def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
+    # Radio is kept minute by minute: in this one there will be some of the past and some that is live.
+    begun = datetime.now(UTC).replace(second=0, microsecond=0)
     with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
         device = newcomer.named(BUILDINGS[0].room)["id"]
         newcomer.rename(device, "Küche ☕")
+        series, links = past = newcomer.past(device, begun)
+        assert len(series) == 24
+        assert all(each["count"] for each in series)
+        assert all(each["series"] for each in links)
+        assert newcomer.named("Küche ☕")["live"]["parent"] in {each["parent"] for each in links}
+        head, *lines = Shell(tmp_path).text("devices", "links", device, **newcomer.variables).splitlines()
+        assert head.split() == ["parent", "rssi", "seen", "mean", "unreachable", "gateway"]
+        assert {line.split()[0] for line in lines} >= {each["parent"] for each in links}
         wait_until(lambda: len(newcomer.measured(device)) > 1)
+        back, *_, first = newcomer.get(f"devices/{device}/connectivity")["items"]
+        assert back["connected"]
+        assert first["time"] < _spell(begun - timedelta(hours=23))
         assert program.end(SIGTERM)[::2] == (0, "")
     with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
         wait_for_more(newcomer, device)
+        assert newcomer.past(device, begun) == past
         assert len(newcomer.get("firmware")["items"]) == OFFERED
         wait_until(lambda: is_alive(newcomer))
         assert newcomer.get("devices/summary")["total"] == ALL

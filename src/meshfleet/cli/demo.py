@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 from sqlalchemy import select
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from meshfleet.gateway.world.site import Fixture
 
 
+class Past(Protocol):
+    """What the devices of the demo have lived through."""
+
+    until: int
+
+    def write(self, connection: Connection) -> None:
+        """Write it down, now that they are known."""
+
+
 class Building(NamedTuple):
     """A gateway and how many devices it has."""
 
@@ -55,8 +64,8 @@ _ORDERED: Final = (Mac("02005e000004"), "Neubau (ab März)")
 _EMPTY: Final = 7
 """Each of so many devices has an empty battery, if nobody depends on it."""
 
-_BEFORE: Final = 3 * 60 * 60 * 1000
-"""Milliseconds since the devices were put up, and last heard before anybody runs them."""
+DAY: Final = 24 * 60 * 60 * 1000
+"""Milliseconds since the devices were put up."""
 
 
 @cache
@@ -72,21 +81,34 @@ def _drained(number: int, fixture: Fixture) -> Fixture:
     return replace(fixture, battery=0) if is_spare and number % _EMPTY == 0 else fixture
 
 
-def fill(database: Database, *, still: bool) -> dict[Mac, str]:
+def is_empty(database: Database) -> bool:
+    """Whether a registry has no devices, so that the demo may fill it."""
+    return database.read_now(_is_empty)
+
+
+def _is_empty(connection: Connection) -> bool:
+    return connection.execute(select(device.c.id).limit(1)).first() is None
+
+
+def fill(database: Database, *, still: bool, past: Past | None = None) -> dict[Mac, str]:
     """Put the buildings into a registry that is empty; gives their gateways passwords that hold from now on.
 
     In one that is not empty only gateways of the demo that are claimed get one. A fleet that stands still
-    gets none, and looks as it would if it lived.
+    gets none, and looks as it would if it lived. A past comes with the fleet, in one transaction: who dies
+    halfway leaves an empty registry, and the next start begins anew.
     """
-    return database.write_now(_fill, clock.now(), still=still)
+    now = clock.now() if past is None else past.until
+    return database.write_now(_fill, now, still=still, past=past)
 
 
-def _fill(connection: Connection, now: int, *, still: bool) -> dict[Mac, str]:
-    if connection.execute(select(device.c.id).limit(1)).first() is None:
+def _fill(connection: Connection, now: int, *, still: bool, past: Past | None) -> dict[Mac, str]:
+    if _is_empty(connection):
         made = {each.gateway: _put_up(connection, each, now, still=still) for each in BUILDINGS}
         mac, name = _ORDERED
         gateways.claim(connection, mac, name=name, by=COMMAND_LINE, now=now)
         registry.attach(connection, [("gateways", mac)], at=now)
+        if past is not None:
+            past.write(connection)
         return {} if still else made
     return {} if still else _rotated(connection, now)
 
@@ -102,7 +124,7 @@ def _rotated(connection: Connection, now: int) -> dict[Mac, str]:
 
 def _put_up(connection: Connection, building: Building, now: int, *, still: bool) -> str:
     site = site_of(building)
-    registry.observe(connection, list(_sightings(site, now - _BEFORE, connected=still)))
+    registry.observe(connection, list(_sightings(site, now - DAY, connected=still)))
     registry.attach(connection, list(_labels(site, building)), at=now)
     registry.rename(connection, [(site.devices[1].mac, building.room)])
     return gateways.claim(connection, building.gateway, name=building.name, by=COMMAND_LINE, now=now)

@@ -19,7 +19,10 @@ from meshfleet.wire.package import pack
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sqlalchemy import Connection
+
     from meshfleet.db import Database
+    from meshfleet.service.firmware.images import Images
 
 
 class _Offer(NamedTuple):
@@ -48,15 +51,18 @@ def fill_catalogue(database: Database, data: Path) -> None:
     for offer in _OFFERS:
         image = _image(images.folder, offer)
         try:
-            made = database.write_now(
-                store.add, _record(offer), image, images=images, by=COMMAND_LINE, now=clock.now()
-            )
-            if offer.is_released:
-                database.write_now(store.release, made.id, by=COMMAND_LINE, now=clock.now())
+            database.write_now(_offer, offer, image, images, clock.now())
         except AlreadyExists:
             continue
         finally:
             image.place.unlink(missing_ok=True)
+
+
+def _offer(connection: Connection, offer: _Offer, image: Arrived, images: Images, now: int) -> None:
+    """Both at once: no later start could tell what it did not come to from what is meant to be a draft."""
+    made = store.add(connection, _record(offer), image, images=images, by=COMMAND_LINE, now=now)
+    if offer.is_released:
+        store.release(connection, made.id, by=COMMAND_LINE, now=now)
 
 
 def _record(offer: _Offer) -> NewFirmware:

@@ -17,9 +17,10 @@ import click
 import httpx
 from msgspec.structs import replace
 
-from meshfleet.cli.demo import BUILDINGS, fill, site_of
+from meshfleet.cli.demo import BUILDINGS, fill, is_empty, site_of
 from meshfleet.cli.demo_firmware import fill_catalogue
 from meshfleet.cli.demo_memory import Memory
+from meshfleet.cli.demo_past import fill_with_past
 from meshfleet.errors import FleetError
 from meshfleet.gateway import ByClock, Clock, Fleet
 from meshfleet.gateway import Settings as Emulated
@@ -56,7 +57,7 @@ Say = Callable[[str], None] | None
 
 async def serve_demo(settings: Settings, *, started: Callable[[Started], None], say: Say) -> None:
     """Run a service until it is cancelled, and the gateways of the demo beside it, of which `say` is told."""
-    prepared = _Prepared(settings.data, still=_stands_still(settings))
+    prepared = Prepared(settings.data, still=_stands_still(settings))
     begun: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
 
     def begin(told: Started) -> None:
@@ -74,7 +75,7 @@ async def serve_demo(settings: Settings, *, started: Callable[[Started], None], 
         await serving
 
 
-class _Prepared:
+class Prepared:
     """What the gateways of the demo get from the database before the service begins."""
 
     def __init__(self, data: Path, *, still: bool) -> None:
@@ -83,8 +84,11 @@ class _Prepared:
         self.passwords: dict[Mac, str] = {}
 
     def fill(self, database: Database) -> None:
-        """Put the fleet into the registry, and let its gateways in."""
-        self.passwords = fill(database, still=self._still)
+        """Put the fleet into the registry, and let its gateways in; who is new there has a past."""
+        if not self._still and is_empty(database):
+            self.passwords = fill_with_past(database, self._data)
+        else:
+            self.passwords = fill(database, still=self._still)
         if self.passwords:
             fill_catalogue(database, self._data)
         if not self.passwords and not self._still:
@@ -110,7 +114,7 @@ async def _end(living: asyncio.Task[None]) -> None:
     await asyncio.wait({living}, timeout=_GOODBYE)
 
 
-async def _live(settings: Settings, prepared: _Prepared, begun: asyncio.Future[Started], say: Say) -> None:
+async def _live(settings: Settings, prepared: Prepared, begun: asyncio.Future[Started], say: Say) -> None:
     """Run the gateways once the service has started. What goes wrong there is told, and goes no further."""
     told = await begun
     try:

@@ -55,13 +55,17 @@ class Memory:
 
     def keep(self) -> None:
         """Write down what all devices remember, each file whole or not at all."""
+        for each in self._awake:
+            self.put(each.settings.mac, each.memory())
+
+    def put(self, gateway: Mac, memory: bytes) -> None:
+        """Write down what the devices of a gateway remember."""
+        file = self._file(gateway)
+        fresh = file.with_suffix(".new")
         try:
             self._folder.mkdir(0o700, exist_ok=True)
-            for each in self._awake:
-                file = self._file(each.settings.mac)
-                fresh = file.with_suffix(".new")
-                fresh.write_bytes(each.memory())
-                fresh.replace(file)
+            fresh.write_bytes(memory)
+            fresh.replace(file)
         except OSError as exc:
             _log.warning("what the devices of the demo remember cannot be kept: %s", exc)
 

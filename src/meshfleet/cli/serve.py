@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -15,6 +15,7 @@ from meshfleet.cli.stopping import log_to_terminal, until_stopped
 from meshfleet.link import run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from meshfleet.service.app import Started
@@ -37,14 +38,19 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
     """
     settings = settings_of(config, flags)
     log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
-    # Both are heavy, and not needed to tell of mistakes.
-    from meshfleet.cli.demo_life import serve_demo  # noqa: PLC0415
+    # It is heavy, and not needed to tell of mistakes.
     from meshfleet.service import app  # noqa: PLC0415
 
     settings = allow_clients(settings, app.CONNECTIONS)
     started = _say_json if as_json else partial(_say, settings.data)
-    work = partial(serve_demo, say=None if as_json else click.echo) if demo else app.serve
+    work = _demo(as_json=as_json) if demo else app.serve
     run(until_stopped(partial(work, settings, started=started)))
+
+
+def _demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
+    from meshfleet.cli.demo_life import serve_demo  # noqa: PLC0415 # only a demo needs gateways of its own
+
+    return partial(serve_demo, say=None if as_json else click.echo)
 
 
 def _say(data: Path, started: Started) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.gateway.core import ComeUp, GoDown
 from meshfleet.gateway.world import properties, radio
 from meshfleet.gateway.world.device import ADVERTISEMENTS, Reset
-from meshfleet.gateway.world.noise import bits, noise, wait
+from meshfleet.gateway.world.noise import bits, noise
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.samples import Sample
 from meshfleet.gateway.world.senses import failure, sense
@@ -45,10 +45,6 @@ _LOOKS_AROUND: Final = 5
 _HEARERS: Final = 4
 """As many nodes as report how well they hear a device."""
 
-_STILL: Final = 600.0
-_MOVING: Final = 60.0
-"""Seconds, on average."""
-
 _PRESSES: Final = 1 / 360
 _READS_MESSAGE: Final = 1 / 5
 _HANGS: Final = 1 / 50_000
@@ -60,7 +56,6 @@ _PROPERTY_PAUSE: Final = 0.2
 _ALARM = Identifier("9800")
 _MESSAGE = Identifier("9821")
 _MOTION = Identifier("8810")
-_MOTION_TIMEOUT = Identifier("8204")
 _MODE = Identifier("8110")
 _STORAGE_EVENT = Identifier("8112")
 _WATCHDOG_EVENT = Identifier("8113")
@@ -204,17 +199,7 @@ class Life:
         )
 
     def _plan_turn(self, device: Device) -> None:
-        n = device.transitions
-        if device.is_moving:
-            timeout = (
-                int.from_bytes(device.value(_MOTION_TIMEOUT), "big")
-                if _MOTION_TIMEOUT in device.product.values
-                else 60
-            )
-            pause = wait(device.key ^ 0xA0, n, _MOVING) + timeout
-        else:
-            pause = wait(device.key ^ 0xA0, n, _STILL)
-        self._core.agenda.after(max(pause, 1.0), partial(self._turn, device))
+        self._core.agenda.after(device.lingers(), partial(self._turn, device))
 
     def _turn(self, device: Device, t: float) -> None:
         """Motion comes or goes."""

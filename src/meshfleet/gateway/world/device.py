@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet.gateway.world.noise import bits, key_of, noise
+from meshfleet.gateway.world.noise import bits, key_of, noise, wait
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.samples import Samples
 from meshfleet.wire.ids import Identifier
@@ -30,6 +30,12 @@ ADVERTISEMENTS: Final = 3
 """Copies of every heartbeat that a device sends."""
 
 DOORS_A_BEAT: Final = 4
+
+_STILL: Final = 600.0
+_MOVING: Final = 60.0
+"""Seconds, on average."""
+
+_MOTION_TIMEOUT = Identifier("8204")
 
 
 class Reset:
@@ -176,6 +182,14 @@ class Device:
     def seconds_in_motion(self, t: float) -> float:
         """All in all. A report may tell of a moment shortly before the last turn."""
         return self.moved + (max(0.0, t - self.turned) if self.is_moving else 0.0)
+
+    def lingers(self) -> float:
+        """Seconds from its last turn to the next one."""
+        if not self.is_moving:
+            return max(wait(self.key ^ 0xA0, self.transitions, _STILL), 1.0)
+        has_timeout = _MOTION_TIMEOUT in self.product.values
+        timeout = int.from_bytes(self.value(_MOTION_TIMEOUT), "big") if has_timeout else 60
+        return max(wait(self.key ^ 0xA0, self.transitions, _MOVING) + timeout, 1.0)
 
     def turn(self, t: float) -> None:
         """Start or stop moving."""
