@@ -8,14 +8,18 @@ export PYTHON
 BIN := .venv/bin
 # npm writes this one last.
 NODE := tests/node/node_modules/.package-lock.json
+# It looks at what is in the files, not at their dates, and does nothing when the console is built from them.
+BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 
 .PHONY: run test check format bench lock clean
 
 # A service with a fleet to look at. It prints where it listens and, the first time, the password of admin.
 run: .venv/.ready-run
+	$(BUILD_CONSOLE)
 	$(BIN)/meshfleet serve --demo
 
 test: .venv/.ready-dev $(NODE)
+	$(BUILD_CONSOLE)
 	scripts/parts
 	$(BIN)/pytest
 
@@ -23,6 +27,7 @@ check: .venv/.ready-dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_console.py
 	$(BIN)/pytest -q -n 0 tests/test_imports.py tests/test_repository.py
 
 format: .venv/.ready-dev
@@ -30,13 +35,15 @@ format: .venv/.ready-dev
 	$(BIN)/ruff check --fix
 
 bench: .venv/.ready-dev
+	$(BUILD_CONSOLE)
 	$(BIN)/python -m bench $(BENCH) $(if $(QUICK),--quick)
 
 lock: .venv/.ready-dev
 	scripts/lock
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache tests/node/node_modules
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache dist tests/node/node_modules
+	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
 	scripts/venv $*

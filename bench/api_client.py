@@ -70,9 +70,13 @@ class Client:
 class Server:
     """A server that runs, and a client of it."""
 
-    def __init__(self, process: int, client: Client) -> None:
+    def __init__(self, process: int, client: Client, told: Mapping[str, Any], token: str) -> None:
         self._process = process
         self.client = client
+        self.told = told
+        """Where it listens."""
+        self.token = token
+        """What the client comes with."""
 
     @property
     def cpu(self) -> float:
@@ -82,13 +86,14 @@ class Server:
 
 
 @contextmanager
-def service(data: Path, database: str) -> Iterator[Server]:
+def service(data: Path, database: str, *options: str) -> Iterator[Server]:
     """Run our own, on a database."""
     command = ["meshfleet", "serve", "--data", str(data), "--database", database, "--http", "127.0.0.1:0"]
-    with _running([*command, "--json"]) as (process, told), Client(told["url"]) as client:
+    with _running([*command, *options, "--json"]) as (process, told), Client(told["url"]) as client:
         login = {"username": "admin", "password": _PASSWORD}
-        client.come_with(client.post("/api/v1/auth/login", login)["authToken"])
-        yield Server(process, client)
+        token = client.post("/api/v1/auth/login", login)["authToken"]
+        client.come_with(token)
+        yield Server(process, client, told, token)
 
 
 @contextmanager
@@ -96,11 +101,11 @@ def reference(file: Path) -> Iterator[Server]:
     """Run the one to compare with, on a file of SQLite."""
     with _running(["bench.api_reference", str(file)]) as (process, told), Client(told["url"]) as client:
         client.come_with(told["token"])
-        yield Server(process, client)
+        yield Server(process, client, told, told["token"])
 
 
 @contextmanager
-def _running(module: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _running(module: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Run a module that tells in its first line where it listens."""
     environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": _PASSWORD}
     command = [sys.executable, "-m", *module]

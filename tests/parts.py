@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +46,7 @@ class NodePart(NamedTuple):
 
     package: str
     folder: Path = Path(__file__).parent / "node"
+    brought_by: str = "scripts/node"
 
     def find(self) -> Path | None:
         """Where it is in this clone; npm writes its own note last, so half of it counts as nothing."""
@@ -55,7 +57,25 @@ class NodePart(NamedTuple):
     @property
     def lack(self) -> str:
         """What to say where it is missing."""
-        return f"npm's package {self.package} is not installed: scripts/node"
+        return f"npm's package {self.package} is not installed: {self.brought_by}"
+
+
+class SitePart(NamedTuple):
+    """The console, built from the sources of this clone."""
+
+    root: Path = Path(__file__).parents[1]
+
+    def find(self) -> Path | None:
+        """Its first page; one that was built from other sources counts as nothing."""
+        builder = self.root / "scripts" / "build_console.py"
+        built = runpy.run_path(str(builder))
+        is_fresh = built["built_from"](self.root) == built["digest"](self.root)
+        return self.root / built["SITE"] / "index.html" if is_fresh else None
+
+    @property
+    def lack(self) -> str:
+        """What to say where it is missing."""
+        return "the console is not built, or not from these sources: scripts/build_console.py"
 
 
 MOSQUITTO = Part("mosquitto", ("mosquitto",), ("usr/sbin", "usr/local/sbin"))
@@ -84,9 +104,11 @@ PARTS = (
 
 MQTTJS = NodePart("mqtt")
 ASYNCAPI_PARSER = NodePart("@asyncapi/parser")
+AXE = NodePart("axe-core")
+CONSOLE = SitePart()
 
 
-def need(part: Part | NodePart) -> Path:
+def need(part: Part | NodePart | SitePart) -> Path:
     """Find a part; without it the test is skipped, and says so. With CI=true it fails."""
     if found := part.find():
         return found

@@ -21,6 +21,9 @@ from meshfleet.service.accounts.tokens import Tokens
 from meshfleet.service.asyncapi import Messaging
 from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
+from meshfleet.service.catalogue import routes as catalogue_routes
+from meshfleet.service.console import site
+from meshfleet.service.console.serving import Console
 from meshfleet.service.devices import routes as device_routes
 from meshfleet.service.devices.counting import Counting
 from meshfleet.service.firmware import routes as firmware_routes
@@ -50,7 +53,7 @@ from meshfleet.service.presence import routes as presence_routes
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.window import Window
 from meshfleet.service.secrets import obtain
-from meshfleet.service.telemetry import hole_routes
+from meshfleet.service.telemetry import hole_routes, link_routes
 from meshfleet.service.telemetry import routes as telemetry_routes
 from meshfleet.settings import Settings
 
@@ -69,7 +72,9 @@ _ROUTERS: Final = (
     presence_routes.router,
     telemetry_routes.device_router,
     telemetry_routes.router,
+    link_routes.router,
     hole_routes.router,
+    catalogue_routes.router,
     request_routes.device_router,
     request_routes.router,
     job_routes.router,
@@ -159,7 +164,7 @@ class Api:
             "traffic": self.traffic,
             "window": self.window,
         }
-        self.app = Door(_litestar(shared, gatekeeper), figures)
+        self.app = Door(Console(_litestar(shared, gatekeeper), site.load()), figures)
 
     def close(self) -> None:
         """Let go of threads."""

@@ -50,7 +50,7 @@ def test_every_route_answers_with_safe_headers(service: Running, name: str) -> N
 @pytest.mark.parametrize(
     "request_",
     [
-        head("GET /nothing"),
+        head("GET /api/nothing"),
         head("PATCH /healthz"),
         head("OPTIONS /healthz", "Origin: http://elsewhere", "Access-Control-Request-Method: GET"),
         head("GET /healthz", "Origin: http://elsewhere"),
@@ -68,7 +68,7 @@ def test_errors_answer_with_safe_headers(service: Running, request_: bytes) -> N
 
 
 def test_a_head_answers_with_safe_headers_alone(service: Running) -> None:
-    for path in ("/healthz", "/nothing", "/api/v1/devices"):
+    for path in ("/healthz", "/api/nothing", "/api/v1/devices"):
         answer = service.anonymous.head(path)
         assert answer.content == b""
         assert answer.headers["Content-Length"] == str(len(service.anonymous.get(path).content))

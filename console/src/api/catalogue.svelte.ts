@@ -1,0 +1,60 @@
+/** What identifiers mean and products are called, as the service knows it: read once, when it is first needed. */
+import { type Schemas, api, bodyOf, textOf } from "./client";
+import { whenBack } from "./returning";
+import { session } from "./session.svelte";
+
+export type CatalogueEntry = Schemas["CatalogueEntry"];
+
+class Catalogue {
+  /** All identifiers in the order of their numbers; none until they are known. */
+  entries = $state.raw<readonly CatalogueEntry[]>([]);
+  /** Why it could not be read. Pages work without it: they show identifiers as they are. */
+  problem = $state<string | null>(null);
+
+  #byWord = $derived(
+    new Map(this.entries.flatMap((each) => [each.identifier, each.name].map((word) => [word, each]))),
+  );
+  #products = $state.raw<ReadonlyMap<string, string>>(new Map());
+  #reading: Promise<void> | null = null;
+  readonly #retry = (): void => void this.need();
+
+  /** Have it read, unless it is. Whoever shows identifiers calls this; after a failure the next one tries again, or
+   * the service being back. */
+  async need(): Promise<void> {
+    if (session.token === null) return;
+    this.#reading ??= this.#read();
+    await this.#reading;
+  }
+
+  /** What is known of an identifier, by its hex in either case or its name; null while or where nothing is. */
+  entry(word: string): CatalogueEntry | null {
+    return this.#byWord.get(word) ?? this.#byWord.get(word.toLowerCase()) ?? null;
+  }
+
+  /** The unit of its values; null while unknown, and where it has none. */
+  unitOf(word: string): string | null {
+    return this.entry(word)?.unit ?? null;
+  }
+
+  /** What a model is called; null where its number stands for several products, or for none that is known. */
+  product(modelNumber: string): string | null {
+    return this.#products.get(modelNumber) ?? null;
+  }
+
+  async #read(): Promise<void> {
+    try {
+      const told = bodyOf(await api.GET("/api/v1/catalogue"));
+      this.entries = told.identifiers;
+      this.#products = new Map(
+        told.products.filter((each) => each.variant === null).map((each) => [each.modelNumber, each.name]),
+      );
+      this.problem = null;
+    } catch (error) {
+      this.problem = textOf(error);
+      this.#reading = null;
+      whenBack(this.#retry);
+    }
+  }
+}
+
+export const catalogue = new Catalogue();

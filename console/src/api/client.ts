@@ -1,0 +1,94 @@
+/** The interface for programs, as everybody has it: typed from its own document, with our token. */
+import createClient, { type Middleware } from "openapi-fetch";
+
+import type { components, paths } from "../../generated/schema";
+import { clock } from "../clock.svelte";
+import { en } from "../text/en";
+import { session } from "./session.svelte";
+
+/** Bodies by the names that the document gives them. */
+export type Schemas = components["schemas"];
+
+/** What the service said when it did not do what it was asked. */
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    /** A sentence that names every fault. */
+    message: string,
+    /** Seconds to wait before the next try, if the service names them. */
+    readonly retryAfter: number | null = null,
+  ) {
+    super(message);
+  }
+}
+
+/** Milliseconds until the beginning of an answer must be there. */
+const LONGEST = 30_000;
+
+/** What to tell the reader about whatever was thrown. */
+export function textOf(error: unknown): string {
+  if (error instanceof Problem) return error.message;
+  console.error(error);
+  return en.common.unexpected;
+}
+
+/** The body of an answer that has one: what failed was thrown before. */
+export function bodyOf<Body>(answer: { data?: Body }): Body {
+  if (answer.data === undefined) throw new Error("the service answered with nothing");
+  return answer.data;
+}
+
+const signed: Middleware = {
+  onRequest({ request }) {
+    // Who signs out brings the token that is no more.
+    if (session.token !== null && !request.headers.has("Authorization")) {
+      request.headers.set("Authorization", `Bearer ${session.token}`);
+    }
+    return request;
+  },
+  async onResponse({ request, response }) {
+    if (response.ok) return response;
+    const problem = await problemOf(response);
+    if (response.status === 401 && isOver(request, problem)) session.expire();
+    throw problem;
+  },
+  onError({ error }) {
+    if (error instanceof DOMException && error.name === "AbortError") return error;
+    return new Problem(0, "unreachable", en.common.unreachable);
+  },
+};
+
+/** Whether a refusal ends the session: not when a password was wrong, or when a token that still holds cannot be
+ * renewed, and not when another token is used by now. */
+function isOver(request: Request, problem: Problem): boolean {
+  if (problem.code === "wrong-credentials" || request.url.endsWith("/auth/refresh")) return false;
+  return session.token !== null && request.headers.get("Authorization") === `Bearer ${session.token}`;
+}
+
+/** As `fetch`, but nobody waits for ever: a connection that died without a word answers nothing. What is on its way may
+ * take its time. */
+async function ask(request: Request): Promise<Response> {
+  const limit = new AbortController();
+  const timer = setTimeout(() => limit.abort(new DOMException("no answer", "TimeoutError")), LONGEST);
+  try {
+    return await clock.fetch(request, { signal: AbortSignal.any([request.signal, limit.signal]) });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+export const api = createClient<paths>({ fetch: ask });
+api.use(signed);
+
+async function problemOf(response: Response): Promise<Problem> {
+  try {
+    const said = (await response.json()) as { code?: string; detail?: string; title?: string };
+    const text = said.detail ?? said.title ?? response.statusText;
+    const wait = Number(response.headers.get("Retry-After") ?? NaN);
+    const retryAfter = Number.isFinite(wait) ? wait : null;
+    return new Problem(response.status, said.code ?? "unknown", text, retryAfter);
+  } catch {
+    return new Problem(response.status, "unknown", en.common.answered(response.status));
+  }
+}

@@ -1,0 +1,163 @@
+/** One chart on a canvas. This file brings uPlot with it, so it is fetched only when there is something to draw. */
+import "uplot/dist/uPlot.min.css";
+
+import uPlot from "uplot";
+
+import { axisTime, decimal } from "../text/format";
+import { COLOURS, DASHES } from "./looks";
+import type { Line, Point } from "./points";
+
+export interface Frame {
+  readonly from: number;
+  readonly to: number;
+}
+
+export interface Options extends Frame {
+  readonly lines: readonly Line[];
+  readonly width: number;
+  readonly height: number;
+  /** The pointer is at a time, or nowhere. */
+  onmove(time: number | null): void;
+  /** A time was marked by dragging. */
+  onzoom(from: number, to: number): void;
+}
+
+/** What an aligned line consists of: its own line, and the edges of the band around it. */
+const PARTS = ["mean", "max", "min"] as const;
+const BAND = "26";
+/** Lone points have no line; above this many they would be one anyway. */
+const FEW = 60;
+const SHORTEST_DRAG = 6;
+const GAP = 18;
+/** Half of the longest time below the chart, which may stand at its very end. */
+const HALF_TIME = 28;
+const NARROWEST = 52;
+const DIGIT = 7;
+
+export class Plot {
+  readonly #plot: uPlot;
+  #frame: Frame;
+  #pointed: number | null = null;
+  #isOurs = false;
+
+  constructor(target: HTMLElement, options: Options) {
+    this.#frame = options;
+    this.#plot = new uPlot(this.#options(target, options), aligned(options.lines), target);
+  }
+
+  show(lines: readonly Line[], frame: Frame): void {
+    this.#frame = frame;
+    this.#quietly(() => this.#plot.setData(aligned(lines)));
+    // Times have moved below the cursor, which stands at one of them.
+    this.point(this.#pointed);
+  }
+
+  /** Put the cursor at a time, as when it moves over another chart. */
+  point(time: number | null): void {
+    this.#pointed = time;
+    const left = time === null ? -10 : this.#plot.valToPos(time / 1000, "x");
+    this.#quietly(() => this.#plot.setCursor({ left, top: time === null ? -10 : 0 }, false));
+  }
+
+  resize(width: number, height: number): void {
+    this.#quietly(() => this.#plot.setSize({ width, height }));
+  }
+
+  destroy(): void {
+    this.#plot.destroy();
+  }
+
+  /** What we do ourselves is not told as if the reader had moved the pointer. */
+  #quietly(act: () => void): void {
+    this.#isOurs = true;
+    this.#plot.batch(act);
+    this.#isOurs = false;
+  }
+
+  #options(target: HTMLElement, { lines, width, height, onmove, onzoom }: Options): uPlot.Options {
+    const style = getComputedStyle(target);
+    const colour = (token: string): string => style.getPropertyValue(token).trim();
+    const font = `12px ${colour("--font")}`;
+    const axis = { stroke: colour("--text-3"), font, ticks: { show: false } };
+    const grid = { stroke: colour("--line"), width: 1 };
+    return {
+      width,
+      height,
+      legend: { show: false },
+      padding: [8, HALF_TIME, 0, 0],
+      scales: { x: { time: true, range: () => [this.#frame.from / 1000, this.#frame.to / 1000] } },
+      axes: [
+        {
+          ...axis,
+          grid: { show: false },
+          size: 28,
+          space: 70,
+          values: (_plot, splits, _axis, _space, step) => splits.map((split) => axisTime(split * 1000, step * 1000)),
+        },
+        {
+          ...axis,
+          grid,
+          size: (_plot, values) => roomFor(values ?? []),
+          space: 36,
+          values: (_plot, splits) => splits.map(decimal),
+        },
+      ],
+      series: [{}, ...lines.flatMap((line, index) => seriesOf(line, index, colour))],
+      bands: lines.map((line, index) => ({
+        series: [index * PARTS.length + 2, index * PARTS.length + 3],
+        fill: colour(`--${COLOURS[line.tone % COLOURS.length]}`) + BAND,
+      })),
+      cursor: {
+        y: false,
+        drag: { x: true, y: false, setScale: false, dist: SHORTEST_DRAG },
+        points: { size: 7 },
+      },
+      hooks: {
+        setCursor: [
+          (plot) => {
+            if (this.#isOurs) return;
+            const { left, idx } = plot.cursor;
+            const x = idx === null || idx === undefined ? undefined : plot.data[0][idx];
+            onmove(left === undefined || left < 0 || x === undefined ? null : x * 1000);
+          },
+        ],
+        setSelect: [
+          (plot) => {
+            const { left, width: wide } = plot.select;
+            if (wide < SHORTEST_DRAG) return;
+            plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+            onzoom(plot.posToVal(left, "x") * 1000, plot.posToVal(left + wide, "x") * 1000);
+          },
+        ],
+      },
+    };
+  }
+}
+
+/** How wide the numbers at the side are, about: as wide as the longest. */
+function roomFor(values: readonly string[]): number {
+  return Math.max(NARROWEST, Math.max(...values.map((value) => value.length)) * DIGIT + GAP);
+}
+
+function seriesOf(line: Line, index: number, colour: (token: string) => string): uPlot.Series[] {
+  const stroke = colour(`--${COLOURS[line.tone % COLOURS.length]}`);
+  const edge: uPlot.Series = { width: 0, points: { show: false } };
+  const mean: uPlot.Series = {
+    label: line.name,
+    stroke,
+    width: 1.75,
+    dash: [...(DASHES[index % DASHES.length] ?? [])],
+    gaps: (_plot, _series, _first, _last, gaps) => gaps.map(([from, to]) => [from - 1, to + 1]),
+    points: { show: (plot) => plot.data[0].length <= FEW, size: 4, fill: stroke },
+  };
+  return [mean, edge, edge];
+}
+
+/** All lines over the same times. Where one has no point at a time it goes on; where samples are missing it breaks. */
+function aligned(lines: readonly Line[]): uPlot.AlignedData {
+  const tables = lines.map((line): uPlot.AlignedData => [
+    line.points.map((point) => point.time / 1000),
+    ...PARTS.map((part) => line.points.map((point: Point) => point[part])),
+  ]);
+  return tables.length === 0 ? [[]] : uPlot.join(tables);
+}

@@ -1,0 +1,34 @@
+/** Gathers what comes until the next frame is painted: a hundred events in a moment are one change on the screen. */
+import type { LiveEvent } from "./socket.svelte";
+
+/** Who is not seen is not painted: after so long what was gathered is taken all the same. */
+const LONGEST = 1000;
+
+export interface Gatherer {
+  take(event: LiveEvent): void;
+  stop(): void;
+}
+
+export function perFrame(apply: (events: readonly LiveEvent[]) => void): Gatherer {
+  let waiting: LiveEvent[] = [];
+  let frame = 0;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const empty = (): readonly LiveEvent[] => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+    const events = waiting;
+    waiting = [];
+    return events;
+  };
+  return {
+    take(event) {
+      waiting.push(event);
+      if (waiting.length > 1) return;
+      frame = requestAnimationFrame(() => apply(empty()));
+      timer = setTimeout(() => apply(empty()), LONGEST);
+    },
+    stop() {
+      empty();
+    },
+  };
+}

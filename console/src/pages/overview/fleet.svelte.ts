@@ -1,0 +1,121 @@
+/** The fleet in numbers. One question at a time: how devices are comes each time, the lists around them more rarely.
+ * What could not be asked leaves the older numbers in place. */
+import { type Schemas, api, bodyOf, textOf } from "../../api/client";
+
+export type Summary = Schemas["Summary"];
+export type Share = Schemas["Share"];
+export type Device = Schemas["Device"];
+export type Reject = Schemas["Reject"];
+
+export interface Gateways {
+  readonly total: number;
+  readonly offline: number;
+  /** One that is not connected; null: all are. */
+  readonly away: string | null;
+  /** Whether there are more than were counted. */
+  readonly hasMore: boolean;
+}
+
+const LISTS_EVERY = 10_000;
+const PAGE = 100;
+/** So many pages of gateways are counted, and no more. */
+const PAGES = 5;
+const LISTED = 5;
+/** So many that are offline are looked at for those: who was never heard was not lost. */
+const SOUGHT = 50;
+
+export class Fleet {
+  summary = $state.raw<Summary | null>(null);
+  gateways = $state.raw<Gateways | null>(null);
+  /** Offline devices, the most recently lost first. */
+  lost = $state.raw<readonly Device[] | null>(null);
+  rejects = $state.raw<readonly Reject[] | null>(null);
+  problem = $state<string | null>(null);
+
+  #asking: AbortController | null = null;
+  #listedAt = -Infinity;
+
+  /** Look at the lists too, the next time. */
+  expire(): void {
+    this.#listedAt = -Infinity;
+  }
+
+  /** Ask anew, unless somebody asks already. Lists that somebody is about to use are left as they are. */
+  async refresh(isInUse: () => boolean): Promise<void> {
+    if (this.#asking) return;
+    const asking = new AbortController();
+    this.#asking = asking;
+    try {
+      await this.#read(asking.signal, isInUse);
+      if (this.#asking === asking) this.problem = null;
+    } catch (error) {
+      if (this.#asking === asking) this.problem = textOf(error);
+    } finally {
+      if (this.#asking === asking) this.#asking = null;
+    }
+  }
+
+  stop(): void {
+    this.#asking?.abort();
+    this.#asking = null;
+  }
+
+  async #read(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
+    const summary = bodyOf(await api.GET("/api/v1/devices/summary", { signal }));
+    this.summary = this.summary === null ? summary : inOrder(this.summary, summary);
+    if (performance.now() - this.#listedAt < LISTS_EVERY) return;
+    // Whatever happens from here on may not be in the lists any more.
+    this.#listedAt = performance.now();
+    try {
+      await this.#readLists(signal, isInUse);
+    } catch (error) {
+      this.expire();
+      throw error;
+    }
+  }
+
+  async #readLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
+    this.gateways = await countGateways(signal);
+    const lost = { Connected: false, Sort: "-connectivity", MaxResults: SOUGHT, Include: "live" } as const;
+    const offline = bodyOf(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
+    const newest = { MaxResults: LISTED };
+    const rejects = bodyOf(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
+    if (this.lost !== null && isInUse()) return;
+    this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LISTED);
+    this.rejects = rejects;
+  }
+}
+
+async function countGateways(signal: AbortSignal): Promise<Gateways> {
+  let total = 0;
+  let offline = 0;
+  let away: string | null = null;
+  let token: string | null = null;
+  for (let page = 0; page < PAGES; page += 1) {
+    const query: { MaxResults: number; NextToken?: string } = { MaxResults: PAGE };
+    if (token !== null) query.NextToken = token;
+    const body: Schemas["GatewayPage"] = bodyOf(await api.GET("/api/v1/gateways", { params: { query }, signal }));
+    total += body.items.length;
+    const missing = body.items.filter((gateway) => !gateway.connected);
+    offline += missing.length;
+    away ??= missing[0]?.mac ?? null;
+    token = body.nextToken;
+    if (token === null) break;
+  }
+  return { total, offline, away, hasMore: token !== null };
+}
+
+/** New numbers in the places of the old ones: nothing moves away from under a pointer. */
+function inOrder(before: Summary, now: Summary): Summary {
+  return {
+    ...now,
+    models: placed(before.models, now.models),
+    firmware: placed(before.firmware, now.firmware),
+    labels: placed(before.labels, now.labels),
+  };
+}
+
+function placed(before: readonly Share[], now: readonly Share[]): Share[] {
+  const places = new Map(before.map((share, index) => [share.value, index]));
+  return [...now].sort((a, b) => (places.get(a.value) ?? Infinity) - (places.get(b.value) ?? Infinity) || 0);
+}

@@ -1,0 +1,39 @@
+/** Short words about what was done, or could not be: they go by themselves, failures when somebody has read them. */
+interface Toast {
+  readonly id: number;
+  readonly text: string;
+  readonly tone: "ok" | "bad";
+}
+
+const FOR = 6000;
+
+class Toasts {
+  shown = $state.raw<readonly Toast[]>([]);
+  #next = 1;
+
+  done(text: string): void {
+    const id = this.#show(text, "ok");
+    setTimeout(() => this.drop(id), FOR);
+  }
+
+  failed(text: string): void {
+    this.#show(text, "bad");
+  }
+
+  drop(id: number): void {
+    this.shown = this.shown.filter((toast) => toast.id !== id);
+  }
+
+  /** Somebody signs in: what others did is none of their business. */
+  clear(): void {
+    this.shown = [];
+  }
+
+  #show(text: string, tone: Toast["tone"]): number {
+    const id = this.#next++;
+    this.shown = [...this.shown, { id, text, tone }];
+    return id;
+  }
+}
+
+export const toasts = new Toasts();

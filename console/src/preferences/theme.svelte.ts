@@ -1,0 +1,30 @@
+/** Light or dark: as the machine has it, until somebody says otherwise. `theme.js` sets it before the first paint. */
+
+import { inBrowser } from "../kept";
+
+export type Theme = "light" | "dark";
+
+const KEY = "meshfleet.theme";
+
+class Appearance {
+  theme = $state<Theme>(document.documentElement.dataset["theme"] === "dark" ? "dark" : "light");
+
+  constructor() {
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
+      if (inBrowser.read(KEY) === null) this.#show(event.matches ? "dark" : "light");
+    });
+  }
+
+  switch(): void {
+    const other = this.theme === "dark" ? "light" : "dark";
+    inBrowser.keep(KEY, other);
+    this.#show(other);
+  }
+
+  #show(theme: Theme): void {
+    this.theme = theme;
+    document.documentElement.dataset["theme"] = theme;
+  }
+}
+
+export const appearance = new Appearance();

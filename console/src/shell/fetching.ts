@@ -1,0 +1,44 @@
+/** Fetches pages before they are needed, so that they are there when the service is not. A browser never fetches again
+ * what once failed: only a page that is loaded anew gets it. */
+import { forget, whenBack } from "../api/returning";
+import { inTab } from "../kept";
+import { pages } from "./pages";
+
+const KEY = "meshfleet.reloaded";
+/** What the first page needs comes first. */
+const LATER = 2000;
+
+/** Fetch all pages soon, one after the other; the returned function ends it. */
+export function fetchSoon(): () => void {
+  let isOver = false;
+  const timer = setTimeout(() => void fetchAll(), LATER);
+
+  async function fetchAll(): Promise<void> {
+    for (const page of pages) {
+      if (isOver) return;
+      // Who opens it is told.
+      await page.load().catch(() => undefined);
+    }
+  }
+
+  return () => {
+    isOver = true;
+    clearTimeout(timer);
+  };
+}
+
+/** A page could not be fetched: load everything anew when the service is back, but not again and again. The returned
+ * function ends it. */
+export function reloadWhenBack(): () => void {
+  const reload = (): void => {
+    inTab.keep(KEY, "yes");
+    location.reload();
+  };
+  if (inTab.read(KEY) === null) whenBack(reload);
+  return () => forget(reload);
+}
+
+/** A page is there: the next one that is not may try it again. */
+export function fetched(): void {
+  inTab.keep(KEY, null);
+}

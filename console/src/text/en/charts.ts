@@ -1,0 +1,15 @@
+/** What charts say, and the tables that stand for them. */
+export const charts = {
+  time: "Time",
+  min: "Lowest",
+  mean: "Mean",
+  max: "Highest",
+  last: "Last",
+  count: "Samples",
+  newest: (shown: string, all: string) => `the newest ${shown} of ${all}`,
+  empty: "Nothing was reported in this time.",
+  lost: "The chart could not be fetched. The table has the same numbers.",
+  noValue: "–",
+  noCursor: "no time chosen; the arrow keys choose one",
+  cursorOf: (name: string) => `Time in the chart of ${name}`,
+} as const;

@@ -1,0 +1,22 @@
+/** Words that several pages say. */
+export const common = {
+  loading: "Loading…",
+  retry: "Try again",
+  close: "Close",
+  cancel: "Cancel",
+  remove: "Remove",
+  copy: "Copy",
+  copied: "Copied",
+  notCopied: "Not copied: the browser does not allow it",
+  more: "Show more",
+  unknown: "unknown",
+  product: (name: string, model: string) => `${name} · ${model}`,
+  never: "never",
+  now: "now",
+  status: { connected: "Online", disconnected: "Offline", dfu: "DFU mode", updating: "Updating" },
+  signal: { none: "no signal known", strong: "strong", good: "good", fair: "fair", weak: "weak", unit: "dBm" },
+  battery: { low: "Low" },
+  unreachable: "The service cannot be reached.",
+  answered: (status: number) => `The service answered with ${status}.`,
+  unexpected: "Something went wrong in the console. Reload the page to go on.",
+} as const;

@@ -1,0 +1,26 @@
+/** The tab with what happened to a device, and with what is missing. */
+export const events = {
+  title: "Events",
+  table: "Events of this device",
+  kind: "Kind",
+  kinds: { all: "All", event: "Events", "measurement-error": "Failed measurements" },
+  columns: { time: "Time", name: "Event", value: "Value", seq: "Seq", gateway: "Gateway" },
+  failed: "Measurement failed",
+  happened: "Event",
+  noValue: "no value",
+  clock: { future: "clock ahead", past: "clock behind" },
+  fresh: (count: number) => (count === 1 ? "1 new event" : `${count} new events`),
+  none: "Nothing has happened yet",
+  noneHint: "Events, such as a button that was pressed, appear here as they come.",
+  holes: {
+    title: "Holes",
+    note: "What was missed and did not come later",
+    table: "Holes in what this device sent",
+    columns: { what: "What is missing", from: "Between", to: "And", state: "State" },
+    kinds: { event: "Events", measurement: "Measurements" },
+    open: "Asked for again",
+    lost: "Lost",
+    none: "Nothing is known to be missing",
+    noneHint: "What came later is not listed any more. Behind gateways before version 2.4.0 nobody can tell.",
+  },
+} as const;

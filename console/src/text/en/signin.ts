@@ -1,0 +1,16 @@
+/** The page that asks who one is. */
+export const signIn = {
+  title: "Sign in",
+  lead: "to look after your devices",
+  username: "User name",
+  password: "Password",
+  submit: "Sign in",
+  busy: "Signing in…",
+  caps: "Caps Lock is on.",
+  wrong: "That name and password do not belong together. Please try again.",
+  wait: (time: string) => `Too many attempts. Try again ${time}.`,
+  unreachable: "The service cannot be reached. This page goes on trying.",
+  failed: "The service could not be reached. Nothing was checked: please try again.",
+  ended: "Your session has ended. Please sign in again.",
+  first: "The password of admin was printed when the service first started.",
+} as const;

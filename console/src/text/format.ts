@@ -1,0 +1,107 @@
+/** Numbers and times as people read them. */
+const numbers = new Intl.NumberFormat("en");
+const decimals = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });
+/** Hours from 0 to 23, everywhere: nobody has to wonder which of two it is. */
+const CLOCK = "en-GB";
+const moments = new Intl.DateTimeFormat(CLOCK, { dateStyle: "medium", timeStyle: "medium" });
+const days = new Intl.DateTimeFormat(CLOCK, { day: "numeric", month: "short" });
+const minutes = new Intl.DateTimeFormat(CLOCK, { timeStyle: "short" });
+const seconds = new Intl.DateTimeFormat(CLOCK, { timeStyle: "medium" });
+const agos = new Intl.RelativeTimeFormat("en", { style: "narrow", numeric: "always" });
+const spans = new Intl.RelativeTimeFormat("en", { numeric: "always" });
+
+const DAY = 86_400_000;
+const MINUTE = 60_000;
+
+const STEPS: readonly [Intl.RelativeTimeFormatUnit, number][] = [
+  ["day", DAY],
+  ["hour", 3_600_000],
+  ["minute", MINUTE],
+  ["second", 1000],
+];
+
+export function count(value: number): string {
+  return numbers.format(value);
+}
+
+/** A measured number, without digits that nobody reads. */
+export function decimal(value: number): string {
+  return decimals.format(value);
+}
+
+/** Neither all nor nothing is said of what only comes near it. */
+export function percent(part: number, whole: number): string {
+  const share = whole === 0 ? 0 : (part / whole) * 100;
+  const rounded = Math.round(share);
+  if (rounded === 100 && share < 100) return "> 99 %";
+  return rounded === 0 && share > 0 ? "< 1 %" : `${rounded} %`;
+}
+
+/** A moment in the reader's own time zone. */
+export function moment(time: string): string {
+  return moments.format(new Date(time));
+}
+
+/** The time of a day, of milliseconds since 1970. */
+export function timeOfDay(time: number): string {
+  return minutes.format(time);
+}
+
+/** In how many seconds or minutes something is to be expected. */
+export function soon(seconds: number): string {
+  return seconds < 60 ? spans.format(seconds, "second") : spans.format(Math.ceil(seconds / 60), "minute");
+}
+
+/** A moment below a chart, as finely as its marks are apart; both in milliseconds. */
+export function axisTime(time: number, step: number): string {
+  const style = step >= DAY ? days : step >= MINUTE ? minutes : seconds;
+  return style.format(time);
+}
+
+/** How long ago a moment was; the future counts as now, since clocks differ. */
+export function ago(time: string, now: number, justNow: string): string {
+  const past = now - Date.parse(time);
+  for (const [unit, length] of STEPS) {
+    if (past >= length) return agos.format(-Math.floor(past / length), unit);
+  }
+  return justNow;
+}
+
+/** A MAC as it is printed on devices. */
+export function address(mac: string): string {
+  return (mac.toUpperCase().match(/../g) ?? []).join(":");
+}
+
+/** The MAC inside a device id. */
+export function macOf(deviceId: string): string {
+  return deviceId.replace(/^bmac-/, "");
+}
+
+/** The name of an identifier as people write it: `light-intensity` is "Light intensity". */
+export function humanised(name: string): string {
+  const words = name.replaceAll(/[-_]+/g, " ").trim();
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** A remark as a sentence of its own. */
+export function sentence(text: string): string {
+  const words = text.trim();
+  if (words === "") return "";
+  return words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".");
+}
+
+/** Whatever a device said, on one line. */
+export function valueText(value: unknown): string {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "number") return decimal(value);
+  if (typeof value === "string") return value;
+  return JSON.stringify(value);
+}
+
+/** Two letters that stand for a name. */
+export function initials(name: string): string {
+  const parts = name.split(/[\s._@-]+/u).filter((part) => part !== "");
+  const [first = "", second] = parts;
+  const letters = second === undefined ? [...first].slice(0, 2) : [[...first][0], [...second][0]];
+  return letters.join("").toUpperCase();
+}

@@ -1,0 +1,26 @@
+/** MACs as people write them: with colons, dashes, dots or blanks, in either case, or as a device id. */
+const DIGITS = 12;
+const PREFIX = /^\s*bmac-/i;
+const BETWEEN = /[\s:.-]/g;
+
+export type Reading =
+  | { readonly state: "empty" }
+  | { readonly state: "good"; readonly mac: string }
+  | { readonly state: "wrong"; readonly sign: string }
+  | { readonly state: "short" | "long"; readonly digits: number };
+
+/** The MAC that a text is; null: it is none. */
+export function macIn(text: string): string | null {
+  const read = readMac(text);
+  return read.state === "good" ? read.mac : null;
+}
+
+/** What somebody has typed so far, and what is still wrong with it. */
+export function readMac(text: string): Reading {
+  const digits = text.replace(PREFIX, "").replace(BETWEEN, "").toLowerCase();
+  if (digits === "") return { state: "empty" };
+  const sign = [...digits].find((each) => !/[0-9a-f]/.test(each));
+  if (sign !== undefined) return { state: "wrong", sign };
+  if (digits.length !== DIGITS) return { state: digits.length < DIGITS ? "short" : "long", digits: digits.length };
+  return { state: "good", mac: digits };
+}

@@ -1,0 +1,22 @@
+import { svelte } from "@sveltejs/vite-plugin-svelte";
+import { defineConfig, loadEnv } from "vite";
+
+/** For work on the console: the service that runs beside it, and that it asks. */
+function service(mode: string): string {
+  return loadEnv(mode, ".", "MESHFLEET_URL")["MESHFLEET_URL"] ?? "http://127.0.0.1:8080";
+}
+
+export default defineConfig(({ mode }) => ({
+  plugins: [svelte()],
+  server: { proxy: { "/api": { target: service(mode), ws: true } } },
+  build: {
+    outDir: "../src/meshfleet/service/console/site",
+    emptyOutDir: true,
+    target: "es2022",
+    // A strict policy lets no page bring its own styles or pictures inside an address.
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    // What others wrote goes along with their licences.
+    license: { fileName: "licenses.md" },
+  },
+}));

@@ -1,0 +1,22 @@
+"""A service for the tests of a module; which database it has makes no difference here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.databases import fresh_database
+from tests.service.http.running import Running, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A service with the console as it was built."""
+    database = fresh_database(request, "sqlite")
+    with running(database) as service:
+        yield service
+    database.close()
