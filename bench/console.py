@@ -1,0 +1,250 @@
+"""The console over a million devices, in Chromium: how soon it shows something, and what it takes to go on.
+
+The service is a process of its own on SQLite, with the fleet of `bench.api_fleet`. Anchors, in the same run:
+for the first rows the same list, asked for by a client that draws nothing; for live rows the same page while
+nothing happens. Times of a browser on a busy machine say little, the time of its main thread says more.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from paho.mqtt.client import Client as Mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from playwright.sync_api import sync_playwright
+from tests.parts import CHROMIUM
+
+from bench.api_client import service
+from bench.api_fleet import GATEWAY_EVERY, SIZE, fill, members
+from meshfleet.db import open_database
+from meshfleet.wire.codes import Kind
+from meshfleet.wire.ids import device_id
+from meshfleet.wire.times import write_millis
+from meshfleet.wire.topics import ReportTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from playwright.sync_api import Page
+
+    from bench.api_client import Client, Server
+    from meshfleet.wire.ids import Mac
+
+BARS: Final = {
+    "first rows, s": 1.5,
+    "list requests before scrolling": 2,
+    "rows in the page after 3,000": 60,
+    "nodes after 3,000": 2_500,
+}
+
+QUICK_SIZE: Final = 20_000
+TRIES, QUICK_TRIES = 10, 3
+DEEP: Final = 3_000
+"""Rows to scroll through."""
+
+RATE: Final = 50
+"""Reports a second, of the devices behind one gateway: all are in the list that is shown."""
+
+SECONDS, QUICK_SECONDS = 20, 5
+PATIENCE: Final = 60_000
+
+_LIST: Final = "/api/v1/devices?"
+_ROWS: Final = "tbody tr[aria-rowindex]"
+_SCROLL: Final = "row => row.closest('[role=region]').scrollBy(0, 2000)"
+_LAST: Final = "rows => Math.max(...rows.map(row => Number(row.getAttribute('aria-rowindex'))))"
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """Fill, look, scroll, and listen."""
+    size = QUICK_SIZE if quick else SIZE
+    with (
+        _fleet(size) as data,
+        service(data, "sqlite", "--mqtt", "127.0.0.1:0") as server,
+        _gateway(server, size) as gateway,
+        _browser(server.told["url"], server.token) as page,
+    ):
+        meter = Meter(page)
+        first = _first_rows(page, server.client, QUICK_TRIES if quick else TRIES)
+        deep = _deep(page, meter)
+        live = _live(page, meter, gateway, QUICK_SECONDS if quick else SECONDS)
+    return {f"{size:,} devices": {**first, **deep}, f"{RATE} reports a second": live, "bars": BARS}
+
+
+class Meter:
+    """What the browser says of itself, about one tab."""
+
+    def __init__(self, page: Page) -> None:
+        self._session = page.context.new_cdp_session(page)
+        self._session.send("Performance.enable")
+
+    @property
+    def main_thread(self) -> float:
+        """Seconds that its main thread has been busy."""
+        return self._metric("TaskDuration")
+
+    @property
+    def heap(self) -> float:
+        """Bytes that its scripts hold."""
+        return self._metric("JSHeapUsedSize")
+
+    def share(self, work: Callable[[], object]) -> float:
+        """Percent of its main thread that are taken meanwhile."""
+        before, start = self.main_thread, time.perf_counter()
+        work()
+        return round((self.main_thread - before) / (time.perf_counter() - start) * 100, 1)
+
+    def _metric(self, name: str) -> float:
+        metrics = self._session.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == name))
+
+
+@contextmanager
+def _fleet(size: int) -> Iterator[Path]:
+    with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
+        database = open_database("sqlite", Path(folder))
+        fill(database, size)
+        database.close()
+        yield Path(folder)
+
+
+def _chromium() -> Path:
+    found = CHROMIUM.find()
+    if found is None:
+        raise RuntimeError(CHROMIUM.lack)
+    return found
+
+
+@contextmanager
+def _browser(url: str, token: str) -> Iterator[Page]:
+    """A tab in which somebody is signed in."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
+        page = browser.new_context(base_url=url, viewport={"width": 1440, "height": 900}).new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto("/")
+        page.evaluate("token => sessionStorage.setItem('meshfleet.token', token)", token)
+        yield page
+        browser.close()
+
+
+def _first_rows(page: Page, client: Client, tries: int) -> dict[str, Any]:
+    """From the address to rows on the screen, and how often the list is asked for meanwhile."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if _LIST in request.url else None)
+    rows, answers = [], []
+    for _ in range(tries):
+        start = time.perf_counter()
+        client.get(f"{_LIST}Include=live&MaxResults=100")
+        answers.append(time.perf_counter() - start)
+        asked.clear()
+        page.goto("about:blank")
+        start = time.perf_counter()
+        page.goto("/devices", wait_until="commit")
+        page.locator(_ROWS).first.wait_for()
+        rows.append(time.perf_counter() - start)
+        page.wait_for_load_state("networkidle")
+    return {
+        "first rows, s": round(statistics.median(rows), 2),
+        "first rows, longest, s": round(max(rows), 2),
+        "the list alone, ms": round(statistics.median(answers) * 1000, 1),
+        "list requests before scrolling": len([each for each in asked if "Ids=" not in each]),
+        "devices looked up by id, requests": len([each for each in asked if "Ids=" in each]),
+    }
+
+
+def _deep(page: Page, meter: Meter) -> dict[str, Any]:
+    """Scroll, and count what the browser holds then."""
+    before, start = meter.main_thread, time.perf_counter()
+    _scroll_to(page, DEEP)
+    return {
+        f"to row {DEEP:,}, s": round(time.perf_counter() - start, 1),
+        "CPU of the main thread for it, s": round(meter.main_thread - before, 1),
+        f"rows in the page after {DEEP:,}": page.locator(_ROWS).count(),
+        f"nodes after {DEEP:,}": page.evaluate("document.querySelectorAll('*').length"),
+        "heap, MiB": round(meter.heap / (1 << 20), 1),
+    }
+
+
+def _scroll_to(page: Page, row: int) -> None:
+    """Scroll until a row is there; a list that does not go on for as long as anything may take is broken."""
+    last, moved_at = 0, time.perf_counter()
+    while last < row:
+        before, last = last, page.locator(_ROWS).evaluate_all(_LAST)
+        now = time.perf_counter()
+        if last > before:
+            moved_at = now
+        elif now - moved_at > PATIENCE / 1000:
+            raise RuntimeError(f"the list ends at row {last:,}")
+        page.locator(_ROWS).first.evaluate(_SCROLL)
+        page.wait_for_timeout(50)
+
+
+def _live(page: Page, meter: Meter, gateway: Gateway, seconds: int) -> dict[str, Any]:
+    """The share of its main thread that the list takes while its devices report, and while they do not."""
+    one = gateway.devices[0]
+    _show(page, f"/devices?Gateway={gateway.mac}", _ROWS)
+    quiet = meter.share(lambda: page.wait_for_timeout(seconds * 1000))
+    before = page.locator("tbody").inner_text()
+    loud = meter.share(lambda: gateway.report(page, gateway.devices, seconds))
+    if page.locator("tbody").inner_text() == before:
+        raise RuntimeError("no report has reached the page")
+    rate = gateway.rate
+    _show(page, f"/devices/{device_id(one)}", "h1")
+    device = meter.share(lambda: gateway.report(page, [one], seconds))
+    return {
+        "reports a second, in fact": min(rate, gateway.rate),
+        "main thread of the list, %": loud,
+        "the same without reports, %": quiet,
+        "main thread of the page of a device that sends all of them, %": device,
+    }
+
+
+def _show(page: Page, path: str, awaited: str) -> None:
+    page.goto(path)
+    page.locator(awaited).first.wait_for()
+    page.wait_for_load_state("networkidle")
+
+
+class Gateway:
+    """A gateway of the fleet that is connected, and says what it is told to."""
+
+    def __init__(self, mqtt: Mqtt, mac: Mac, devices: Sequence[Mac]) -> None:
+        self._mqtt = mqtt
+        self.mac = mac
+        self.devices = devices
+        self.rate = 0.0
+        """Reports a second, the last time: a busy machine may not come to as many as it should."""
+
+    def report(self, page: Page, devices: Sequence[Mac], seconds: int) -> None:
+        """Let devices be heard, one after the other, at an even pace: who is late does not wait."""
+        start = time.perf_counter()
+        for number in range(seconds * RATE):
+            now = write_millis(int(time.time() * 1000))
+            body = {"time": now, "parent": self.mac, "rssi": -50 - number % 30}
+            topic = ReportTopic(self.mac, devices[number % len(devices)], Kind.RSSI)
+            self._mqtt.publish(str(topic), json.dumps(body), qos=1)
+            early = start + (number + 1) / RATE - time.perf_counter()
+            page.wait_for_timeout(max(0.0, early) * 1000)
+        self.rate = round(seconds * RATE / (time.perf_counter() - start), 1)
+
+
+@contextmanager
+def _gateway(server: Server, size: int) -> Iterator[Gateway]:
+    """Claim the first gateway of the fleet, and connect as that."""
+    mac, *devices = (
+        each.sighting.device for each, _ in zip(members(size), range(GATEWAY_EVERY), strict=False)
+    )
+    claim = server.client.post("/api/v1/gateways", {"mac": mac}, status=201)
+    mqtt = Mqtt(CallbackAPIVersion.VERSION2, mac)
+    mqtt.username_pw_set(claim["username"], claim["password"])
+    mqtt.connect("127.0.0.1", int(server.told["mqtt"][0].rpartition(":")[2]))
+    mqtt.loop_start()
+    yield Gateway(mqtt, mac, devices)
+    mqtt.disconnect()
+    mqtt.loop_stop()

@@ -1,0 +1,32 @@
+"""axe-core looks at a page: what it finds would keep somebody out."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tests.parts import AXE, need
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+_RUN = """
+async rules => {
+  const only = {runOnly: {type: 'tag', values: rules}, resultTypes: ['violations']};
+  const {violations} = await axe.run(document, only);
+  return violations.flatMap(each => each.nodes.map(node => `${each.id}: ${node.html}`));
+}
+"""
+
+
+@cache
+def _source() -> str:
+    return (need(AXE) / "axe.min.js").read_text("utf-8")
+
+
+def barriers(page: Page) -> list[str]:
+    """What axe objects to, and where. Evaluated, since the policy of the page lets no script in."""
+    page.evaluate(_source())
+    found: list[str] = page.evaluate(_RUN, _RULES)
+    return found

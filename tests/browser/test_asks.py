@@ -1,0 +1,302 @@
+"""The tabs of a device that ask and look back: properties read and written, the history, and events."""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import copy
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import ELSEWHERE, hidden_sideways, sign_in, until
+from tests.browser.gateways import connected, new_mac
+from tests.scenarios.serving import PASSWORD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import BrowserContext, Locator, Page, Route, WebSocketRoute
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+    from tests.service.requests.third_party import Asked, Said
+
+EXTENDER = "bmac-ca5bda1a0016"
+SENSOR = "bmac-ca5bda1a0004"
+SILENT = "bmac-ca5bda1a000e"
+"""Its battery is empty."""
+ORDERED = "bmac-02005e000004"
+"""A gateway that was never connected."""
+TRACKER = "bmac-ca5bda190006"
+"""It moves often."""
+
+PROPERTY = "tx-power"
+TOOK = re.compile(r"^\d[\d,]* ms$")
+WIDTHS = (390, 768, 1440)
+
+
+def _tab(device: str, name: str) -> str:
+    return f"/devices/{device}?tab={name}"
+
+
+def _ask(page: Page, what: str = PROPERTY) -> Locator:
+    """Read a property with the panel; gives where the outcome is told."""
+    box = page.get_by_role("combobox", name="Property")
+    box.fill(what)
+    box.press("Escape")
+    page.get_by_role("button", name="Read", exact=True).click()
+    return page.get_by_role("region", name="Outcome")
+
+
+def test_a_read_tells_the_value_the_time_and_the_way(open_as: Open) -> None:
+    page = open_as(_tab(SENSOR, "properties"), Role.OPERATOR)
+    outcome = _ask(page)
+    expect(outcome.get_by_text(re.compile(r"^-?\d+ dBm$"))).to_be_visible()
+    expect(outcome.get_by_text(TOOK)).to_be_visible()
+    hops = outcome.get_by_role("list", name="Route").get_by_role("listitem")
+    expect(hops.first).to_contain_text("Head office")
+    expect(hops.last).to_contain_text("This device")
+    expect(outcome).to_contain_text("Through Head office")
+    expect(outcome.get_by_role("heading", name=PROPERTY)).to_be_visible()
+    # Beside another property it would be taken for its value.
+    page.get_by_role("button", name="Read battery-level").click()
+    expect(page.get_by_role("combobox", name="Property")).to_have_value("battery-level")
+    expect(outcome).to_have_count(0)
+
+
+def test_a_read_needs_no_tls(make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service) -> None:
+    elsewhere = copy(demo)
+    elsewhere.url = demo.url.replace("127.0.0.1", ELSEWHERE)
+    page = make_window(elsewhere)[0].new_page()
+    page.goto(_tab(SENSOR, "properties"))
+    page.get_by_label("User name").fill(Role.OPERATOR)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    outcome = _ask(page)
+    assert not page.evaluate("isSecureContext")
+    expect(outcome.get_by_text(re.compile(r"^-?\d+ dBm$"))).to_be_visible()
+
+
+def test_a_route_may_go_in_circles(open_as: Open, demo: Service) -> None:
+    def answer(asked: Asked) -> list[Said]:
+        way = "ca5bda1a0002-ca5bda1a0003-ca5bda1a0002"
+        return (
+            [asked.answer(value="64", responseTime=3, origin=0, route=way)] if "/read/" in asked.topic else []
+        )
+
+    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password, answer):
+        page = open_as(_tab(f"bmac-{mac}", "properties"), Role.OPERATOR)
+        outcome = _ask(page, "8100")
+        expect(outcome.get_by_role("list", name="Route").get_by_role("listitem")).to_have_count(4)
+        expect(outcome).to_contain_text("64")
+
+
+def test_what_is_lost_on_the_way_is_asked_again_and_done_once(
+    open_as: Open, page: Page, demo: Service, watch: Watch
+) -> None:
+    watch.expect("net::ERR_FAILED")
+    keys: list[str] = []
+    looks: list[str] = []
+
+    def lose_answer(route: Route) -> None:
+        if route.request.method == "POST":
+            keys.append(route.request.headers["idempotency-key"])
+            if len(keys) == 1:
+                route.fetch()
+                return route.abort()
+        return route.continue_()
+
+    def lose_look(route: Route) -> None:
+        looks.append(route.request.url)
+        if len(looks) == 1:
+            route.abort()
+        else:
+            route.continue_()
+
+    asked = f"/api/v1/devices/{SENSOR}/requests"
+    before = {each["id"] for each in demo.ask("GET", asked)["items"]}
+    page.route(f"**{asked}", lose_answer)
+    page.route("**/api/v1/requests/*", lose_look)
+    outcome = _ask(open_as(_tab(SENSOR, "properties"), Role.OPERATOR))
+    expect(outcome.get_by_text(re.compile(r"^-?\d+ dBm$"))).to_be_visible()
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    assert len(looks) > 1
+    assert len({each["id"] for each in demo.ask("GET", asked)["items"]} - before) == 1
+
+
+def test_a_read_needs_no_mouse(open_as: Open) -> None:
+    page = open_as(_tab(SENSOR, "properties"), Role.OPERATOR)
+    box = page.get_by_role("combobox", name="Property")
+    expect(box).to_be_visible()
+    page.locator("main").focus()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if box.evaluate("element => element === document.activeElement"):
+            break
+    page.keyboard.type("battery")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("option", name="battery-level")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("battery-level")
+    expect(page.get_by_role("listbox")).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Outcome").get_by_text(re.compile(r"^\d+ %$"))).to_be_visible()
+
+
+def test_a_write_is_asked_about_read_back_and_in_the_history(open_as: Open, demo: Service) -> None:
+    page = open_as(_tab(EXTENDER, "properties"), Role.OPERATOR)
+    requests = f"/api/v1/devices/{EXTENDER}/requests"
+    before = demo.ask("POST", requests, {"operation": "read-decoded", "identifier": PROPERTY})["value"]
+    wanted = -8 if before != -8 else -12
+    try:
+        _ask(page)
+        page.get_by_label("Value to write, in dBm").fill("99")
+        page.get_by_role("button", name="Write…").click()
+        expect(page.get_by_text("This is not from -40 to 8.")).to_be_visible()
+        page.get_by_label("Value to write, in dBm").fill(str(wanted))
+        page.get_by_role("button", name="Write…").click()
+        dialog = page.get_by_role("dialog", name=f"Write {PROPERTY}?")
+        expect(dialog).to_contain_text(f"{wanted} dBm")
+        expect(dialog).to_contain_text("CA:5B:DA:1A:00:16")
+        dialog.get_by_role("button", name="Write").click()
+        expect(page.get_by_role("region", name="Outcome")).to_contain_text(f"{wanted} dBm is written")
+        row = page.get_by_role("row", name=PROPERTY)
+        expect(row).to_contain_text("As written")
+        expect(row).to_contain_text(f"{wanted} dBm")
+        changes = demo.ask("GET", "/api/v1/audit")["items"]
+        audited = {(each["actor"], each["action"], each["target"]) for each in changes}
+        assert ("operator", "request.write-decoded", EXTENDER) in audited
+        page.goto(_tab(EXTENDER, "history"))
+        written = page.get_by_role("row").filter(has_text="Write").filter(has_text=f"{wanted} dBm").first
+        for text in ("operator", PROPERTY, "Done", "Head office"):
+            expect(written).to_contain_text(text)
+        written.get_by_role("button", name="Details of Write").click()
+        expect(page.get_by_role("region", name="Request", exact=True)).to_contain_text("write-decoded")
+        expect(page.get_by_role("region", name="Response", exact=True)).to_contain_text("responseTime")
+    finally:
+        demo.ask("POST", requests, {"operation": "write-decoded", "identifier": PROPERTY, "value": before})
+
+
+def test_whoever_does_not_answer_is_told_of(open_as: Open) -> None:
+    page = open_as(_tab(SILENT, "properties"), Role.OPERATOR)
+    outcome = _ask(page)
+    expect(outcome).to_contain_text("The device did not answer")
+    expect(outcome.get_by_role("listitem").last).to_contain_text("No answer")
+    page.get_by_text("Advanced").click()
+    page.get_by_label("Seconds to wait").fill("0.2")
+    outcome = _ask(page)
+    expect(outcome).to_contain_text("No answer came in time.")
+    expect(outcome).to_contain_text("Asked through Head office, waited for 0.2 s.")
+    page.goto(_tab(SILENT, "history"))
+    expect(page.get_by_role("row").filter(has_text="No answer came in time.").first).to_be_visible()
+
+
+def test_a_gateway_that_is_away_is_told_of(open_as: Open, watch: Watch) -> None:
+    watch.expect(503)
+    page = open_as(_tab(ORDERED, "properties"), Role.OPERATOR)
+    outcome = _ask(page)
+    expect(outcome).to_contain_text("The gateway is offline.")
+    expect(outcome).to_contain_text("Nothing was sent to the device.")
+
+
+def test_viewers_are_offered_no_requests(open_as: Open) -> None:
+    page = open_as(_tab(SENSOR, "properties"), Role.VIEWER)
+    expect(page.get_by_role("row", name="battery-level")).to_be_visible()
+    expect(page.get_by_role("combobox")).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("Read|Write"))).to_have_count(0)
+
+
+def test_properties_are_found(open_as: Open) -> None:
+    page = open_as(_tab(SENSOR, "properties"), Role.VIEWER)
+    table = page.get_by_role("group", name="Properties of this device")
+    expect(table.get_by_role("row", name="hardware-version")).to_be_visible()
+    page.get_by_role("searchbox", name="Search properties").fill("8100")
+    expect(table.get_by_role("row", name="battery-level")).to_be_visible()
+    expect(table.get_by_role("row", name="hardware-version")).to_have_count(0)
+    page.get_by_role("searchbox", name="Search properties").fill("no such property")
+    page.get_by_role("button", name="Clear the search").click()
+    expect(table.get_by_role("row", name="hardware-version")).to_be_visible()
+
+
+def test_events_are_listed_by_kind(open_as: Open, watch: Watch) -> None:
+    page = open_as(_tab(TRACKER, "events"), Role.VIEWER)
+    rows = page.get_by_role("group", name="Events of this device").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("Event", timeout=120_000)  # the first one may be yet to come
+    page.get_by_role("button", name="Failed measurements").click()
+    expect(page).to_have_url(re.compile(r"kind=measurement-error"))
+    expect(page.get_by_role("button", name="Failed measurements")).to_have_attribute("aria-pressed", "true")
+    assert any("Kind=measurement-error" in each and "Kind=event" not in each for each in watch.asked)
+    expect(page.get_by_role("heading", name="Holes")).to_be_visible()
+
+
+def test_whoever_looks_far_back_stays_there_when_news_was_missed(
+    open_as: Open, page: Page, demo: Service
+) -> None:
+    sockets: list[WebSocketRoute] = []
+
+    def deafen(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        server = socket.connect_to_server()
+        server.on_message(lambda frame: None if json.loads(frame)["type"] == "report" else socket.send(frame))
+
+    def few(route: Route) -> None:
+        route.continue_(url=route.request.url.replace("MaxResults=50", "MaxResults=2"))
+
+    def told(*expected: int) -> None:
+        sequence = page.get_by_role("group", name="Events of this device").locator("tbody td:nth-child(4)")
+        expect(sequence).to_have_text([str(each) for each in expected])
+
+    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password) as gateway:
+        device = f"bmac-{mac}"
+
+        def happen(*sequence: int) -> None:
+            for number in sequence:
+                time = datetime.now(UTC).isoformat(timespec="milliseconds")
+                gateway.report(f"mt/gateway/{mac}/device/{mac}/event/8400", time=time, seq=number)
+            newest = f"/api/v1/devices/{device}/samples?Kind=event&MaxResults=1"
+            until(page, lambda: [each["seq"] for each in demo.ask("GET", newest)["items"]] == [sequence[-1]])
+
+        def miss() -> None:
+            """What is told when somebody missed something."""
+            sockets[-1].send(json.dumps({"id": "x", "type": "resync", "time": "", "data": {}}))
+
+        happen(1, 2, 3, 4, 5)
+        page.route("**/samples?*", few)
+        page.route_web_socket("**/api/v1/live", deafen)
+        open_as(_tab(device, "events"), Role.VIEWER)
+        told(5, 4)
+        page.get_by_role("button", name="Show more").click()
+        told(5, 4, 3, 2)
+        happen(6)
+        miss()
+        told(6, 5, 4, 3, 2)
+        # So much was missed that there would be a gap.
+        happen(7, 8, 9)
+        miss()
+        told(9, 8)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nobody_is_kept_out(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service, theme: str
+) -> None:
+    page = make_window(demo, color_scheme=theme)[0].new_page()
+    sign_in(page, demo, Role.ADMIN)
+    for tab in ("properties", "events", "history"):
+        page.goto(_tab(SENSOR, tab))
+        expect(page.get_by_role("heading", level=2).first).to_be_visible()
+        if tab == "properties":
+            expect(_ask(page).get_by_role("list", name="Route")).to_be_visible()
+        if tab == "history":
+            page.get_by_role("button", name="Details of Read").first.click()
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 844})
+            assert hidden_sideways(page) == 0
+        assert barriers(page) == []

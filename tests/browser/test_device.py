@@ -1,0 +1,247 @@
+"""The page of a device: what it reports as it does, names and labels."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.conftest import until
+from tests.browser.device import TRACKER, measurements, newest_row
+
+if TYPE_CHECKING:
+    from playwright.sync_api import APIResponse, Locator, Page, Route, WebSocket
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+GATEWAY = "bmac-02005e000001"
+SILENT = "bmac-ca5bda1a000e"
+"""Its battery is empty: it never reported anything."""
+
+NOBODY = "bmac-0200000000ff"
+_PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+_RUNS_RIGHT = """(element, text) => {
+  const words = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  while (words.nextNode() && !words.currentNode.data.includes(text));
+  const start = words.currentNode.data.indexOf(text);
+  const left = (place) => {
+    const range = document.createRange();
+    range.setStart(words.currentNode, place);
+    range.setEnd(words.currentNode, place + 1);
+    return range.getBoundingClientRect().left;
+  };
+  return left(start) < left(start + text.length - 1);
+}"""
+"""Whether a text on one line goes from the left to the right."""
+
+
+def tile(page: Page, name: str) -> Locator:
+    """The newest value of a measurement."""
+    tiles = page.get_by_role("region", name="Latest values").get_by_role("listitem")
+    return tiles.filter(has=page.get_by_role("heading", name=name)).locator("strong")
+
+
+def newest(demo: Service, device: str) -> str:
+    """The time of the newest measurement that the service has of a device."""
+    page = demo.ask("GET", f"/api/v1/devices/{device}/samples?Kind=measurement&MaxResults=1")
+    return str(page["items"][0]["time"])
+
+
+class Held:
+    """Answers that the service has given, and the page does not get before they are let go."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self.answers: list[tuple[Route, APIResponse]] = []
+        self._is_over = False
+        page.route(pattern, self._hold)
+
+    def _hold(self, route: Route) -> None:
+        if self._is_over:
+            route.continue_()
+        else:
+            self.answers.append((route, route.fetch()))
+
+    def let_go(self) -> None:
+        """Give the page what was held; from now on nothing is."""
+        self._is_over = True
+        for route, answer in self.answers:
+            route.fulfill(response=answer)
+
+
+def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Page, demo: Service) -> None:
+    sent: list[str] = []
+    heard: list[str] = []
+
+    def follow(socket: WebSocket) -> None:
+        socket.on("framesent", lambda frame: sent.append(str(frame)))
+        socket.on("framereceived", lambda frame: heard.append(str(frame)))
+
+    address = f"/api/v1/devices/{SILENT}"
+    before, name = demo.ask("GET", address)["friendlyName"], str(uuid4())
+    page.on("websocket", follow)
+    held = Held(page, f"**{address}")
+    open_as(f"/devices/{SILENT}")
+    until(page, lambda: held.answers and any("subscribe" in each and SILENT in each for each in sent))
+    demo.ask("PUT", f"{address}/friendly-name", {"name": name})
+    try:
+        until(page, lambda: any(name in each for each in heard))
+        page.evaluate(_PAINTED)
+        held.let_go()
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    finally:
+        demo.ask("PUT", f"{address}/friendly-name", {"name": before})
+    expect(page.get_by_role("heading", level=1)).to_have_text(before)
+
+
+def test_samples_that_come_while_a_chart_is_read_are_in_it(open_as: Open, page: Page) -> None:
+    held = Held(page, "**/series?*")
+    open_as(f"/devices/{TRACKER}?range=15m")
+    until(page, lambda: len(held.answers) == 3)
+    value = tile(page, "Temperature").inner_text()
+    expect(tile(page, "Temperature")).not_to_have_text(value)
+    page.get_by_role("button", name="Pause live values").click()
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Paused")
+    held.let_go()
+    measurements(page).get_by_role("button", name="Show as table").click()
+    expect(newest_row(page, "Temperature").nth(4)).to_have_text(tile(page, "Temperature").inner_text())
+
+
+def test_values_go_on_until_somebody_pauses(open_as: Open, demo: Service) -> None:
+    page = open_as(f"/devices/{TRACKER}?range=15m", Role.VIEWER)
+    measurements(page).get_by_role("button", name="Show as table").click()
+    row = newest_row(page, "Temperature")
+    expect(row.first).to_have_text(re.compile(r"\d{4}, \d\d:\d\d:\d\d$"))
+    then, value = row.first.inner_text(), tile(page, "Temperature").inner_text()
+    expect(row.first).not_to_have_text(then)
+    expect(tile(page, "Temperature")).not_to_have_text(value)
+
+    page.get_by_role("button", name="Pause live values").click()
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Paused")
+    # A chart in buckets of seconds: its newest one holds what the tile shows.
+    frozen = tile(page, "Temperature").inner_text()
+    expect(row.nth(4)).to_have_text(frozen)
+    moment = row.first.inner_text()
+    known = newest(demo, TRACKER)
+    until(page, lambda: newest(demo, TRACKER) != known)
+    assert (row.first.inner_text(), tile(page, "Temperature").inner_text()) == (moment, frozen)
+
+    page.get_by_role("button", name="Show live values again").click()
+    expect(row.first).not_to_have_text(moment)
+
+
+def test_what_comes_live_first_does_not_hide_the_past(open_as: Open, page: Page, demo: Service) -> None:
+    past = f"/api/v1/devices/{TRACKER}/samples?Kind=measurement&Identifier=temperature"
+    until(page, lambda: len(demo.ask("GET", past)["items"]) >= 4)
+    held: list[Route] = []
+    page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # no builtin can be given
+    open_as(f"/devices/{TRACKER}")
+    expect(tile(page, "Temperature")).to_be_visible()
+    page.get_by_role("button", name="Pause live values").click()
+    for each in held:
+        each.continue_()
+    tiles = page.get_by_role("region", name="Latest values").get_by_role("listitem")
+    line = tiles.filter(has=page.get_by_role("heading", name="Temperature")).locator("path.line").last
+    expect(line).to_have_attribute("d", re.compile("L.*L.*L"))
+
+
+def test_a_device_is_renamed_and_labelled(open_as: Open, demo: Service, watch: Watch) -> None:
+    watch.expect(400)
+    page = open_as(f"/devices/{SILENT}", Role.OPERATOR)
+    heading = page.get_by_role("heading", level=1)
+    before = demo.ask("GET", f"/api/v1/devices/{SILENT}")["friendlyName"]
+    expect(heading).to_have_text(before)
+    name, label = f"<b>{uuid4()}</b>", f"a/b {uuid4()}"
+
+    def rename(text: str) -> None:
+        page.get_by_role("button", name="Rename").click()
+        page.get_by_label("Name", exact=True).fill(text)
+        page.get_by_role("button", name="Save name").click()
+
+    rename("   ")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text(
+        "name: has 0 characters; 1 to 128 are allowed"
+    )
+    page.keyboard.press("Escape")
+    rename(name)
+    expect(heading).to_have_text(name)
+    assert demo.ask("GET", f"/api/v1/devices/{SILENT}")["friendlyName"] == name
+    rename(before)
+    expect(heading).to_have_text(before)
+
+    page.get_by_role("button", name="Add label").click()
+    page.get_by_label("Label", exact=True).fill(label)
+    page.get_by_role("button", name=f"Create “{label}”").click()
+    labels = page.get_by_role("list", name="Labels")
+    expect(labels.get_by_text(label)).to_be_visible()
+    assert label in demo.ask("GET", f"/api/v1/devices/{SILENT}")["labels"]
+    labels.get_by_role("button", name=f"Remove {label}").dblclick()
+    expect(labels.get_by_text(label)).to_have_count(0)
+    expect(page.get_by_text(f"Label “{label}”:")).to_have_count(0)
+    assert label not in demo.ask("GET", f"/api/v1/devices/{SILENT}")["labels"]
+
+
+def test_a_claimed_gateway_is_not_to_be_forgotten(open_as: Open) -> None:
+    page = open_as(f"/devices/{GATEWAY}")
+    expect(page.get_by_role("link", name="Open gateway")).to_have_attribute("href", "/gateways/02005e000001")
+    expect(page.get_by_role("button", name="Rename")).to_be_visible()
+    expect(page.get_by_role("button", name="More actions")).to_have_count(0)
+
+
+def test_a_name_turns_nothing_but_itself(open_as: Open, demo: Service) -> None:
+    address = f"/api/v1/devices/{SILENT}/friendly-name"
+    before = demo.ask("GET", f"/api/v1/devices/{SILENT}")["friendlyName"]
+    demo.ask("PUT", address, {"name": "Ward 7 \u2069\u202e pump"})
+    try:
+        page = open_as(f"/devices/{SILENT}?tab=properties")
+        page.get_by_role("combobox", name="Property").fill("tx-power")
+        page.keyboard.press("Escape")
+        page.get_by_label("Value to write").fill("-8")
+        page.get_by_role("button", name="Write…").click()
+        dialog = page.get_by_role("dialog")
+        assert dialog.evaluate(_RUNS_RIGHT, "CA:5B:DA:1A:00:0E")
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("button", name="Forget device…").click()
+        assert dialog.evaluate(_RUNS_RIGHT, "will be gone")
+    finally:
+        demo.ask("PUT", address, {"name": before})
+
+
+def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: Watch) -> None:
+    watch.expect("TypeError")
+    address = "**/connectivity?*"
+    page.route(address, lambda route: route.fulfill(json={"items": [None], "nextToken": None}))
+    logged: list[str] = []
+    page.on("console", lambda message: logged.append(message.text))
+    open_as(f"/devices/{GATEWAY}")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("Something went wrong")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Labels").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
+    page.go_back()
+    expect(alert).to_contain_text("Something went wrong")
+    page.unroute(address)
+    alert.get_by_role("button", name="Reload").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Head office")
+    assert any("TypeError" in each for each in logged)
+
+
+def test_who_only_looks_is_offered_nothing_else(open_as: Open) -> None:
+    page = open_as(f"/devices/{SILENT}", Role.VIEWER)
+    expect(page.get_by_text("No measurement has been reported yet")).to_be_visible()
+    expect(page.get_by_role("list", name="Labels")).to_contain_text("floor 0")
+    for name in ("Rename", "Add label", "More actions", "Remove floor 0"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+
+
+def test_an_unknown_device_is_said_to_be_unknown(open_as: Open, watch: Watch) -> None:
+    watch.expect(404)
+    page = open_as(f"/devices/{NOBODY}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such device")
+    page.get_by_role("link", name="Back to the devices").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Devices")

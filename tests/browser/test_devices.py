@@ -1,0 +1,384 @@
+"""The page of devices: filters in the address, and rows that live where they are seen."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.conftest import hidden_sideways, until
+from tests.browser.devices import lists, names, pages, rows, searching, seen_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import APIResponse, Page, Route, ViewportSize, WebSocket
+
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+    Open = Callable[..., Page]
+
+SMALL: ViewportSize = {"width": 1280, "height": 560}
+"""Room for a few rows of the demo fleet, so that there is something to scroll."""
+
+_TYPE = """(input, texts) => {
+  for (const text of texts) {
+    input.value = text;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+}"""
+"""Faster than any machine is slow: all within one moment."""
+
+
+def test_a_filter_changes_rows_address_and_count_and_back_undoes_it(
+    open_as: Open, demo: Service, total: int
+) -> None:
+    page = open_as("/devices")
+    expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    before = names(page)
+    offline = demo.ask("GET", "/api/v1/devices/summary?Label=gateways")["total"]
+    page.get_by_role("button", name="Label", exact=True).click()
+    page.get_by_role("button", name=re.compile(f"gateways.*{offline}")).click()
+    expect(page).to_have_url(re.compile(r"\?Label=gateways$"))
+    expect(page.get_by_text(f"{offline} devices match")).to_be_visible()
+    expect(rows(page)).to_have_count(offline)
+    page.go_back()
+    expect(page).to_have_url(re.compile("/devices$"))
+    expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    assert names(page) == before
+    page.go_forward()
+    expect(rows(page)).to_have_count(offline)
+    page.get_by_role("button", name="Remove filter: Label: gateways").click()
+    expect(page).to_have_url(re.compile("/devices$"))
+
+
+def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> None:
+    page.set_viewport_size(SMALL)
+    open_as("/devices?Sort=-id&Label=floor+0")
+    region = page.get_by_role("region", name="Devices")
+    expect(rows(page).first).to_be_visible()
+    region.evaluate("region => region.scrollTo(0, 1200)")
+    row = page.locator('tr[aria-rowindex="30"]')
+    expect(row).to_be_visible()
+    name = row.get_by_role("rowheader").inner_text()
+    row.get_by_role("rowheader").get_by_role("link").click()
+    expect(page).to_have_url(re.compile("/devices/bmac-"))
+    page.go_back()
+    expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
+    assert region.evaluate("region => region.scrollTop") == 1200
+    page.reload()
+    expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
+    assert region.evaluate("region => region.scrollTop") == 1200
+    expect(page.get_by_role("button", name="Remove filter: Label: floor 0")).to_be_visible()
+
+
+def test_a_place_beyond_what_is_told_at_once_is_found_again(open_as: Open, page: Page, total: int) -> None:
+    page.set_viewport_size(SMALL)
+    open_as("/devices?Sort=-id")
+    region = page.get_by_role("region", name="Devices")
+    expect(page.get_by_text(f"{total} loaded")).to_be_visible()
+    region.evaluate("region => region.scrollTo(0, 2000)")
+    page.wait_for_function("() => history.state?.devices?.top === 2000")
+    few = re.compile(r"/api/v1/devices\?.*MaxResults=\d+")
+    page.route(
+        few, lambda route: route.continue_(url=re.sub(r"MaxResults=\d+", "MaxResults=20", route.request.url))
+    )
+    page.reload()
+    expect(page.get_by_text(f"{total} loaded")).to_be_visible()
+    until(page, lambda: region.evaluate("region => region.scrollTop") == 2000)
+
+
+def test_whoever_leaves_while_devices_are_counted_has_them_counted_no_more(
+    open_as: Open, watch: Watch
+) -> None:
+    page = open_as("/labels")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/devices/summary*", hold)
+    page.clock.install()
+    page.get_by_role("navigation").get_by_role("link", name="Devices").click()
+    until(page, lambda: held)
+    page.get_by_role("navigation").get_by_role("link", name="Labels").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
+    page.unroute("**/devices/summary*")
+    for _ in range(10):
+        page.clock.run_for(5000)
+    assert sum("/devices/summary" in each for each in watch.asked) == 1
+
+
+def test_figures_some_seconds_old_are_no_rough_ones(open_as: Open, page: Page, total: int) -> None:
+    def remembered(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "exact": False})
+
+    page.route("**/devices/summary*", remembered)
+    open_as("/devices")
+    expect(page.get_by_text(re.compile(f"^{total} devices · "))).to_be_visible()
+
+
+def test_the_newest_search_wins(open_as: Open, watch: Watch) -> None:
+    page = open_as("/devices")
+    expect(rows(page).first).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(re.compile("FriendlyName=Minew"), hold)
+    searching(page).evaluate(_TYPE, ["M", "Mi", "Min", "Minew"])
+    expect(page.get_by_text("Counting…")).to_be_visible()
+    page.wait_for_function("() => location.search.includes('Minew')")
+    searching(page).fill("Wristband")
+    expect(rows(page).first).to_contain_text("Wristband")
+    for route in held:
+        route.continue_()
+    expect(page.get_by_text(re.compile("devices match"))).to_be_visible()
+    assert all("Wristband" in name for name in names(page))
+    searches = [name for query in lists(watch) for name in query.get("FriendlyName", ())]
+    assert searches == ["Minew", "Wristband"]
+    # A MAC, as it is printed on devices, is the device itself.
+    searching(page).fill("02:00:5E:00:00:01")
+    expect(rows(page)).to_have_count(1)
+    assert seen_ids(page) == ["bmac-02005e000001"]
+    assert parse_qs(urlsplit(page.url).query) == {"Ids": ["bmac-02005e000001"]}
+
+
+def test_a_list_that_comes_late_hides_nothing_that_was_told(open_as: Open, demo: Service) -> None:
+    page = open_as("/devices?Label=extenders")
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
+    expect(rows(page)).to_have_count(12)
+    device = seen_ids(page)[2]
+    link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
+    old, new = link.inner_text(), f"zz {uuid4()}"
+    held: list[tuple[Route, APIResponse]] = []
+    page.route(re.compile("Sort=friendlyName"), lambda route: held.append((route, route.fetch())))
+    page.get_by_role("columnheader", name="Device").get_by_role("button").click()
+    until(page, lambda: held)
+    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    try:
+        expect(link).to_have_text(new)
+        for route, answer in held:
+            route.fulfill(response=answer)
+        expect(page.get_by_role("table")).to_have_attribute("aria-busy", "false")
+        expect(page.get_by_text("12 devices match")).to_be_visible()
+        expect(link).to_have_text(new)
+    finally:
+        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+
+
+def test_a_row_changes_where_it_is(open_as: Open, demo: Service) -> None:
+    page = open_as("/devices?Sort=friendlyName&Label=extenders")
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
+    row = page.locator('tr[aria-rowindex="4"]').get_by_role("rowheader").get_by_role("link")
+    old, others = row.inner_text(), names(page)
+    device = seen_ids(page)[2]
+    new = f"zz {uuid4()}"
+    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    try:
+        expect(row).to_have_text(new)
+        others[2] = new
+        assert names(page) == others
+    finally:
+        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+    expect(row).to_have_text(old)
+
+
+def test_rows_in_another_order_are_told_of_as_before(open_as: Open, page: Page, demo: Service) -> None:
+    page.clock.install()
+    open_as("/devices?Label=extenders")
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
+    expect(rows(page)).to_have_count(12)
+    before = seen_ids(page)
+    page.get_by_role("columnheader", name="Device").get_by_role("button").click()
+    until(page, lambda: seen_ids(page) != before)
+    device = seen_ids(page)[2]
+    # What is wanted now is said when the rows have come to rest, what is not a moment later.
+    page.clock.fast_forward(1000)
+    page.clock.fast_forward(1000)
+    link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
+    old, new = link.inner_text(), f"zz {uuid4()}"
+    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    try:
+        expect(link).to_have_text(new)
+    finally:
+        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+
+
+def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, total: int) -> None:
+    told: list[dict[str, Any]] = []
+
+    def follow(socket: WebSocket) -> None:
+        told.clear()
+        socket.on("framesent", lambda frame: told.append(json.loads(frame)))
+
+    def watched() -> list[str]:
+        heard = [each["subscribe"] for each in told if "subscribe" in each]
+        ended = [each["unsubscribe"] for each in told if "unsubscribe" in each]
+        left = [each for each in heard if each not in ended and "Ids" in each]
+        assert all(each["Types"] == ["device"] for each in left)
+        return [device for each in left for device in each["Ids"]]
+
+    page.set_viewport_size(SMALL)
+    page.on("websocket", follow)
+    open_as("/labels")
+    page.goto("/devices")
+    expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    until(page, lambda: watched() == seen_ids(page))
+    assert 0 < len(watched()) < 12
+    assert len(pages(watch)) == 1
+    first = watched()
+    page.get_by_role("region", name="Devices").evaluate("region => region.scrollTo(0, 1500)")
+    until(page, lambda: not set(first) & set(watched()) and watched() == seen_ids(page))
+    assert rows(page).count() < 40
+
+
+def test_rows_stay_when_the_list_cannot_be_read(open_as: Open, watch: Watch, total: int) -> None:
+    page = open_as("/devices")
+    expect(rows(page).first).to_be_visible()
+    before = names(page)
+    watch.expect("net::ERR_FAILED")
+    failing = re.compile("/api/v1/devices.*Label=extenders")
+    page.route(failing, lambda route: route.abort())
+    page.get_by_role("button", name="Label", exact=True).click()
+    page.get_by_role("button", name=re.compile("extenders")).click()
+    page.keyboard.press("Escape")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The service cannot be reached.")
+    kept = names(page)  # perhaps fewer are drawn, as the failure takes some room
+    assert kept == before[: len(kept)]
+    assert len(kept) > 10
+    expect(page.get_by_text(re.compile(f"devices match|{total} devices"))).to_have_count(0)
+    page.unroute(failing)
+    alert.get_by_role("button", name="Try again").click()
+    expect(page.get_by_text("12 devices match")).to_be_visible()
+    expect(rows(page)).to_have_count(12)
+    expect(alert).to_have_count(0)
+
+
+def test_a_list_that_was_never_read_says_so_where_rows_would_be(
+    open_as: Open, page: Page, watch: Watch
+) -> None:
+    watch.expect(500)
+    page.route("**/api/v1/devices?*", lambda route: route.fulfill(status=500, json={"detail": "on fire"}))
+    open_as("/devices")
+    alert = page.get_by_role("alert").filter(has_text="on fire")
+    head = page.get_by_role("region", name="Devices").locator("thead").bounding_box()
+    expect(alert).to_have_count(1)
+    box = alert.bounding_box()
+    assert head
+    assert box
+    assert box["y"] < head["y"] + head["height"] + 40
+    page.unroute("**/api/v1/devices?*")
+    alert.get_by_role("button", name="Try again").click()
+    expect(rows(page).first).to_be_visible()
+
+
+def test_models_go_by_name_and_number(open_as: Open, demo: Service) -> None:
+    told = demo.ask("GET", "/api/v1/catalogue")["products"]
+    shares = demo.ask("GET", "/api/v1/devices/summary")["models"]
+    model = next(each["value"] for each in shares if each["value"] != "0000")
+    name = next(each["name"] for each in told if each["modelNumber"] == model and each["variant"] is None)
+    page = open_as("/devices")
+    page.get_by_role("button", name="Model", exact=True).click()
+    page.get_by_role("button", name=f"{name} · {model}").click()
+    chips = page.get_by_role("list", name="Active filters")
+    expect(chips).to_contain_text(f"Model: {name} · {model}")
+    expect(page).to_have_url(re.compile(f"ModelNumber={model}"))
+
+
+def test_a_row_opens_wherever_one_clicks_beside_its_box(open_as: Open) -> None:
+    page = open_as("/devices?Label=extenders")
+    row = rows(page).first
+    expect(row).to_be_visible()
+    device = seen_ids(page)[0]
+    row.get_by_role("cell").first.click(position={"x": 2, "y": 2})
+    expect(page).to_have_url(re.compile("Label=extenders"))
+    row.get_by_role("cell").last.click()
+    expect(page).to_have_url(re.compile(f"/devices/{device}$"))
+
+
+def test_a_viewer_changes_nothing(open_as: Open, total: int) -> None:
+    page = open_as("/devices", Role.VIEWER)
+    expect(rows(page).first).to_be_visible()
+    expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.get_by_role("region", name="Selected devices")).to_have_count(0)
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog", name="Keys")
+    expect(keys).to_contain_text("Next device")
+    expect(keys).not_to_contain_text("Select the device")
+
+
+def test_keys_move_select_and_open(open_as: Open) -> None:
+    page = open_as("/devices?Label=extenders")
+    expect(rows(page)).to_have_count(12)
+    links = rows(page).get_by_role("rowheader").get_by_role("link")
+    for key, at in (("j", 0), ("j", 1), ("ArrowDown", 2), ("k", 1)):
+        page.keyboard.press(key)
+        expect(links.nth(at)).to_be_focused()
+    page.keyboard.press("x")
+    expect(rows(page).nth(1).get_by_role("checkbox")).to_be_checked()
+    page.keyboard.press("x")
+    expect(rows(page).nth(1).get_by_role("checkbox")).not_to_be_checked()
+    page.keyboard.press("/")
+    expect(searching(page)).to_be_focused()
+    page.keyboard.type("x")
+    expect(searching(page)).to_have_value("x")
+    searching(page).fill("")
+    expect(rows(page)).to_have_count(12)
+    # Another list begins at its beginning.
+    with page.expect_response(re.compile("Sort=friendlyName")):
+        page.get_by_role("columnheader", name="Device").get_by_role("button").click()
+    expect(page.get_by_role("table")).to_have_attribute("aria-busy", "false")
+    page.keyboard.press("j")
+    expect(links.first).to_be_focused()
+    rows(page).first.get_by_role("link").first.focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/devices/bmac-"))
+
+
+def test_order_and_columns_are_in_the_address(open_as: Open) -> None:
+    page = open_as("/devices?Label=extenders")
+    expect(rows(page)).to_have_count(12)
+    head = page.get_by_role("columnheader", name="Device")
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(page).to_have_url(re.compile("Sort=friendlyName"))
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name="Battery").uncheck()
+    page.get_by_role("checkbox", name="Hardware").check()
+    expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("columnheader", name="Hardware")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
+    expect(page.get_by_role("columnheader", name="Device")).to_have_attribute("aria-sort", "ascending")
+
+
+def test_a_hostile_name_is_only_a_name(open_as: Open, page: Page, demo: Service) -> None:
+    device = "bmac-02005e000004"
+    old = demo.ask("GET", f"/api/v1/devices/{device}")["friendlyName"]
+    start = "<img src=x onerror=alert(1)>\u202e\u0645\u0631\u062d\u0628\u0627 "
+    hostile = start + "W" * (128 - len(start))
+    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": hostile})
+    try:
+        page.set_viewport_size({"width": 390, "height": 844})
+        open_as("/devices")
+        link = page.get_by_role("link", name=hostile)
+        expect(link).to_be_visible()
+        assert page.get_by_role("table").locator("img").count() == 0
+        assert hidden_sideways(page) == 0
+        heights = rows(page).evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
+        assert set(heights) == {48}
+    finally:
+        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})

@@ -1,0 +1,41 @@
+"""Dialogs and the keyboard: what is typed goes where it belongs, and nobody is left nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import Open
+    from tests.scenarios.serving import Service
+
+
+def test_what_is_typed_at_once_is_in_the_field(open_as: Open, page: Page) -> None:
+    open_as("/devices/bmac-02005e000002")
+    rename = page.get_by_role("button", name="Rename")
+    rename.click()
+    page.keyboard.type(" ward 7 ")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Name", exact=True)).to_be_focused()
+    assert " ward 7 " in dialog.get_by_label("Name", exact=True).input_value()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(rename).to_be_focused()
+
+
+def test_where_nothing_is_typed_the_safe_button_waits_and_the_page_takes_the_focus_back(
+    open_as: Open, page: Page, demo: Service
+) -> None:
+    label = uuid4().hex
+    demo.ask("POST", "/api/v1/labels", {"label": label})
+    open_as("/labels")
+    page.get_by_role("button", name=f"Remove {label}").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    dialog.get_by_role("button", name="Remove label").click()
+    expect(page.get_by_role("row").filter(has_text=label)).to_have_count(0)
+    expect(page.get_by_role("main")).to_be_focused()

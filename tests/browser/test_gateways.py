@@ -1,0 +1,271 @@
+"""Gateways in the console: claiming, credentials that are shown once, and what is seen as it happens."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import until
+from tests.browser.gateways import connected, new_mac
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import APIResponse, Locator, Page, Route
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+_ALL_THAT_IS_KEPT = """
+() => JSON.stringify([
+  document.documentElement.outerHTML, [...document.querySelectorAll("input")].map((each) => each.value),
+  {...sessionStorage}, {...localStorage}, document.cookie, location.href, history.state,
+])
+"""
+
+_MAY_RELOAD = "() => dispatchEvent(new Event('beforeunload', {cancelable: true}))"
+"""Whether a browser would load the page anew without a question."""
+
+
+@pytest.fixture
+def mac(demo: Service) -> Iterator[str]:
+    """A gateway that a test may claim."""
+    with new_mac(demo) as made:
+        yield made
+
+
+def _printed(mac: str) -> str:
+    return ":".join(mac[place : place + 2] for place in range(0, 12, 2)).upper()
+
+
+def _password(dialog: Locator) -> str:
+    text = dialog.locator("dl > div").filter(has_text="Password").locator(".mono").inner_text()
+    assert len(text) > 20
+    return text
+
+
+def _state(page: Page) -> Locator:
+    return page.get_by_role("main").locator("header").get_by_role("status").first
+
+
+def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
+    open_as: Open, demo: Service, mac: str, watch: Watch
+) -> None:
+    page = open_as("/gateways")
+    page.get_by_role("button", name="Claim gateway").click()
+    asking = page.get_by_role("dialog", name="Claim a gateway")
+    claim = asking.get_by_role("button", name="Claim", exact=True)
+    asking.get_by_label("MAC").fill("02-00-5g")
+    expect(asking).to_contain_text("“g” is not a hex digit")
+    expect(claim).to_be_disabled()
+    asking.get_by_label("MAC").fill(_printed(mac))
+    asking.get_by_label("Name").fill(f"Lobby {mac}")
+    assert barriers(page) == []
+    claim.click()
+
+    told = page.get_by_role("dialog", name=f"Credentials of Lobby {mac}")
+    password = _password(told)
+    assert barriers(page) == []
+    expect(page.locator("tr").filter(has_text=_printed(mac))).to_have_count(1)
+    expect(page.get_by_text(re.compile("added"))).to_have_count(0)
+    told.get_by_text("Command for an emulated gateway").click()
+    command = told.locator("pre").filter(has_text="meshfleet gateway")
+    expect(command).to_have_text(
+        re.compile(rf"^MESHFLEET_BROKER='mqtt://{mac}:.* meshfleet gateway --mac {mac}$")
+    )
+    for _ in range(3):  # a browser closes a dialog at the second Esc, whatever the first was answered
+        page.keyboard.press("Escape")
+    expect(told).to_contain_text("Nobody can show this password again")
+    expect(told).to_contain_text(password)
+    told.get_by_role("button", name="I have stored it").click()
+
+    expect(page).to_have_url(f"{demo.url}/gateways/{mac}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Lobby {mac}")
+    expect(page.get_by_text("Waiting for it to connect")).to_be_visible()
+    assert password not in page.evaluate(_ALL_THAT_IS_KEPT)
+    assert not any(password in each for each in watch.asked)
+    with connected(demo, mac, password):
+        expect(_state(page)).to_have_text("Online")
+        expect(page.get_by_text("Waiting for it to connect")).to_have_count(0)
+    expect(_state(page)).to_have_text("Offline")
+
+
+def test_nobody_loses_a_password_by_going_back_or_by_a_session_that_ends(
+    open_as: Open, demo: Service, mac: str, watch: Watch
+) -> None:
+    watch.allow(401)
+    page = open_as("/labels")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gateways").click()
+    page.get_by_role("button", name="Claim gateway").click()
+    page.keyboard.type(_printed(mac))
+    page.keyboard.press("Enter")
+    told = page.get_by_role("dialog", name=re.compile("Credentials of"))
+    password = _password(told)
+    page.keyboard.press("Enter")  # a key that slips closes nothing
+    page.go_back()
+    expect(told).to_contain_text("Nobody can show this password again")
+    expect(page).to_have_url(f"{demo.url}/gateways")
+    token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
+    page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
+    until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
+    expect(told).to_contain_text(password)
+    told.get_by_role("button", name="I have stored it").click()
+    expect(page.get_by_text("Your session has ended. Please sign in again.")).to_be_visible()
+    assert password not in page.evaluate(_ALL_THAT_IS_KEPT)
+
+
+@pytest.mark.parametrize("way", ["claimed", "renewed"])
+def test_nobody_leaves_while_a_password_is_made(
+    open_as: Open, demo: Service, mac: str, watch: Watch, way: str
+) -> None:
+    watch.allow(401)
+    if way == "renewed":
+        demo.claim(mac)
+    page = open_as("/labels")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gateways").click()
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        if route.request.method == "POST":
+            held.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    page.route(re.compile("/api/v1/gateways(/.*/credentials)?$"), hold)
+    if way == "claimed":
+        page.get_by_role("button", name="Claim gateway").click()
+        page.keyboard.type(_printed(mac))
+        page.keyboard.press("Enter")
+    else:
+        page.get_by_role("row").filter(has_text=_printed(mac)).get_by_role("link").first.click()
+        page.get_by_role("button", name="New password").click()
+        page.get_by_role("button", name="Make a new password").click()
+    until(page, lambda: held)
+    address = page.url
+    asking = page.get_by_role("dialog")
+    page.go_back()
+    expect(asking).to_contain_text("a password is on its way")
+    expect(page).to_have_url(address)
+    page.keyboard.press("Escape")
+    asking.get_by_role("button", name="Cancel").click()
+    expect(asking).to_contain_text("a password is on its way")
+    # Nor does a session that ends meanwhile, or a page that is loaded anew.
+    token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
+    page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
+    until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
+    assert page.evaluate(_MAY_RELOAD) is False
+    for route, answer in held:
+        route.fulfill(response=answer)
+    told = page.get_by_role("dialog", name=re.compile("Credentials of"))
+    assert _password(told) == held[0][1].json()["password"]
+    assert page.evaluate(_MAY_RELOAD) is False
+    told.get_by_role("button", name="I have stored it").click()
+    expect(page.get_by_text("Your session has ended. Please sign in again.")).to_be_visible()
+    assert page.evaluate(_MAY_RELOAD) is True
+
+
+def test_a_new_password_cuts_the_gateway_off_until_it_has_it(
+    open_as: Open, demo: Service, mac: str, watch: Watch
+) -> None:
+    watch.expect("ERR_FAILED")
+    first = demo.claim(mac).password
+    with connected(demo, mac, first):
+        page = open_as(f"/gateways/{mac}")
+        expect(_state(page)).to_have_text("Online")
+        page.get_by_role("button", name="New password").click()
+        asking = page.get_by_role("dialog", name="Give it a new password?")
+        expect(asking).to_contain_text("cut off at once")
+        # Who hears nothing does not know whether there is one.
+        credentials = "**/credentials"
+        page.route(credentials, lambda route: route.abort())
+        asking.get_by_role("button", name="Make a new password").click()
+        expect(asking.get_by_role("alert")).to_contain_text("A password may have been made all the same")
+        page.unroute(credentials)
+        asking.get_by_role("button", name="Make a new password").click()
+        told = page.get_by_role("dialog", name=re.compile("Credentials of"))
+        second = _password(told)
+        assert second != first
+        expect(_state(page)).to_have_text("Offline")
+    expect(told).to_contain_text("Waiting for it to connect")
+    with connected(demo, mac, second):
+        expect(told).to_contain_text("It is connected.")
+        told.get_by_role("button", name="I have stored it").click()
+        expect(_state(page)).to_have_text("Online")
+        assert second not in page.evaluate(_ALL_THAT_IS_KEPT)
+
+
+def test_a_gateway_is_released_by_whoever_types_which(open_as: Open, demo: Service, mac: str) -> None:
+    demo.claim(mac)
+    page = open_as("/gateways")
+    row = page.get_by_role("row").filter(has_text=_printed(mac))
+    row.get_by_role("link").first.click()
+    page.get_by_role("button", name="Release").click()
+    asking = page.get_by_role("dialog", name="Release this gateway?")
+    release = asking.get_by_role("button", name="Release gateway")
+    asking.get_by_label("Type its name").fill("02:00:5e:00:00:01")
+    expect(release).to_be_disabled()
+    asking.get_by_label("Type its name").fill(_printed(mac))
+    assert barriers(page) == []
+    release.click()
+    expect(page).to_have_url(f"{demo.url}/gateways")
+    expect(page.get_by_role("row").filter(has_text="Head office")).to_be_visible()
+    expect(row).to_have_count(0)
+    assert mac not in {each["mac"] for each in demo.ask("GET", "/api/v1/gateways?MaxResults=1000")["items"]}
+
+
+def test_rows_change_in_place_and_what_is_new_waits(open_as: Open, demo: Service, mac: str) -> None:
+    page = open_as("/gateways")
+    expect(page.get_by_role("row").filter(has_text="Head office")).to_contain_text("Online")
+    password = demo.claim(mac).password
+    row = page.get_by_role("row").filter(has_text=_printed(mac))
+    page.get_by_role("button", name=re.compile("added")).click()
+    expect(row).to_contain_text("Offline")
+    with connected(demo, mac, password):
+        expect(row).to_contain_text("Online")
+    demo.release(mac)
+    expect(row).to_contain_text("Released")
+
+
+def test_a_release_that_nobody_told_is_seen_all_the_same(open_as: Open, demo: Service, mac: str) -> None:
+    demo.claim(mac)
+    page = open_as("/labels")
+    # Events go astray: only what is read again can tell.
+    page.route_web_socket(
+        "**/api/v1/live", lambda socket: socket.connect_to_server().on_message(lambda _: None)
+    )
+    page.goto("/gateways")
+    row = page.get_by_role("row").filter(has_text=_printed(mac))
+    expect(row).to_contain_text("Offline")
+    demo.release(mac)
+    expect(row).to_contain_text("Released")
+    expect(page.get_by_role("row").filter(has_text="Head office")).to_contain_text("Online")
+
+
+def test_a_gateway_shows_its_devices_and_nobody_knows_another(open_as: Open, watch: Watch) -> None:
+    page = open_as("/gateways/02005e000001")
+    devices = page.get_by_role("region", name="Devices behind it").get_by_role("table")
+    expect(devices.get_by_role("row").filter(has_text="CA:5B:DA:1A:00:02")).to_contain_text("Online")
+    link = page.get_by_role("link", name="Open in the list of devices")
+    expect(link).to_have_attribute("href", "/devices?Gateway=02005e000001")
+    watch.expect(404)
+    page.goto("/gateways/02005e0000ff")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such gateway")
+    page.goto("/gateways/no%20mac")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such gateway")
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_credentials_are_for_admins(open_as: Open, role: Role) -> None:
+    page = open_as("/gateways", role)
+    expect(page.get_by_role("row").filter(has_text="Head office")).to_be_visible()
+    expect(page.get_by_role("button", name=f"Account: {role}")).to_be_visible()
+    expect(page.get_by_role("button", name="Claim gateway")).to_have_count(0)
+    page.get_by_role("link", name="Head office").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Head office")
+    expect(page.get_by_role("button", name=re.compile("New password|Release"))).to_have_count(0)

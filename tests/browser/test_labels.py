@@ -1,0 +1,92 @@
+"""Labels in the console: made, counted, found and removed, whatever they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from uuid import uuid4
+
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import there, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+_DEVICE = "bmac-02005e000001"
+
+
+def test_a_label_is_made_counted_and_removed_whatever_it_is_called(open_as: Open, demo: Service) -> None:
+    label = f"{uuid4().hex[:24]}/<b>&?#%2F 🐝 שלום"
+    page = open_as("/labels", Role.OPERATOR)
+    page.get_by_role("button", name="New label").click()
+    asking = page.get_by_role("dialog", name="New label")
+    create = asking.get_by_role("button", name="Create")
+    asking.get_by_label("Label").fill("x" * 65)
+    expect(asking).to_contain_text("65 characters are too many")
+    expect(create).to_be_disabled()
+    asking.get_by_label("Label").fill(label)
+    assert barriers(page) == []
+    create.click()
+    row = page.get_by_role("row").filter(has_text=label)
+    expect(row.get_by_role("link")).to_have_text("0")
+
+    demo.ask("PUT", f"/api/v1/devices/{_DEVICE}/labels/{quote(label, safe='')}")
+    page.reload()
+    expect(row.get_by_role("link")).to_have_text("1")
+    expect(row.get_by_role("link")).to_have_attribute("href", f"/devices?Label={quote(label, safe='')}")
+    page.get_by_role("searchbox", name="Find a label").fill(label[:24].upper())
+    expect(page.get_by_role("status").filter(has_text="1 label found")).to_be_visible()
+    row.get_by_role("button", name=f"Remove {label}").click()
+    asking = page.get_by_role("dialog", name="Remove this label everywhere?")
+    expect(asking).to_contain_text("It is taken off 1 device.")
+    assert barriers(page) == []
+    asking.get_by_role("button", name="Remove label").click()
+    expect(page.get_by_text("No label contains this")).to_be_visible()
+    assert label not in demo.ask("GET", f"/api/v1/devices/{_DEVICE}")["labels"]
+
+
+def test_a_viewer_only_looks(open_as: Open) -> None:
+    page = open_as("/labels", Role.VIEWER)
+    expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
+    expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
+    expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+
+
+def test_a_list_that_cannot_be_read_says_so_and_tries_again(open_as: Open, watch: Watch) -> None:
+    watch.expect(503)
+    page = open_as("/gateways")
+    detail = {"status": 503, "code": "database-unavailable", "detail": "The database does not answer."}
+
+    def refuse(route: Route) -> None:
+        route.fulfill(status=503, json=detail)
+
+    page.route("**/api/v1/labels", refuse)
+    page.goto("/labels")
+    # With the connection all that could not be read is read again.
+    there(page)
+    expect(page.get_by_role("alert")).to_contain_text("The database does not answer.")
+    page.unroute("**/api/v1/labels", refuse)
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Page) -> None:
+    page.clock.install()
+    open_as("/gateways")
+    asked: list[Route] = []
+    page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # bound methods are no handlers
+    page.goto("/labels")
+    until(page, lambda: len(asked) == 1)
+    page.clock.fast_forward(31_000)
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()

@@ -1,0 +1,228 @@
+"""The live connection: it says how it is, comes back by itself, and stands still when told to."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.conftest import settle, sign_in, there, until
+from tests.browser.gateways import new_mac
+from tests.browser.wire import Wire
+from tests.scenarios.serving import Service, loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from playwright.sync_api import BrowserContext, Locator, Page, WebSocket
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+
+_TABS = 8
+
+_QUIET = 26_000
+"""Milliseconds of silence until a tab asks whether anybody is there."""
+
+_PATIENCE = 6000
+"""Milliseconds for which it waits for an answer."""
+
+_HANDSHAKE = 9000
+"""Milliseconds until it tries again when a connection does not begin."""
+
+
+def state(page: Page, words: str) -> None:
+    """Wait until the bar says so."""
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text(words)
+
+
+def figure(page: Page, name: str) -> Locator:
+    """A number of the overview."""
+    figures = page.get_by_role("list", name="The fleet in numbers")
+    return figures.get_by_role("link", name=re.compile(f"^{name}")).locator("strong")
+
+
+def test_it_comes_back_by_itself_with_what_happened_meanwhile(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service:
+        context, watch = make_window(service)
+        watch.expect("WebSocket connection")
+        watch.allow("net::ERR_", 503)
+        service.claim("02005e0000a1")
+        page = context.new_page()
+        sign_in(page, service, Role.ADMIN)
+        page.goto("/")
+        page.get_by_role("button", name="Go to the overview").click()
+        state(page, "Live")
+        expect(figure(page, "Gateways")).to_have_text("1")
+        service.kill()
+        state(page, "Reconnecting")
+        expect(page.get_by_role("button", name="Try to connect now")).to_be_visible()
+        service.start()
+        service.claim("02005e0000a2")
+        state(page, "Live")
+        expect(figure(page, "Gateways")).to_have_text("2")
+
+
+def test_after_a_restart_everything_is_read_once(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service:
+        context, watch = make_window(service)
+        watch.expect("WebSocket connection")
+        watch.allow("net::ERR_", 503)
+        service.claim("02005e0000a1")
+        path = "/devices/bmac-02005e0000a1"
+        page = context.new_page()
+        sign_in(page, service, Role.ADMIN)
+        page.goto(path)
+        there(page)
+        settle(page)
+        service.kill()
+        state(page, "Reconnecting")
+        before = len(watch.asked)
+        service.start()
+        there(page)
+        # Two subscriptions, for the device and its reports, learn that something was missed.
+        asked = f"GET /api/v1{path}"
+        until(page, lambda: asked in watch.asked[before:])
+        settle(page)
+        assert watch.asked[before:].count(asked) == 1
+
+
+def test_a_pause_lasts_until_it_is_ended(open_as: Open, page: Page, demo: Service) -> None:
+    open_as("/")
+    expect(page.get_by_role("list", name="The fleet in numbers")).to_be_visible()
+    state(page, "Live")
+    page.keyboard.press("p")
+    state(page, "Paused")
+    # Another window, which is not paused, shows what this one would.
+    before = figure(page, "Gateways").inner_text()
+    with new_mac(demo) as mac:
+        demo.claim(mac)
+        other = page.context.new_page()
+        sign_in(other, demo, Role.VIEWER)
+        other.goto("/")
+        expect(figure(other, "Gateways")).to_have_text(str(int(before) + 1))
+        with other.expect_response("**/devices/summary"):
+            pass
+        with other.expect_response("**/devices/summary"):
+            pass
+        assert figure(page, "Gateways").inner_text() == before
+        other.close()
+        page.get_by_role("button", name="Show live values again").click()
+        state(page, "Live")
+        expect(figure(page, "Gateways")).to_have_text(str(int(before) + 1))
+
+
+def test_eight_tabs_are_live_at_once(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
+) -> None:
+    context, _ = make_window(demo)
+    path = "/devices/bmac-02005e000004"
+    tabs = [context.new_page() for _ in range(_TABS)]
+    for tab in tabs:
+        sign_in(tab, demo, Role.VIEWER)
+        tab.goto(path)
+    for tab in tabs:
+        there(tab)
+    before, new = demo.ask("GET", f"/api/v1{path}")["friendlyName"], str(uuid4())
+    demo.ask("PUT", f"/api/v1{path}/friendly-name", {"name": new})
+    try:
+        for tab in tabs:
+            expect(tab.get_by_role("heading", level=1)).to_have_text(new)
+    finally:
+        demo.ask("PUT", f"/api/v1{path}/friendly-name", {"name": before})
+
+
+def test_a_logout_elsewhere_ends_it_with_a_sentence(open_as: Open, page: Page, watch: Watch) -> None:
+    watch.allow(401)
+    open_as("/labels", Role.OPERATOR)
+    state(page, "Live")
+    token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
+    told = page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
+    assert told.ok
+    expect(page.get_by_text("Your session has ended. Please sign in again.")).to_be_visible()
+
+
+def test_a_connection_that_died_without_a_word_is_noticed(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service, Wire(service) as wire:
+        context, watch = make_window(wire)
+        page = context.new_page()
+        page.clock.install()
+        sockets: list[WebSocket] = []
+        proofs: list[str] = []
+
+        def follow(socket: WebSocket) -> None:
+            sockets.append(socket)
+            socket.on("framereceived", hear)
+
+        def hear(frame: str | bytes) -> None:
+            if "pong" in json.loads(frame):
+                proofs.append(str(frame))
+
+        service.claim("02005e0000a1")
+        path = "/devices/bmac-02005e0000a1"
+        sign_in(page, wire, Role.ADMIN)
+        page.on("websocket", follow)
+        page.goto(path)
+        there(page)
+        # Who was told something is told what was missed; others read anew, over connections that may be
+        # dead too.
+        service.ask("PUT", f"/api/v1{path}/friendly-name", {"name": "Ward 6"})
+        expect(page.get_by_role("heading", level=1)).to_have_text("Ward 6")
+        page.wait_for_load_state("networkidle")
+        asked = f"GET /api/v1{path}"
+        before = watch.asked.count(asked)
+        # Nothing happens here. A connection that lives proves it, and nobody has to read anew for that.
+        page.clock.fast_forward(_QUIET)
+        until(page, lambda: len(proofs) == 1)
+        page.clock.fast_forward(_PATIENCE)
+        there(page)
+        assert (len(sockets), watch.asked.count(asked)) == (1, before)
+        assert "meshfleet_live_resyncs_total 0.0" in service.ask("GET", "/metrics")
+        wire.mute()
+        service.ask("PUT", f"/api/v1{path}/friendly-name", {"name": "Ward 7"})
+        page.clock.fast_forward(_QUIET)
+        page.clock.fast_forward(_PATIENCE)
+        until(page, lambda: len(sockets) == 2)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Ward 7")
+        there(page)
+
+
+def test_a_handshake_that_nobody_answers_is_not_waited_for(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service, Wire(service) as wire:
+        context, watch = make_window(wire)
+        watch.expect("closed before the connection is established")
+        page = context.new_page()
+        page.clock.install()
+        sockets: list[WebSocket] = []
+        sign_in(page, wire, Role.ADMIN)
+        page.on("websocket", lambda socket: sockets.append(socket))  # noqa: PLW0108 # Playwright marks what it is given
+        page.goto("/labels")
+        there(page)
+        wire.mute()
+        wire.is_deaf = True
+        page.clock.fast_forward(_QUIET)
+        page.clock.fast_forward(_PATIENCE)
+        until(page, lambda: len(sockets) == 2)
+        state(page, "Reconnecting")
+        # While time stands still, only a click can make it try again.
+        page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
+        page.get_by_role("button", name="Try to connect now").click()
+        until(page, lambda: len(sockets) == 3)
+        page.clock.resume()
+        page.clock.fast_forward(_HANDSHAKE)
+        until(page, lambda: len(sockets) == 4)
+        wire.is_deaf = False
+        there(page)

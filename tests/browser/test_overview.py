@@ -1,0 +1,101 @@
+"""The first page: numbers that lead somewhere, and what it says to an empty fleet."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import sign_in
+from tests.cli.outside import Program
+from tests.scenarios.serving import Service, loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import BrowserContext, Page
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+
+_MAC = "02005e0000f0"
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Service]:
+    """A service with nothing in it."""
+    with Service(tmp_path, *loopback("--mqtt")) as service:
+        yield service
+
+
+def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: Service) -> None:
+    summary = demo.ask("GET", "/api/v1/devices/summary")
+    open_as("/", Role.VIEWER)
+    figures = page.get_by_role("list", name="The fleet in numbers")
+    expect(figures.get_by_role("link", name=re.compile("^Devices"))).to_contain_text(str(summary["total"]))
+    offline = figures.get_by_role("link", name=re.compile("^Offline"))
+    expect(offline).to_have_attribute("href", "/devices?Connected=false")
+    expect(figures.get_by_role("link", name=re.compile("^Gateways"))).to_contain_text("1 offline")
+    labels = page.get_by_role("table", name="Labels")
+    expect(labels.get_by_role("link", name="Lager 2 / Rampe")).to_have_attribute(
+        "href", "/devices?Label=Lager%202%20%2F%20Rampe"
+    )
+    expect(page.get_by_role("region", name="Lost most recently").get_by_role("listitem")).not_to_have_count(0)
+    unheard = demo.ask("GET", "/api/v1/devices?Connected=false&Include=live&MaxResults=1000")["items"]
+    lost = page.get_by_role("region", name="Lost most recently")
+    for device in (each for each in unheard if each["live"]["lastReportAt"] is None):
+        expect(lost.get_by_role("link", name=device["friendlyName"])).to_have_count(0)
+    offline.click()
+    expect(page).to_have_url(f"{demo.url}/devices?Connected=false")
+
+
+def test_numbers_that_cannot_be_renewed_stay_and_say_so(open_as: Open, page: Page, watch: Watch) -> None:
+    watch.expect(500)
+    open_as("/")
+    figures = page.get_by_role("list", name="The fleet in numbers")
+    expect(figures).to_be_visible()
+    page.route("**/devices/summary", lambda route: route.fulfill(status=500, json={"detail": "on fire"}))
+    expect(page.get_by_role("alert")).to_contain_text("These numbers are older: on fire")
+    expect(figures).to_be_visible()
+    page.unroute("**/devices/summary")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], empty: Service
+) -> None:
+    context, _ = make_window(empty)
+    page = context.new_page()
+    sign_in(page, empty, Role.ADMIN)
+    page.goto("/")
+    steps = page.get_by_role("region", name="Three steps to a living fleet").get_by_role("listitem")
+    expect(steps.nth(0)).to_contain_text("Next")
+    expect(page.get_by_text("No traffic yet").first).to_be_visible()
+    assert barriers(page) == []
+    steps.nth(0).get_by_role("link", name="Add a gateway").click()
+    asking = page.get_by_role("dialog", name="Claim a gateway")
+    expect(asking).to_be_visible()
+    expect(page).to_have_url(f"{empty.url}/gateways")
+    asking.get_by_role("button", name="Cancel").click()
+    expect(asking).to_have_count(0)
+    page.go_back()
+    claimed = empty.claim(_MAC)
+    expect(steps.nth(0)).to_contain_text("Done")
+    expect(steps.nth(1)).to_contain_text("Waits for the gateway to connect")
+    opening = steps.nth(0).get_by_role("link", name="Open the gateway")
+    expect(opening).to_have_attribute("href", f"/gateways/{_MAC}")
+    port = empty.mqtt["mqtt"].port
+    broker = f"mqtt://{claimed.user}:{claimed.password}@127.0.0.1:{port}"
+    with Program("gateway", "--broker", broker, "--mac", _MAC, "--speed", "60"):
+        expect(steps.nth(1)).to_contain_text("Done")
+        expect(opening).to_have_count(0)
+        expect(steps.nth(2)).to_contain_text("Next")
+        empty.ask("PUT", f"/api/v1/devices/bmac-{_MAC}/labels/floor-2")
+        expect(steps.nth(2)).to_contain_text("Done")
+    page.get_by_role("button", name="Go to the overview").click()
+    expect(page.get_by_role("list", name="The fleet in numbers")).to_be_visible()

@@ -1,0 +1,67 @@
+"""What a browser has to say while somebody looks at the console: nothing, if all is well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, ConsoleMessage, Request, WebError
+
+_VIOLATIONS = """
+addEventListener("securitypolicyviolation", (event) => {
+  console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`);
+});
+"""
+
+
+def _phrase(complaint: int | str) -> str:
+    return complaint if isinstance(complaint, str) else f"the server responded with a status of {complaint} "
+
+
+class Watch:
+    """Complaints of a context's pages, and requests that leave for another host."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self._host = urlsplit(url).netloc
+        self._complaints: list[str] = []
+        self._expected: list[str] = []
+        self._allowed: list[str] = []
+        self.asked: list[str] = []
+        """Everything that was asked for: the method, a blank, and the path with its query."""
+        context.add_init_script(_VIOLATIONS)
+        context.on("console", self._console)
+        context.on("weberror", self._error)
+        context.on("request", self._request)
+
+    def expect(self, *complaints: int | str) -> None:
+        """Let a test provoke these: the status of a failed request, or part of a text. Each must come."""
+        self._expected += map(_phrase, complaints)
+
+    def allow(self, *complaints: int | str) -> None:
+        """Let these come or not: what is said of a service that goes and comes depends on the moment."""
+        self._allowed += map(_phrase, complaints)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What nobody expected."""
+        known = (*self._expected, *self._allowed)
+        return [each for each in self._complaints if not any(part in each for part in known)]
+
+    @property
+    def unheard(self) -> list[str]:
+        """What was expected, and never came."""
+        return [part for part in self._expected if not any(part in each for each in self._complaints)]
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self._complaints.append(f"{message.type}: {message.text}")
+
+    def _error(self, error: WebError) -> None:
+        self._complaints.append(f"uncaught: {error.error}")
+
+    def _request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in {"data", "blob"} and parts.netloc != self._host:
+            self._complaints.append(f"to another host: {request.url}")
+        self.asked.append(f"{request.method} {parts.path}{'?' + parts.query if parts.query else ''}")

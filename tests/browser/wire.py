@@ -1,0 +1,76 @@
+"""The way between a browser and the service, on the loopback interface: it can fall silent without a word."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from tests.scenarios.serving import Service
+
+_PIECE = 0x1_0000
+
+
+class Wire:
+    """Passes bytes on in both directions.
+
+    Connections that are there when it is muted stay, and carry nothing any more; new ones
+    are as good as ever, unless it is deaf.
+    """
+
+    def __init__(self, service: Service) -> None:
+        place = urlsplit(service.url)
+        self._service = (str(place.hostname), int(place.port or 0))
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._door.getsockname()[1]}"
+        """Where the service seems to be."""
+        self.is_deaf = False
+        """Whether nothing that new connections say is heard, though nobody refuses them."""
+        self._muted = Event()
+        self._ends: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self._door, *self._ends):
+            _end(each)
+
+    def mute(self) -> None:
+        """Let all connections die that are there, and nobody notice."""
+        self._muted.set()
+        self._muted = Event()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._door.accept()
+            except OSError:
+                return  # the test is over
+            if self.is_deaf:
+                self._ends.append(near)
+                continue
+            far = socket.create_connection(self._service)
+            self._ends += near, far
+            muted = self._muted
+            for source, sink in ((near, far), (far, near)):
+                Thread(target=_pass_on, args=(source, sink, muted), daemon=True).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, muted: Event) -> None:
+    with suppress(OSError):  # the other end may go first
+        while piece := source.recv(_PIECE):
+            if not muted.is_set():
+                sink.sendall(piece)
+    if not muted.is_set():
+        _end(sink)
+
+
+def _end(end: socket.socket) -> None:
+    with suppress(OSError):  # it may be over already
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
