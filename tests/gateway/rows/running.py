@@ -27,6 +27,9 @@ SPEED = "300"
 _SHORTLY = timedelta(seconds=5)
 """The world begins when the gateway has connected, shortly before it says so."""
 
+_SLOW = "this machine is too slow"
+"""A gateway says so, and it is no fault of the gateway."""
+
 _PROGRAM = str(Path(sys.executable).with_name("meshfleet"))
 _NUMBERS = count(1)
 _IDS = count(1)
@@ -157,7 +160,8 @@ def running(
                 assert said, errors.read_text()
                 assert json.loads(said)["event"] == "connected"
                 yield Emulated(mac, variant, recorder, prefix)
-                complaints = errors.read_text()
+                lines = errors.read_text().splitlines()
+                complaints = [line for line in lines if _SLOW not in line]
                 assert not complaints, complaints
             finally:
                 process.terminate()
