@@ -52,7 +52,7 @@ def test_it_comes_back_by_itself_with_what_happened_meanwhile(
 ) -> None:
     with Service(tmp_path, *loopback("--mqtt")) as service:
         context, watch = make_window(service)
-        watch.expect("WebSocket connection")
+        watch.allow("WebSocket connection")
         watch.allow("net::ERR_", 503)
         service.claim("02005e0000a1")
         page = context.new_page()
@@ -75,7 +75,7 @@ def test_after_a_restart_everything_is_read_once(
 ) -> None:
     with Service(tmp_path, *loopback("--mqtt")) as service:
         context, watch = make_window(service)
-        watch.expect("WebSocket connection")
+        watch.allow("WebSocket connection")
         watch.allow("net::ERR_", 503)
         service.claim("02005e0000a1")
         path = "/devices/bmac-02005e0000a1"

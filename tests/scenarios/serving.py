@@ -63,7 +63,8 @@ class Service:
 
     def kill(self) -> None:
         """Let it end without a moment to do anything."""
-        assert self._program.end(SIGKILL)[0] == -SIGKILL
+        code, _, errors = self._program.end(SIGKILL)
+        assert code == -SIGKILL, f"it ended by itself, with {code}: {errors}"
 
     def stop(self) -> tuple[int, str]:
         """Ask it to end: its exit code, and what it had to say on standard error."""
