@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
+
+_LOCK = 4711
+_TRIED = "SELECT count(*) > 1 FROM pg_stat_activity WHERE query = 'SELECT pg_try_advisory_lock(4711)'"
+_KILL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 4711"
+)
 
 
 @pytest.fixture
@@ -162,3 +170,25 @@ def test_a_server_that_only_reads_is_unavailable_to_writers(database: Database) 
 
     with pytest.raises(DatabaseUnavailable):
         database.write_now(write)
+
+
+# --- Only one ---
+
+
+def test_who_starts_right_after_one_that_was_killed_waits_until_the_server_has_noticed(
+    database: Database,
+) -> None:
+    with database.only_one(_LOCK) as alone:
+        assert alone
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(_is_alone, database)
+            while not database.read_now(scalar, _TRIED) and not waiting.done():
+                time.sleep(0.01)
+            assert not waiting.done()
+            assert database.write_now(scalar, _KILL)
+            assert waiting.result(PATIENCE)
+
+
+def _is_alone(database: Database) -> bool:
+    with database.only_one(_LOCK) as alone:
+        return alone

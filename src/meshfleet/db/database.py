@@ -7,6 +7,7 @@ waits: readers side by side, and on SQLite one writer, who never waits for a loc
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,13 @@ _TRIES: Final = 5
 
 _CONFLICTS: Final = {"40001", "40P01", "23503"}
 """Serialization failure, deadlock, and a row that went while another began to refer to it."""
+
+
+_LEAVING: Final = 10.0
+"""Seconds in which a server has noticed that a program is gone that was killed, and has dropped its locks."""
+
+_PAUSE: Final = 0.05
+"""Seconds between two looks."""
 
 
 class Overtaken(Exception):
@@ -125,6 +133,7 @@ class Database:
         """Be the only program that does something on this database; False: another one does.
 
         A file belongs to one service anyway. On a server it holds as long as a connection of its own lives.
+        That of a program that was killed may seem to live for a moment: who starts right after it waits.
         """
         if self.is_sqlite:
             yield True
@@ -132,7 +141,7 @@ class Database:
         with self._engines.writers.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()
-            yield bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
+            yield _locked(connection, lock)
 
     def close(self) -> None:
         """Let running work end, then close all connections."""
@@ -140,6 +149,15 @@ class Database:
         self._readers.shutdown()
         self._engines.readers.dispose()
         self._engines.writers.dispose()
+
+
+def _locked(connection: Connection, lock: int) -> bool:
+    until = time.monotonic() + _LEAVING
+    while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_PAUSE)
+    return True
 
 
 def _is_conflict(exc: Exception) -> bool:
