@@ -30,7 +30,13 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return min(2 * len(os.sched_getaffinity(0)), 8)
 
 
+def pytest_collection() -> None:
+    """Look for no garbage among tests by the thousand, which all stay."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Spare tests that look for garbage a walk through all the other tests."""
+    gc.enable()
     gc.collect()
     gc.freeze()

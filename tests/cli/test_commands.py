@@ -24,7 +24,7 @@ def test_explain_decodes_the_examples_and_says_why_two_are_rejected() -> None:
     assert "temperature = 46.6 °C (raw 1234)" in lines[2]
     assert "status 9 (timeout)" in lines[14]
     assert [line.split()[0] for line in lines[-3:]] == ["request", "rejected", "rejected"]
-    assert "seq: Expected `int` <= 255" in lines[-2]
+    assert "seq: is more than 255" in lines[-2]
 
 
 def test_explain_gives_one_json_object_for_each_message() -> None:

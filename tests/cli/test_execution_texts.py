@@ -9,6 +9,7 @@ import pytest
 from meshfleet.cli.remote.execution_texts import evidence_text, tell_execution
 from meshfleet.client import Evidence, ExecutionDetail, ExecutionState, Transition
 
+AT = "2030-01-01T00:00:00.000Z"
 STATE = {"state": "failed", "percent": 40, "error": 7, "modelNumber": 24, "version": "3.1.0"}
 
 
@@ -32,11 +33,11 @@ STATE = {"state": "failed", "percent": 40, "error": 7, "modelNumber": 24, "versi
         ("response", {"step": "state", "status": 0, "value": [1]}, "response to state: [1]"),
         ("no-response", {"step": "apply"}, "no response to apply"),
         ("no-response", {"step": "apply", "reason": "it is busy"}, "no response to apply: it is busy"),
-        ("heartbeat", {"status": 0, "time": 0}, "heartbeat of 1970-01-01T00:00:00.000Z: fine"),
-        ("heartbeat", {"status": 3, "time": 0}, "heartbeat of 1970-01-01T00:00:00.000Z: status 3"),
+        ("heartbeat", {"status": 0, "time": AT}, f"heartbeat of {AT}: fine"),
+        ("heartbeat", {"status": 3, "time": AT}, f"heartbeat of {AT}: status 3"),
         (
             "dfu",
-            {"gateway": 0x02005E000003, "parent": None, "rssi": -60},
+            {"gateway": "02005e000003", "parent": None, "rssi": -60},
             "in DFU mode: heard by unknown with -60 dBm, gateway 02005e000003",
         ),
         ("news", {"of": ["tomorrow"]}, 'news: {"of":["tomorrow"]}'),
@@ -44,7 +45,7 @@ STATE = {"state": "failed", "percent": 40, "error": 7, "modelNumber": 24, "versi
     ],
 )
 def test_evidence_is_told_in_words(kind: str, content: Any, text: str) -> None:
-    seen = Evidence(time="2030-01-01T00:00:00.000Z", kind=kind, attempt=1, content=content)
+    seen = Evidence(time=AT, kind=kind, attempt=1, content=content)
     assert evidence_text(seen) == text
 
 
@@ -92,7 +93,7 @@ def test_what_was_seen_stands_between_the_steps_in_the_order_of_time(
             _step(1, states.QUEUED, states.DISPATCHED, "it begins"),
             _step(3, states.DISPATCHED, states.QUEUED, "it broke off", _seen(3, "no-response", step="state")),
         ],
-        evidence=[_seen(2, "heartbeat", status=0, time=0)],
+        evidence=[_seen(2, "heartbeat", status=0, time=AT)],
         later=[_seen(4, "no-response", step="start")],
     )
     tell_execution(execution, "job-7")
@@ -109,7 +110,7 @@ changed       2030-01-01T00:03:00.000Z
 time                      step                  why
 2030-01-01T00:00:00.000Z  -> QUEUED             the job was made
 2030-01-01T00:01:00.000Z  QUEUED -> DISPATCHED  it begins
-2030-01-01T00:02:00.000Z                        heartbeat of 1970-01-01T00:00:00.000Z: fine
+2030-01-01T00:02:00.000Z                        heartbeat of 2030-01-01T00:00:00.000Z: fine
 2030-01-01T00:03:00.000Z  DISPATCHED -> QUEUED  it broke off
                                                 no response to state
 2030-01-01T00:04:00.000Z  (over)                no response to start

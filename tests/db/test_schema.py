@@ -186,7 +186,7 @@ def _differences(connection: Connection) -> list[object]:
 def test_nothing_is_left_to_migrate(place: Place) -> None:
     with closing(place.open()) as database:
         assert database.read_now(_differences) == []
-        database.write_now(run, "DROP INDEX ix_audit_actor_id")
+        database.write_now(run, "DROP INDEX ix_audit_actor_time_id")
         assert len(database.read_now(_differences)) == 1
 
 

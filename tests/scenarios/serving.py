@@ -99,13 +99,13 @@ class Service:
         request.headers["Authorization"] = f"Bearer {self._token}"
         return request
 
-    def upload(self, model: str, version: str, image: bytes) -> str:
-        """Bring a firmware into the catalogue; its id."""
+    def upload(self, model: str, version: str, image: bytes, **fields: str) -> str:
+        """Bring a firmware into the catalogue; its id. `fields` are others of the form."""
         self.ask("GET", "/api/v1/auth/me")  # so that somebody is logged in
         with httpx.Client(base_url=self.url, verify=self._trusting, timeout=PATIENCE) as client:
             answer = client.post(
                 "/api/v1/firmware",
-                data={"modelNumber": model, "version": version},
+                data={"modelNumber": model, "version": version, **fields},
                 files={"image": (f"{model}-{version}.zip", image)},
                 auth=self._bearer,
             )

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
+import msgspec.inspect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import NODEFAULT
 from rich.pretty import pretty_repr
 
 from meshfleet.errors import MalformedText
@@ -29,11 +31,13 @@ from meshfleet.wire.rest import (
     NewGateway,
     NewLabel,
 )
+from meshfleet.wire.rest.bodies import Body
+from meshfleet.wire.rest.problems import SaidProblem, ToldProblem
 from meshfleet.wire.times import write_time
 from tests.wire.strategies import texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 AT = datetime(2020, 11, 4, 10, 7, 20, 880_000, tzinfo=UTC)
 DEVICE = DeviceId("bmac-c4bd6a010203")
@@ -338,3 +342,34 @@ def test_a_wait_is_told_in_seconds(text: str, seconds: int) -> None:
 )
 def test_a_wait_that_is_told_otherwise_is_not_known(text: str) -> None:
     assert rest.parse_retry_after(text) is None
+
+
+def _kinds(kind: type[Body]) -> Iterator[type[Body]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _kinds(each)
+
+
+def test_an_answer_tells_all_its_fields_or_says_which_may_be_absent() -> None:
+    may_be_of_others = {SaidProblem, ToldProblem}
+    guessed = [
+        f"{kind.__name__}.{field.name}"
+        for kind in _kinds(Body)
+        if kind not in may_be_of_others
+        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined] # of a struct
+        if not (_has_no_default(field) or _has_one_value(field.type))
+    ]
+    assert guessed == []
+
+
+def _has_no_default(field: msgspec.inspect.Field) -> bool:
+    return field.default is NODEFAULT and field.default_factory is NODEFAULT  # so it is with `UNSET`
+
+
+def _has_one_value(kind: msgspec.inspect.Type) -> bool:
+    match kind:
+        case msgspec.inspect.LiteralType():
+            return len(kind.values) == 1
+        case msgspec.inspect.NoneType():
+            return True
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from meshfleet.errors import MalformedText, MalformedTime, WireError, shown
 from meshfleet.wire.codes import Operation
@@ -23,6 +23,10 @@ Moment = datetime | str
 """A time: with its offset from UTC, or as text of ISO 8601, such as answers have."""
 
 
+_MOST_IDS: Final = 1000
+"""All that go into a URL of 64 KiB, beside other filters."""
+
+
 def mac_of(text: str, field: str = "gateway") -> Mac:
     """A gateway or device by its MAC or its device id, in either case (id-3, rest-76)."""
     return parse_mac(text.lower().removeprefix("bmac-"), field)
@@ -31,6 +35,14 @@ def mac_of(text: str, field: str = "gateway") -> Mac:
 def id_of(text: str, field: str = "device") -> DeviceId:
     """The same as its device id."""
     return device_id(mac_of(text, field))
+
+
+def ids_of(texts: str | Iterable[str], field: str) -> list[DeviceId]:
+    """Several of them, as a question names them."""
+    ids = [id_of(each, field) for each in several(texts)]
+    if len(ids) > _MOST_IDS:
+        raise WireError(field, f"has {len(ids)} values; at most {_MOST_IDS} go into one question")
+    return ids
 
 
 def time_of(time: Moment, field: str = "time") -> datetime:

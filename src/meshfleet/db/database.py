@@ -35,7 +35,6 @@ _TRIES: Final = 5
 _CONFLICTS: Final = {"40001", "40P01", "23503"}
 """Serialization failure, deadlock, and a row that went while another began to refer to it."""
 
-
 _LEAVING: Final = 10.0
 """Seconds in which a server has noticed that a program is gone that was killed, and has dropped its locks."""
 

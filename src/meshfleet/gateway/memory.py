@@ -16,6 +16,7 @@ from meshfleet.gateway.world.effects import fits, take_effect
 from meshfleet.gateway.world.products import Mode
 from meshfleet.gateway.world.samples import Sample
 from meshfleet.wire.codes import Kind
+from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import Identifier, Mac, Version
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def restore(core: Core, data: bytes) -> None:
     Raises UnreadableMemory, and then nothing has changed.
     """
     try:
-        memory = msgspec.json.decode(data, type=_Memory)
+        memory = decoder_of(_Memory).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UnreadableMemory(str(exc)) from exc
     if memory.gateway != core.settings.mac:

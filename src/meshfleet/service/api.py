@@ -39,6 +39,7 @@ from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
+from meshfleet.service.jobs import device_routes as update_routes
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.bell import Bell
 from meshfleet.service.jobs.shown.news import News
@@ -70,6 +71,7 @@ _ROUTERS: Final = (
     label_routes.router,
     gateway_routes.router,
     presence_routes.router,
+    update_routes.router,
     telemetry_routes.device_router,
     telemetry_routes.router,
     link_routes.router,

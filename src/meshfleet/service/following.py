@@ -101,7 +101,7 @@ class Following:
             now=clock.now,
         )
         self._questions = Questions(database, carrier, api.addresses)
-        self._runner = Runner(database, asking, clock.now, tell=api.live.jobs.changed)
+        self._runner = Runner(database, asking, clock.now, steady=clock.steady, tell=api.live.jobs.changed)
         api.bell.hear(self._runner.wake)
         self._window = api.window
         for follower in (self._acks, self._presence, api.traffic, api.live.reports):

@@ -5,6 +5,10 @@ that go over the air, and a `dat_file` for the bootloader. The older form of it 
 `init_packet_data` what the part is for and what it must look like: `firmware_crc16`, or `firmware_length` and
 `firmware_hash`. The newer form has all that, signed, in the `dat_file` alone: the bootloader's affair.
 
+No version is read from a package. The older form has an `application_version`, a number that means whatever
+its maker wants, and nothing at all unless set; the newer one has a number in the `dat_file` that only grows.
+`pack` writes the bytes in which devices report theirs, but who compared that would refuse what others make.
+
 Images come from outside. Nothing is unpacked to disk, and no more than `MAX_SIZE` to memory.
 """
 
@@ -22,6 +26,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from meshfleet.errors import MalformedImage, MalformedVersion, plain, shown
+from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import ModelNumber, model_number
 
 if TYPE_CHECKING:
@@ -99,12 +104,17 @@ class _Manifest(Struct, frozen=True):
     manifest: _Parts
 
 
+def is_zip(data: bytes) -> bool:
+    """Whether an image begins as a package does; else it is a bare one."""
+    return data.startswith(_ZIP)
+
+
 def read_image(data: bytes) -> Image:
     """Look into an image, and check what can be checked."""
     if not data:
         raise MalformedImage("image", "is empty")
     digest = sha256(data).digest()
-    if not data.startswith(_ZIP):
+    if not is_zip(data):
         return Image(len(data), digest, None)
     files = _unzip(data)
     parts = _parts(files)
@@ -208,7 +218,7 @@ def _parts(files: Mapping[str, bytes]) -> list[_Part]:
     if _MANIFEST not in files:
         _reject(_MANIFEST, "is missing")
     try:
-        told = msgspec.json.decode(files[_MANIFEST], type=_Manifest).manifest
+        told = decoder_of(_Manifest).decode(files[_MANIFEST]).manifest
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MalformedImage(_MANIFEST, f"cannot be read: {exc}") from exc
     parts = [told.application, told.softdevice_bootloader, told.softdevice, told.bootloader]

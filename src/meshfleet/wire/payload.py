@@ -16,7 +16,9 @@ from msgspec import UNSET, Struct
 
 from meshfleet.errors import MalformedPayload, PayloadTooLarge, plain
 from meshfleet.wire.choices import none_of
+from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.fields import Spelling
+from meshfleet.wire.plainly import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -60,6 +62,7 @@ def convert(kind: type[PayloadT], given: dict[str, Any], *, without: Collection[
         if field.name in given and field.name not in without:
             value = given[field.name]
             known[field.name] = field.read(value, field.name) if field.read else value
+    decoder_of(kind)  # what it has learned serves here too
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as exc:
@@ -159,5 +162,7 @@ def rejection(kind: type[Struct], exc: msgspec.ValidationError) -> MalformedPayl
     if at := _AT.fullmatch(text):
         # That sentence repeats what was sent, however long it is, and not what could be.
         is_choice = at["reason"].startswith("Invalid enum value")
-        return MalformedPayload(at["field"], none_of(kind, at["field"]) if is_choice else at["reason"])
-    return MalformedPayload("payload", text)
+        return MalformedPayload(
+            at["field"], none_of(kind, at["field"]) if is_choice else plainly(at["reason"])
+        )
+    return MalformedPayload("payload", plainly(text))

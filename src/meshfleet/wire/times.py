@@ -52,6 +52,11 @@ def parse_time(text: str, field: str = "time") -> datetime:
         raise MalformedTime(field, f"{shown(text)} is not a time that exists") from exc
 
 
+def parse_millis(text: str, field: str = "time") -> int:
+    """The same in milliseconds since 1970."""
+    return to_millis(parse_time(text, field))
+
+
 def to_millis(time: datetime) -> int:
     """Milliseconds since 1970, the form in which times are stored and compared."""
     return (time - _EPOCH) // _MILLISECOND

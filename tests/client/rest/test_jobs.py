@@ -116,6 +116,12 @@ async def test_a_job_is_listed_steered_and_made_again(shop: Shop, fleet: Fleet) 
     shop.set_job(job.id, state="CANCELED", outcome="FAILED", finished_at=shop.now)
     assert [each.reason async for each in fleet.jobs.executions(job, states="FAILED")] == ["it broke"]
     assert (await fleet.jobs.execution(job, device)).state is ExecutionState.FAILED
+    (failure,) = (await fleet.jobs.summary(job)).failures
+    assert (failure.state, failure.count) == (ExecutionState.FAILED, 1)
+    assert [each async for each in fleet.jobs.executions(job, reason_codes="NO_SUCH_CODE")] == []
+    assert [each.device_id async for each in fleet.jobs.executions(job, devices=device)] == [device]
+    assert [each async for each in fleet.jobs.executions(job, left_out=True)] == []
+    assert [each.device_id async for each in fleet.jobs.executions(job, left_out=False)] == [device]
     again = await fleet.jobs.retry(job)
     assert again.parent_job_id == job.id
     mine = [each.id async for each in fleet.jobs.list(firmware=shop.firmware())]

@@ -214,6 +214,9 @@ async def test_the_audit_log_tells_who_changed_what(service: Stage, fleet: Fleet
     ]
     assert [each.action for each in found] == ["device.rename"]
     assert [each async for each in fleet.audit.list(actor="nobody")] == []
+    [row] = found
+    assert [each async for each in fleet.audit.list(target=device, since=row.time)] == found
+    assert [each async for each in fleet.audit.list(target=device, until=row.time)] == []
 
 
 async def test_the_service_tells_how_it_is(fleet: Fleet) -> None:

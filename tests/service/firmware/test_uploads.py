@@ -104,7 +104,7 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
     ],
 )
 def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> None:
-    record = uploaded(service, name=given)
+    record = uploaded(service, PACKAGE if given.endswith(".zip") else None, name=given)
     assert record["fileName"] == expected
     image = service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
     assert image.status_code == 200
@@ -178,13 +178,14 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
     assert not under_way(service)
 
 
-@pytest.mark.rule("firmware-17")
+@pytest.mark.rule("firmware-17", "rest-213")
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (PACKAGE[:-200], "zip that cannot be read"),
         (PACKAGE[:100], "zip"),
         (b"PK\x03\x04 and then nonsense", "zip"),
+        (b"hello", "is called .zip and is none; a bare image is called .bin"),
         (pack(b"x" * 99, model_number=ModelNumber("0005"), version=Version(1, 0, 0)), "for model 0005"),
     ],
 )

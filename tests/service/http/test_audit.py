@@ -213,6 +213,27 @@ def test_rows_are_chosen_by_actor_action_and_target_together(service: Running, a
     assert service.admin.get(AUDIT, params=[("Actor", name), ("Actor", bob)]).status_code == 400
 
 
+@pytest.mark.rule("auth-27")
+def test_rows_are_chosen_by_their_time(service: Running, ada: httpx.Client) -> None:
+    bob = service.new_user()
+    for role in ("operator", "admin"):
+        service.clock.move(seconds=1)
+        ada.put(f"{USERS}/{bob}", json={"role": role})
+    last, middle, first = (row["time"] for row in rows(service, Target=bob))
+    assert [row["time"] for row in rows(service, Target=bob, From=middle)] == [last, middle]
+    assert [row["time"] for row in rows(service, Target=bob, To=middle)] == [first]
+    assert [row["time"] for row in rows(service, Target=bob, From=middle, To=last)] == [middle]
+    for wrong, fields in (
+        ({"From": last, "To": last}, ["From"]),
+        ({"From": "yesterday"}, ["From"]),
+        ({"To": ""}, ["To"]),
+        ({"From": "yesterday", "To": "tomorrow"}, ["From", "To"]),
+    ):
+        answer = service.admin.get(AUDIT, params=wrong)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid-request"), wrong
+        assert [each["field"] for each in answer.json()["errors"]] == fields
+
+
 @pytest.mark.parametrize("value", ["\U0001f600", "' OR 1=1", "%", "x" * 5000])
 def test_a_filter_that_nothing_meets_finds_nothing(service: Running, value: str) -> None:
     for name in ("Actor", "Action", "Target"):

@@ -31,6 +31,7 @@ def _documented() -> list[tuple[str, str, str]]:
 FITTING = {
     "MaxResults": "7",
     "Connected": "true",
+    "LeftOut": "false",
     "Sort": "-friendlyName",
     "Include": "live",
     "ModelNumber": "2011",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 JOBS = "/api/v1/jobs"
 MINUTE = 60_000
 
+UNTOUCHED: dict[str, Any] = {"succeeded": 0, "failed": 0, "soaksUntil": None}
+"""A wave in which nothing has happened yet."""
+
 _models = count(0x7000)
 
 

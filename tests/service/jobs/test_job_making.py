@@ -12,10 +12,10 @@ from sqlalchemy import insert
 
 from meshfleet.db.tables import gateway
 from meshfleet.service.jobs.making.waves import Waves
-from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
-from meshfleet.wire.rest import DryRun, ExecutionState, Wave
+from meshfleet.wire.ids import ModelNumber, Version, mac_number
+from meshfleet.wire.rest import ExecutionState, Wave
 from meshfleet.wire.times import write_millis
-from tests.service.jobs.shop import JOBS, MINUTE, job_number, number_of
+from tests.service.jobs.shop import JOBS, MINUTE, UNTOUCHED, job_number, number_of
 
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
@@ -38,6 +38,8 @@ AS_IT_IS_UNLESS_SET: dict[str, Any] = {
     "health": {"heartbeats": 3},
     "onNewerJob": "queue",
 }
+"""What a wave tells before anything has happened."""
+
 SET: dict[str, Any] = {
     "stage": True,
     "allowDowngrade": True,
@@ -78,7 +80,7 @@ def test_a_job_is_what_it_was_made_of_and_how_it_goes(shop: Shop) -> None:
     )
     assert job["counts"] == dict.fromkeys(ExecutionState, 0) | {"QUEUED": 3}
     assert (job["progress"], job["eta"], job["parentJobId"], job["finishedAt"]) == (0, None, None, None)
-    assert job["waveStates"] == [{"name": None, "state": "RUNNING", "size": 3, "succeeded": 0}]
+    assert job["waveStates"] == [{"name": None, "state": "RUNNING", "size": 3} | UNTOUCHED]
     assert write_millis(before) <= job["createdAt"] == job["startedAt"] <= write_millis(shop.now)
     assert job["createdBy"] == "api-key: key of a operator"
     assert shop.show(job["id"]) == job
@@ -124,6 +126,18 @@ def test_executions_are_queued_in_the_order_of_the_seed(shop: Shop) -> None:
         empty |= {"status_before", "beat_at", "started_at"}
         assert {each[name] for name in empty} == {None}
     assert shop.tallies(job["id"]) == {(0, "QUEUED"): 5, (1, "QUEUED"): 6, (2, "QUEUED"): 10}
+
+
+@pytest.mark.rule("rest-208")
+def test_who_is_connected_goes_first(shop: Shop) -> None:
+    away, there = shop.devices(20, connected=False), shop.devices(3, connected=True)
+    order: dict[str, Any] = {"waves": [{"count": 2}, {"count": 2}]}
+    executions = shop.executions(shop.make(shop.firmware(), [*away, *there], **order)["id"])
+    waves = [executions[each]["wave"] for each in there]
+    assert sorted(waves) == ["1", "1", "2"]
+    assert {executions[each]["wave"] for each in away} == {"2", "3"}
+    told = shop.dry_run(shop.firmware(), {"deviceIds": [*away, *there]}, **order)
+    assert set(told["deviceIds"][:3]) == set(there)
 
 
 def test_a_claimed_gateway_is_reached_through_itself(shop: Shop) -> None:
@@ -284,73 +298,6 @@ def test_a_wrong_order_is_refused_by_the_field(shop: Shop, order: dict[str, Any]
         assert answer.status_code == 400, answer.text
         assert [each["field"] for each in answer.json()["errors"]] == fields
     assert shop.traces() == before
-
-
-@pytest.mark.rule("rest-122")
-def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
-    fitting = shop.devices(25, gateway=shop.service.new_mac())
-    there, newer = shop.devices(3, "3.4.2"), shop.devices(2, "4.0.0")
-    before = shop.traces()
-    told = shop.dry_run(
-        shop.firmware(),
-        {"deviceIds": [*fitting, *there, *newer]},
-        waves=[{"name": "canary", "count": 5}, {"percent": 100}],
-        health={"heartbeats": 0},
-    )
-    assert shop.traces() == before
-    msgspec.json.decode(msgspec.json.encode(told), type=DryRun)
-    assert (told["dryRun"], told["targets"], told["eligible"], told["skipped"]) == (True, 30, 25, 5)
-    assert told["refusals"] == [
-        {"code": "ALREADY_THERE", "reason": "it runs 3.4.2 already", "count": 3, "deviceIds": there},
-        {
-            "code": "DOWNGRADE",
-            "reason": "it runs 4.0.0, which is newer than 3.4.2",
-            "count": 2,
-            "deviceIds": newer,
-        },
-    ]
-    assert told["methods"] == {"download": 25}
-    assert told["waves"] == [
-        {"name": "canary", "state": "WAITING", "size": 5, "succeeded": 0},
-        {"name": None, "state": "WAITING", "size": 20, "succeeded": 0},
-    ]
-    assert len(told["deviceIds"]) == 20
-    assert set(told["deviceIds"]) < set(fitting)
-    # One after the other, 60,000 bytes at 300 bytes a second.
-    assert told["estimatedMinutes"] == pytest.approx(25 * 200 / 60, abs=0.1)
-
-
-@pytest.mark.rule("rest-122")
-@pytest.mark.parametrize(
-    ("order", "minutes"),
-    [
-        ({}, 10 * 200 / 60),
-        ({"concurrency": {"perGateway": None}}, 200 / 60),
-        ({"concurrency": {"perGateway": 5}}, 2 * 200 / 60),
-        ({"concurrency": {"perGateway": None, "perJob": 4}}, 3 * 200 / 60),
-        ({"concurrency": {"perGateway": None}, "rate": {"perMinute": 1}}, 10.0),
-        ({"method": "broadcast"}, 300 / 60),
-        ({"method": "nordic-dfu"}, 10 * 30 / 60),
-        ({"waves": [{"count": 5}], "gate": {"soakMinutes": 30}}, 10 * 200 / 60 + 30),
-        ({"concurrency": {"perGateway": None}, "health": {"heartbeats": 3}}, 200 / 60 + 60),
-        ({"health": {"heartbeats": 3}}, 10 * 200 / 60 + 60),
-        ({"health": {"heartbeats": 3}, "concurrency": {"perJob": 5}}, 2 * (200 / 60 + 60)),
-        ({"health": {"heartbeats": 3}, "waves": [{"count": 1}]}, 10 * 200 / 60 + 120),
-    ],
-)
-def test_an_estimate_follows_the_limit_that_is_felt_most(
-    shop: Shop, order: dict[str, Any], minutes: float
-) -> None:
-    devices = shop.devices(10, gateway=Mac(shop.service.new_mac()))
-    told = shop.dry_run(shop.firmware(), {"deviceIds": devices}, **{"health": {"heartbeats": 0}} | order)
-    assert told["estimatedMinutes"] == pytest.approx(minutes, abs=0.1)
-
-
-@pytest.mark.rule("rest-122")
-def test_a_dry_run_for_nobody_tells_so(shop: Shop) -> None:
-    told = shop.dry_run(shop.firmware(), {"deviceIds": shop.devices(30, "3.4.2")})
-    assert (told["eligible"], told["waves"], told["methods"], told["estimatedMinutes"]) == (0, [], {}, 0)
-    assert len(told["refusals"][0]["deviceIds"]) == 20
 
 
 @pytest.mark.rule("rest-25")

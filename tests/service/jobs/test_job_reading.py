@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, transition
+from meshfleet.service import clock
 from meshfleet.wire.rest import ExecutionDetail, ExecutionPage, JobPage
 from meshfleet.wire.times import write_millis
 from tests.service.jobs.shop import JOBS, MINUTE, job_number, number_of
@@ -86,15 +87,15 @@ def test_a_token_belongs_to_its_filters(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-131", "rest-121")
-def test_progress_is_the_mean_over_all_targets(shop: Shop) -> None:
+def test_progress_is_the_mean_over_all_that_are_not_left_out(shop: Shop) -> None:
     devices = [*shop.devices(4), *shop.devices(1, "3.4.2")]
     job = shop.make(shop.firmware(), devices)["id"]
-    assert shop.show(job)["progress"] == 20
+    assert shop.show(job)["progress"] == 0
     shop.set_execution(job, devices[0], state="TRANSFERRING", progress=40)
     shop.set_execution(job, devices[1], state="CONFIRMING", progress=100)
-    assert shop.show(job)["progress"] == 48
+    assert shop.show(job)["progress"] == 35
     shop.set_execution(job, devices[2], state="FAILED", progress=10)
-    assert shop.show(job)["progress"] == 68
+    assert shop.show(job)["progress"] == 60
     shown = shop.show(job)["counts"]
     assert {state: found for state, found in shown.items() if found} == {
         "TRANSFERRING": 1,
@@ -120,6 +121,40 @@ def test_the_end_is_foretold_by_how_it_went_up_to_now(shop: Shop) -> None:
     assert shop.show(job)["eta"] is None
 
 
+@pytest.mark.rule("rest-209")
+def test_nobody_foretells_the_end_while_nothing_is_under_way(shop: Shop) -> None:
+    devices = shop.devices(4)
+    job = shop.make(shop.firmware(), devices, stage=True)["id"]
+    shop.set_job(job, started_at=shop.now - 10 * MINUTE)
+    shop.set_execution(job, devices[0], state="SUCCEEDED")
+    shop.set_execution(job, devices[1], waiting="gateway-offline")
+    assert shop.show(job)["eta"] is None
+    shop.set_execution(job, devices[2], state="STAGED")
+    assert shop.show(job)["eta"] is None
+    shop.set_execution(job, devices[2], state="CONFIRMING")
+    assert shop.show(job)["eta"] is not None
+
+
+@pytest.mark.rule("rest-209")
+def test_time_for_which_a_job_rested_is_no_work(shop: Shop) -> None:
+    devices = shop.devices(6)
+    job = shop.make(shop.firmware(), devices)["id"]
+    shop.set_job(job, started_at=shop.now - 600 * MINUTE)
+    for device in devices[:2]:
+        shop.set_execution(job, device, state="SUCCEEDED")
+    shop.set_execution(job, devices[2], state="TRANSFERRING")
+    assert shop.do("pause", job).status_code == 200
+    assert shop.do("resume", job).status_code == 200
+    resumed = (transition.c.job == job_number(job)) & (transition.c.after == "IN_PROGRESS")
+    earlier = update(transition).where(resumed).values(time=shop.now - 10 * MINUTE)
+    shop.service.database.write_now(lambda c: c.execute(earlier))
+    assert shop.show(job)["eta"] is None  # nothing has ended since
+    shop.set_execution(job, devices[3], state="FAILED")
+    before = shop.now
+    for eta in (shop.show(job)["eta"], shop.service.viewer.get(JOBS).json()["items"][0]["eta"]):
+        assert write_millis(before + 29 * MINUTE) < eta < write_millis(shop.now + 31 * MINUTE)
+
+
 @pytest.mark.rule("rest-199")
 def test_waves_tell_where_they_are(shop: Shop) -> None:
     devices = shop.devices(3)
@@ -133,8 +168,12 @@ def test_waves_tell_where_they_are(shop: Shop) -> None:
     assert states() == ["RUNNING", "WAITING", "WAITING"]
     shop.set_job(job, soaks_until=shop.now)
     assert states() == ["SOAKING", "WAITING", "WAITING"]
+    soaking = [each["soaksUntil"] for each in shop.show(job)["waveStates"]]
+    assert soaking[0] is not None
+    assert soaking[1:] == [None, None]
     shop.set_job(job, state="PAUSED", pause_reason="GATE")
     assert states() == ["HELD", "WAITING", "WAITING"]
+    assert shop.show(job)["waveStates"][0]["soaksUntil"] is None
     shop.set_job(job, pause_reason="GATE_FAILED")
     assert states() == ["FAILED", "WAITING", "WAITING"]
     shop.set_job(job, pause_reason="USER", soaks_until=None)
@@ -148,11 +187,33 @@ def test_waves_tell_where_they_are(shop: Shop) -> None:
     shop.set_execution(job, first[2], state="CANCELED")
     shop.set_job(job, state="CANCELED", finished_at=shop.now)
     assert states() == ["PASSED", "FAILED", "SKIPPED"]
-    assert [(each["name"], each["size"], each["succeeded"]) for each in shop.show(job)["waveStates"]] == [
-        ("canary", 1, 1),
-        (None, 1, 0),
-        ("rest", 1, 0),
+    told = ("name", "size", "succeeded", "failed", "soaksUntil")
+    assert [tuple(each[field] for field in told) for each in shop.show(job)["waveStates"]] == [
+        ("canary", 1, 1, 0, None),
+        (None, 1, 0, 1, None),
+        ("rest", 1, 0, 0, None),
     ]
+
+
+@pytest.mark.rule("rest-199", "rest-133")
+def test_until_when_is_told_by_the_clock_that_people_read(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,) = shop.devices(1)
+    job = shop.make(shop.firmware(), [device])["id"]
+    until = shop.now + MINUTE
+    shop.set_job(job, soaks_until=until)
+    shop.set_execution(job, device, waiting="back-off", due=until)
+
+    def told() -> tuple[str, str]:
+        return shop.show(job)["waveStates"][0]["soaksUntil"], shop.executions(job)[device]["waitingFor"]
+
+    assert told() == (write_millis(until), f"back-off: it is tried again at {write_millis(until)}")
+    ahead = 60 * MINUTE  # somebody sets the clock of the machine
+    monkeypatch.setattr(clock.steady, "_tick", lambda: 0.0)
+    monkeypatch.setattr(clock.steady, "_now", lambda: clock.steady() + ahead)
+    at = write_millis(until + ahead)
+    assert told() == (at, f"back-off: it is tried again at {at}")
 
 
 @pytest.mark.rule("rest-140", "rest-16", "rest-20")
@@ -173,6 +234,12 @@ def test_executions_are_listed_by_device_page_by_page(shop: Shop) -> None:
         [*here[:2], there[0]]
     )
     assert walk(shop, path, 2, State="FAILED", Gateway=other) == []
+    shop.set_execution(job, here[0], code="STALLED")
+    assert [each["deviceId"] for each in walk(shop, path, 2, ReasonCode=["STALLED", "BATTERY"])] == here[:1]
+    assert walk(shop, path, 2, ReasonCode="BATTERY") == []
+    some = [there[1], here[3], shop.device()]
+    assert [each["deviceId"] for each in walk(shop, path, 1, Ids=some)] == sorted(some[:2])
+    assert walk(shop, path, 2, Ids=some, State="FAILED") == []
     msgspec.json.decode(shop.service.viewer.get(path).content, type=ExecutionPage)
 
 
@@ -241,7 +308,10 @@ def test_an_execution_shows_its_steps_with_their_evidence_and_what_came_later(sh
 
     moved("QUEUED", "DISPATCHED", None)
     moved("DISPATCHED", "FAILED", heard("response", status=7))
-    heard("heartbeat", status=0)
+    heard("heartbeat", status=0, time=5)
+    heard("dfu", gateway=0x02005E000003, parent=0x0A5BDA180016, rssi=-60)
+    heard("dfu", gateway=None, parent=None, rssi=None)
+    heard("news", time=5, parent=7)
     shop.set_execution(job["id"], device, state="FAILED")
     answer = shop.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}")
     detail = msgspec.json.decode(answer.content, type=ExecutionDetail)
@@ -255,7 +325,12 @@ def test_an_execution_shows_its_steps_with_their_evidence_and_what_came_later(sh
     proof = detail.transitions[2].evidence
     assert proof is not None
     assert (proof.kind, proof.content) == ("response", {"status": 7})
-    assert [(each.kind, each.content) for each in detail.later] == [("heartbeat", {"status": 0})]
+    assert [(each.kind, each.content) for each in detail.later] == [
+        ("heartbeat", {"status": 0, "time": "1970-01-01T00:00:00.005Z"}),
+        ("dfu", {"gateway": "02005e000003", "parent": "0a5bda180016", "rssi": -60}),
+        ("dfu", {"gateway": None, "parent": None, "rssi": None}),
+        ("news", {"time": 5, "parent": 7}),
+    ]
 
 
 @pytest.mark.rule("rest-141")
@@ -283,14 +358,20 @@ def test_what_is_not_in_a_job_is_not_found(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
-    [({"State": "DONE"}, "State"), ({"Gateway": "x"}, "Gateway"), ({"Label": "x"}, "Label")],
+    ("query", "fields"),
+    [
+        ({"State": "DONE"}, ["State"]),
+        ({"Gateway": "x"}, ["Gateway"]),
+        ({"Ids": "x"}, ["Ids"]),
+        ({"Label": "x"}, ["Label"]),
+        ({"Ids": "x", "Gateway": "x", "State": "DONE"}, ["State", "Gateway", "Ids"]),
+    ],
 )
-def test_a_wrong_filter_of_executions_is_named(shop: Shop, query: dict[str, str], field: str) -> None:
+def test_wrong_filters_of_executions_are_named(shop: Shop, query: dict[str, str], fields: list[str]) -> None:
     job = shop.make(shop.firmware(), shop.devices(1))["id"]
     answer = shop.service.viewer.get(f"{JOBS}/{job}/executions", params=query)
     assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == [field]
+    assert [each["field"] for each in answer.json()["errors"]] == fields
 
 
 @pytest.mark.rule("rest-38", "rest-142")

@@ -96,6 +96,7 @@ def test_what_is_staged_is_applied_once(shop: Shop, state: str) -> None:
     assert shop.do("apply", job).json()["state"] == state
     applied_at = shop.row(job)["applied_at"]
     assert applied_at is not None
+    assert shop.show(job)["appliedAt"] == write_millis(applied_at)
     shop.service.clock.move(seconds=1)
     assert shop.do("apply", job).status_code == 200
     assert shop.row(job)["applied_at"] == applied_at

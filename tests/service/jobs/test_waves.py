@@ -48,6 +48,21 @@ def test_the_same_seed_gives_the_same_waves_in_whatever_order_devices_come(
     assert one.fallen == other.fallen
 
 
+@pytest.mark.rule("rest-208")
+@given(seeds, devices, devices, wishes())
+def test_who_comes_later_has_a_turn_behind_all_others_in_the_order_of_the_seed(
+    seed: int, fleet: set[int], away: set[int], wanted: list[Wave]
+) -> None:
+    first, later = fleet - away, away
+    waves = Waves(seed, first, wanted, later=later)
+    turns = {device: waves.place(device).turn for device in first | later}
+    assert sorted(turns.values()) == list(range(len(turns)))
+    for some, start in ((first, 0), (later, len(first))):
+        alone = Waves(seed, some, [])
+        assert {each: turns[each] - start for each in some} == {each: alone.place(each).turn for each in some}
+    assert waves.fallen == Waves(seed, first | later, wanted).fallen
+
+
 def test_the_order_of_a_seed_is_the_same_for_ever() -> None:
     waves = Waves(42, range(10), [])
     assert sorted(range(10), key=lambda each: waves.place(each).turn) == [7, 4, 0, 2, 6, 5, 1, 8, 3, 9]

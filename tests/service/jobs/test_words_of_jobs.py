@@ -83,8 +83,18 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
             QUEUED._replace(waiting="back-off", due=0),
             "back-off: it is tried again at 1970-01-01T00:00:00.000Z",
         ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(waiting="back-off", due=0, reason="it broke off"),
+            "back-off: it is tried again at 1970-01-01T00:00:00.000Z; at the last try: it broke off",
+        ),
+        (
+            IN_PROGRESS._replace(state=S.PAUSED),
+            QUEUED._replace(waiting="back-off", reason="the transfer broke off at 7 %"),
+            "paused: the job is paused; at the last try: the transfer broke off at 7 %",
+        ),
         (IN_PROGRESS._replace(state=S.PAUSED), QUEUED._replace(wave=2), "paused: the job is paused"),
-        (IN_PROGRESS._replace(state=S.CREATED), QUEUED, "window: the job waits to be applied"),
+        (IN_PROGRESS._replace(state=S.CREATED), QUEUED, "window: the job waits until somebody starts it"),
         (
             IN_PROGRESS._replace(state=S.SCHEDULED, start_at=0),
             QUEUED,
@@ -104,7 +114,7 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
         (
             IN_PROGRESS._replace(is_staging=True),
             QUEUED._replace(state=E.STAGED),
-            "the image is ready, and the device keeps it until the job is applied",
+            "the image is ready, and the device keeps it until somebody installs it",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.link import Address, Options
+from meshfleet.service.clock import Steady
 from meshfleet.service.jobs.engine.runner import Runner
 from meshfleet.service.mqtt.outside import Outside
 from meshfleet.service.requests.asking import Asking
@@ -33,7 +34,13 @@ def jobs_run(stage: Stage) -> Iterator[None]:
         nowhere = Address(host="127.0.0.1", port=free_port())
         carrier = Outside(nowhere, "jobs", prefix="", consumer=Shelf(stage.database), options=Options())
         asking = Asking(carrier, Topics(), stage.clock)
-        runner = Runner(stage.database, asking, stage.clock, tell=stage.api.live.jobs.changed)
+        runner = Runner(
+            stage.database,
+            asking,
+            stage.clock,
+            steady=Steady(stage.clock),
+            tell=stage.api.live.jobs.changed,
+        )
         stage.api.bell.hear(runner.wake)
         return asyncio.create_task(runner.run())
 

@@ -91,7 +91,8 @@ def test_a_clock_that_goes_back_silences_nobody(house: House) -> None:
     complaints.file(PERSON, HERE, "publish", "first")
     house.clock.move(seconds=-3600)
     complaints.file(PERSON, HERE, "publish", "second")
-    assert [topic for _, _, topic, _ in written(house, complaints)] == ["first", "second"]
+    # The log goes by its times.
+    assert sorted(topic for _, _, topic, _ in written(house, complaints)) == ["first", "second"]
 
 
 def test_more_accounts_than_are_remembered_are_all_written_down(house: House) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from itertools import count
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.service.gateways import store as gateways
+from meshfleet.service.ingest.rollups import Shown
 from meshfleet.service.requests.ways import Ways, strongest
 from meshfleet.wire.ids import Mac, mac_number
 from tests.broker.stage import Stage
@@ -35,6 +37,12 @@ A, B, C = (Mac(f"02005e00000{number}") for number in (1, 2, 3))
 DEVICE = Mac("c0ffee0000a1")
 MINUTE = 60_000
 _parents = count(0xC0FFEE00F001)
+
+
+def _minute(*, unreachable: bool) -> More:
+    """What is kept of a minute."""
+    shown = Shown(count=1, min=-50, max=-50, last=-50, last_at=0, unreachable=unreachable)
+    return More(ext=msgspec.json.encode(shown).decode())
 
 
 class Elsewhere:
@@ -88,7 +96,6 @@ class Map:
     ) -> None:
         """Let the device have been heard behind a gateway."""
         now = self.stage.clock()
-        more = More(ext='{"count":1,"unreachable":true}') if unreachable else More(ext='{"count":1}')
         link = Sample(
             round(now - minutes_ago * MINUTE),
             SampleKind.LINK,
@@ -97,7 +104,7 @@ class Map:
             mac_number(gateway),
             rssi,
             None,
-            more,
+            _minute(unreachable=unreachable),
         )
         rows = {mac_number(DEVICE): [astuple(link)]}
         number = self.stage.database.write_now(self._samples.write, rows, now)
@@ -291,7 +298,7 @@ def test_no_order_of_minutes_makes_a_gateway_better_than_its_best_parent(
     minutes: list[tuple[int, int, int, bool]],
 ) -> None:
     links = [
-        Sample(-place, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, More(ext='{"unreachable":true}'))
+        Sample(-place, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, _minute(unreachable=True))
         if unreachable
         else Sample(-place, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None)
         for place, (gateway, parent, rssi, unreachable) in enumerate(minutes)

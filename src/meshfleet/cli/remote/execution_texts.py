@@ -10,9 +10,8 @@ import msgspec
 from meshfleet.cli.remote.printing import Column, print_facts, print_table
 from meshfleet.cli.remote.values import any_text, status_text
 from meshfleet.cli.terminal import printable
-from meshfleet.wire.ids import model_number, number_mac
+from meshfleet.wire.ids import model_number
 from meshfleet.wire.rest import ExecutionState
-from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 _VERSION: Final = "8001"
 """The only property that jobs read raw."""
+
+_UNKNOWN: Final = "unknown"
 
 
 class _Line(NamedTuple):
@@ -63,10 +64,12 @@ def evidence_text(evidence: Evidence) -> str:
             return f"response to {step}: {status_text(status)}"
         case "no-response", {"step": step, **more}:
             return f"no response to {step}" + (f": {more['reason']}" if more.get("reason") else "")
-        case "heartbeat", {"status": status, "time": int(at)}:
-            return f"heartbeat of {write_millis(at)}: {'fine' if status == 0 else f'status {status}'}"
+        case "heartbeat", {"status": status, "time": str(at)}:
+            return f"heartbeat of {at}: {'fine' if status == 0 else f'status {status}'}"
         case "dfu", {"gateway": gateway, "parent": parent, "rssi": rssi}:
-            return f"in DFU mode: heard by {_mac(parent)} with {rssi} dBm, gateway {_mac(gateway)}"
+            return (
+                f"in DFU mode: heard by {parent or _UNKNOWN} with {rssi} dBm, gateway {gateway or _UNKNOWN}"
+            )
     return f"{evidence.kind}: {msgspec.json.encode(evidence.content).decode()}"
 
 
@@ -117,7 +120,3 @@ def _value_text(value: Any) -> str:
 
 def _pairs(value: dict[str, object]) -> str:
     return ", ".join(f"{name} {each}" for name, each in value.items())
-
-
-def _mac(number: object) -> str:
-    return number_mac(number) if isinstance(number, int) else "unknown"

@@ -151,6 +151,10 @@ def tell_dry_run(told: DryRun) -> None:
         f"{told.eligible} of {told.targets} devices would be updated{f', {ways}' if ways else ''}."
         + (f" It is likely to take {_duration(told.estimated_minutes)}." if told.eligible else "")
     )
+    if told.offline:
+        click.echo(f"{told.offline} of these are offline now, and would wait until they are back.")
+    if told.busy:
+        click.echo(f"{told.busy} of these are in another job that is not over with them.")
     if len(told.waves) > 1:
         print_table(
             _WAVES, [(wave.name or place, wave.size) for place, wave in enumerate(told.waves, start=1)]

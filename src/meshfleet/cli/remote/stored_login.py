@@ -18,6 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from meshfleet.wire.decoders import decoder_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,7 +50,7 @@ def read_login() -> StoredLogin | None:
     """Read the login; None: there is none."""
     file = login_file()
     try:
-        return msgspec.json.decode(_content(file), type=StoredLogin)
+        return decoder_of(StoredLogin).decode(_content(file))
     except FileNotFoundError:
         return None
     except OSError as exc:

@@ -37,6 +37,7 @@ class Devices(Face[devices.Devices]):
     unlabel = Deed(devices.Devices.unlabel)
     connectivity = Walk(devices.Devices.connectivity)
     holes = Walk(devices.Devices.holes)
+    updates = Walk(devices.Devices.updates)
 
 
 class Labels(Face[labels.Labels]):
@@ -103,6 +104,7 @@ class Jobs(Face[jobs.Jobs]):
     dry_run = Deed(jobs.Jobs.dry_run)
     list = Walk(jobs.Jobs.list)
     show = Deed(jobs.Jobs.show)
+    summary = Deed(jobs.Jobs.summary)
     executions = Walk(jobs.Jobs.executions)
     execution = Deed(jobs.Jobs.execution)
     apply = Deed(jobs.Jobs.apply)

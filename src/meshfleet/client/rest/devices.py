@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
-from meshfleet.client.names import check_names, id_of, mac_of, several
+from meshfleet.client.names import check_names, id_of, ids_of, mac_of, several
 from meshfleet.client.rest.calls import query
 from meshfleet.client.rest.pages import walk
-from meshfleet.errors import WireError
 from meshfleet.wire import rest
 
 if TYPE_CHECKING:
@@ -16,13 +15,10 @@ if TYPE_CHECKING:
 
     from meshfleet.client.rest.calls import Query
     from meshfleet.client.rest.desk import Desk
-    from meshfleet.wire.rest import ConnectivityChange, Device, DeviceDetail, Hole, Summary
+    from meshfleet.wire.rest import ConnectivityChange, Device, DeviceDetail, DeviceUpdate, Hole, Summary
 
 Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
 """What decides the order; a `-` in front reverses it."""
-
-_MOST_IDS: Final = 1000
-"""All that go into a URL of 64 KiB, beside other filters."""
 
 
 class Filters(TypedDict, total=False):
@@ -90,6 +86,10 @@ class Devices:
         """Where samples of a device are missing."""
         return walk(self._desk, rest.HolePage, rest.holes_path(id_of(device)))
 
+    def updates(self, device: str) -> AsyncGenerator[DeviceUpdate, None]:
+        """What becomes of a device in jobs that are not over, the newest job first."""
+        return walk(self._desk, rest.DeviceUpdatePage, rest.updates_path(id_of(device)))
+
 
 def _chosen(filters: Filters) -> Query:
     check_names(filters, Filters)
@@ -102,7 +102,5 @@ def _chosen(filters: Filters) -> Query:
         "FriendlyName": filters.get("friendly_name"),
         "Gateway": None if gateway is None else mac_of(gateway),
     }
-    ids = [id_of(each, "ids") for each in several(filters.get("ids", ()))]
-    if len(ids) > _MOST_IDS:
-        raise WireError("ids", f"has {len(ids)} values; at most {_MOST_IDS} go into one question")
+    ids = ids_of(filters.get("ids", ()), "ids")
     return query(single, {"Label": several(filters.get("labels", ())), "Ids": ids})

@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.client.names import id_of as device_id_of
-from meshfleet.client.names import mac_of, several, text_of
+from meshfleet.client.names import ids_of, mac_of, several, text_of
 from meshfleet.client.rest import firmware as catalogue
 from meshfleet.client.rest.calls import Call, query, written
 from meshfleet.client.rest.orders import Order, order_of
@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from meshfleet.client.rest.calls import Answer
     from meshfleet.client.rest.desk import Desk
-    from meshfleet.wire.rest import DryRun, Execution, ExecutionDetail, ExecutionState, Job, JobState
+    from meshfleet.wire.rest import (
+        DryRun,
+        Execution,
+        ExecutionDetail,
+        ExecutionState,
+        Job,
+        JobState,
+        JobSummary,
+    )
 
 _PATIENCE: Final = 60.0
 """Seconds that the service may take longer than usual to find and write down a hundred thousand devices."""
@@ -60,16 +68,31 @@ class Jobs:
         """A job, and how it goes."""
         return await self._desk.get(rest.Job, rest.job_path(_id_of(job)))
 
-    def executions(
+    async def summary(self, job: str | Job) -> JobSummary:
+        """Its executions, counted by why they failed, by what they wait for, and by gateway."""
+        return await self._desk.get(rest.JobSummary, f"{rest.job_path(_id_of(job))}/summary")
+
+    def executions(  # noqa: PLR0913 # one for each filter, by its name
         self,
         job: str | Job,
         *,
         states: ExecutionState | str | Iterable[ExecutionState | str] = (),
         gateway: str | None = None,
+        reason_codes: str | Iterable[str] = (),
+        devices: str | Iterable[str] = (),
+        left_out: bool | None = None,
     ) -> AsyncGenerator[Execution, None]:
-        """The parts of devices in a job, in any of these states: through one gateway, or any."""
-        single = {"Gateway": None if gateway is None else mac_of(gateway)}
-        chosen = query(single, {"State": several(states)})
+        """The parts of devices in a job: in any of these states, through one gateway, for these reasons.
+
+        `left_out` asks for those that were left out from the beginning, or for the others.
+        """
+        single = {"Gateway": None if gateway is None else mac_of(gateway), "LeftOut": left_out}
+        repeated = {
+            "State": several(states),
+            "ReasonCode": several(reason_codes),
+            "Ids": ids_of(devices, "devices"),
+        }
+        chosen = query(single, repeated)
         return walk(self._desk, rest.ExecutionPage, rest.executions_path(_id_of(job)), chosen)
 
     async def execution(self, job: str | Job, device: str) -> ExecutionDetail:

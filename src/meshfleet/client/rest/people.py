@@ -77,8 +77,15 @@ class Audit:
         self._desk = desk
 
     def list(
-        self, *, actor: str | None = None, action: str | None = None, target: str | None = None
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
     ) -> AsyncGenerator[AuditRow, None]:
         """Changes, the newest first: by one actor, of one kind such as `device.rename`, to one thing."""
-        chosen = query({"Actor": actor, "Action": action, "Target": target})
+        times = {"From": moment(since, "since"), "To": moment(until, "until")}
+        chosen = query({"Actor": actor, "Action": action, "Target": target, **times})
         return walk(self._desk, rest.AuditPage, rest.AUDIT, chosen)

@@ -28,6 +28,7 @@ from meshfleet.errors import (
     WrongCredentials,
 )
 from meshfleet.wire import rest
+from meshfleet.wire.decoders import decoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,6 +228,6 @@ def _claims(token: str) -> _Claims | None:
         return None
     try:
         text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return msgspec.json.decode(text, type=_Claims)
+        return decoder_of(_Claims).decode(text)
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return None

@@ -58,7 +58,9 @@ audit = Table(
     Column("target", Text, nullable=False),
     Column("detail", Text, nullable=False),
     Column("address", Text),
-    Index(None, "actor", "id"),
-    Index(None, "target", "id"),
+    Index(None, "time", "id"),
+    Index(None, "actor", "time", "id"),
+    Index(None, "action", "time", "id"),
+    Index(None, "target", "time", "id"),
     sqlite_autoincrement=True,  # a number is never given twice, not even after the newest row is gone
 )

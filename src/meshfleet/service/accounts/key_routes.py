@@ -14,7 +14,7 @@ from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
 from meshfleet.wire.rest import ApiKeyPage, IssuedApiKey, NewApiKey, parse_key_name
-from meshfleet.wire.times import parse_time, to_millis
+from meshfleet.wire.times import parse_millis
 
 
 @get()
@@ -65,7 +65,7 @@ async def revoke_key(
 def _expiry(text: str | None, now: int) -> int | None:
     if text is None:
         return None
-    expires_at = to_millis(parse_time(text, "expiresAt"))
+    expires_at = parse_millis(text, "expiresAt")
     if expires_at <= now:
         raise InvalidRequest([Fault("expiresAt", "lies in the past")])
     return expires_at

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, tuple_
 
 from meshfleet.db.tables import audit
 from meshfleet.wire.rest import AuditRow
-from meshfleet.wire.times import write_millis
+from meshfleet.wire.times import parse_millis, write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _RECENT: Final = 1000
 """Numbers among which rows of transactions that run side by side may still appear."""
 
+_MOMENT: Final = 60_000
+"""Milliseconds that a change may have waited for others; who is farther ahead had another clock."""
+
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows are meant; all that is given must hold."""
@@ -29,6 +32,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     actor: str | None = None
     action: str | None = None
     target: str | None = None
+    since: int | None = None
+    until: int | None = None
+    """Milliseconds; one at `since` is meant, one at `until` is not."""
 
 
 def record(connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any) -> None:
@@ -41,7 +47,7 @@ def record_all(  # by name
 ) -> None:
     """Write down the same change of several things, a row for each."""
     row = {
-        "time": now,
+        "time": _time(connection, now),
         "actor": by.title,
         "action": action,
         "detail": msgspec.json.encode(detail).decode(),
@@ -49,6 +55,16 @@ def record_all(  # by name
     }
     if targets:
         connection.execute(insert(audit), [{**row, "target": target} for target in targets])
+
+
+def _time(connection: Connection, now: int) -> int:
+    """When a change is made: not before those it follows.
+
+    Two who change the same thing look at the clock first and wait for each other then. The log is read by its
+    times, and tells who came first.
+    """
+    newest = connection.execute(select(func.max(audit.c.time)).where(audit.c.time <= now + _MOMENT)).scalar()
+    return now if newest is None else max(now, newest)
 
 
 class Mark(NamedTuple):
@@ -66,9 +82,16 @@ def mark(connection: Connection) -> Mark:
     return Mark(newest, connection.execute(recent).scalar_one())
 
 
-def page(connection: Connection, choice: Choice, *, before: int | None, limit: int) -> list[AuditRow]:
-    """The newest rows, or those older than that one."""
-    query = select(audit).order_by(audit.c.id.desc()).limit(limit)
+class Position(NamedTuple):
+    """Where a row is in the log, which is in the order of times: people ask for times, too."""
+
+    time: int
+    id: int
+
+
+def page(connection: Connection, choice: Choice, *, before: Position | None, limit: int) -> list[AuditRow]:
+    """The newest rows, or those before a position."""
+    query = select(audit).order_by(audit.c.time.desc(), audit.c.id.desc()).limit(limit)
     for column, value in (
         (audit.c.actor, choice.actor),
         (audit.c.action, choice.action),
@@ -76,9 +99,18 @@ def page(connection: Connection, choice: Choice, *, before: int | None, limit: i
     ):
         if value is not None:
             query = query.where(column == value)
-    if before is not None:
-        query = query.where(audit.c.id < before)
+    if choice.since is not None:
+        query = query.where(audit.c.time >= choice.since)
+    if before is not None:  # which is before `until`, where SQLite might begin to walk
+        query = query.where(tuple_(audit.c.time, audit.c.id) < tuple_(*before))
+    elif choice.until is not None:
+        query = query.where(audit.c.time < choice.until)
     return [_row(row) for row in connection.execute(query)]
+
+
+def position(row: AuditRow) -> Position:
+    """Behind which row a page goes on."""
+    return Position(parse_millis(row.time), row.id)
 
 
 def _row(row: Row[Any]) -> AuditRow:

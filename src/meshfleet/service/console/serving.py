@@ -31,6 +31,8 @@ _POLICY: Final = (
 """Nothing comes from another host, and nothing is run that was not built."""
 
 _OF_PROGRAMS: Final = ("/api", "/healthz", "/readyz", "/metrics")
+_API_PAGE: Final = "/api/docs"
+"""The page about the interface is beside it, and a page of the console."""
 _PLACE: Final = re.compile(r"/(?:[a-z-]{1,32}(?:/.*)?)?", re.DOTALL)
 """Begins with a plain word, as all places in the console do; behind it are names, which may be anything."""
 _NO_GZIP: Final = re.compile(rb"\s*q=0(?:\.0{0,3})?\s*")
@@ -60,6 +62,8 @@ class Console:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _page(self, path: str) -> Page | None:
+        if path == _API_PAGE:
+            return self._pages[site.START]
         if any(path == each or path.startswith(f"{each}/") for each in _OF_PROGRAMS):
             return None
         found = self._pages.get(path)

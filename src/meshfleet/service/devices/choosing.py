@@ -1,17 +1,15 @@
 """The filters of the list of devices, as they stand in a query (rest-34 to rest-37)."""
 
-from collections.abc import Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 from litestar.params import QueryParameter
 
-from meshfleet.errors import Fault, InvalidRequest, MalformedText, WireError
+from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.service.devices.model import Filter, Order, Sort
 from meshfleet.service.devices.paths import parse_gateway
+from meshfleet.service.http.query_reader import QueryReader, parse_flag
 from meshfleet.wire.ids import Version, mac_of, parse_device_id, parse_model_number
 from meshfleet.wire.rest import parse_label, parse_name_part
-
-Value = TypeVar("Value")
 
 _LABELS: Final = 20
 """Each label of a filter is another question to the database."""
@@ -81,31 +79,22 @@ def choose(
     ] = None,
 ) -> Filter:
     """Read the filters, or tell all that is wrong with them."""
-    faults: list[Fault] = []
-
-    def read(parse: Callable[[str, str], Value], text: str | None, field: str) -> Value | None:
-        try:
-            return None if text is None else parse(text, field)
-        except WireError as exc:
-            faults.append(Fault(exc.field, exc.reason))
-            return None
-
+    reader = QueryReader()
+    labels = [reader.read(parse_label, each, "Label", unless=None) for each in label or ()]
+    known = [reader.read(parse_device_id, each, "Ids", unless=None) for each in ids or ()]
     chosen = Filter(
-        labels=tuple(sorted({found for each in label or () if (found := read(parse_label, each, "Label"))})),
-        connected=read(_yes_or_no, connected, "Connected"),
-        model=read(parse_model_number, model_number, "ModelNumber"),
-        firmware=read(Version.parse, firmware_version, "FirmwareVersion"),
-        hardware=read(Version.parse, hardware_version, "HardwareVersion"),
-        name=read(parse_name_part, friendly_name, "FriendlyName"),
-        gateway=read(parse_gateway, gateway, "Gateway"),
-        ids=None
-        if ids is None
-        else tuple(sorted({mac_of(found) for each in ids if (found := read(parse_device_id, each, "Ids"))})),
+        labels=tuple(sorted({each for each in labels if each is not None})),
+        connected=reader.read(parse_flag, connected, "Connected", unless=None),
+        model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
+        firmware=reader.read(Version.parse, firmware_version, "FirmwareVersion", unless=None),
+        hardware=reader.read(Version.parse, hardware_version, "HardwareVersion", unless=None),
+        name=reader.read(parse_name_part, friendly_name, "FriendlyName", unless=None),
+        gateway=reader.read(parse_gateway, gateway, "Gateway", unless=None),
+        ids=None if ids is None else tuple(sorted({mac_of(each) for each in known if each is not None})),
     )
     if len(chosen.labels) > _LABELS:
-        faults.append(Fault("Label", f"is given more than {_LABELS} times"))
-    if faults:
-        raise InvalidRequest(faults)
+        reader.faults.append(Fault("Label", f"is given more than {_LABELS} times"))
+    reader.end()
     return chosen
 
 
@@ -123,9 +112,3 @@ def read_live(include: Include = None) -> bool:
     if include not in {None, "live"}:
         raise InvalidRequest([Fault("Include", "can only be live")])
     return include is not None
-
-
-def _yes_or_no(text: str, field: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise MalformedText(field, "is neither true nor false")
-    return text.lower() == "true"

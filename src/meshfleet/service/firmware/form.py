@@ -12,7 +12,7 @@ from meshfleet.errors import Fault, InvalidRequest, MalformedImage, WireError, s
 from meshfleet.service.devices.model import three_parts
 from meshfleet.wire.diagnostics import FirmwareType
 from meshfleet.wire.ids import ModelNumber, Version, parse_model_number
-from meshfleet.wire.package import MAX_SIZE, read_image
+from meshfleet.wire.package import MAX_SIZE, is_zip, read_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +44,8 @@ _TOO_LARGE: Final = f"a Nordic package has at most {MAX_SIZE} (a RAUC bundle is 
 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BUNDLE: Final = ".raucb"
+_PACKAGE: Final = ".zip"
+_NO_ZIP: Final = "is called .zip and is none; a bare image is called .bin"
 _LINES: Final = str.maketrans("", "", "\n\r\t")
 
 
@@ -143,8 +145,11 @@ def check_package(new: NewFirmware, image: Arrived) -> None:
         return
     if image.size > MAX_SIZE:  # no chip that Nordic's packages are for holds a tenth of it
         raise InvalidRequest([Fault(IMAGE, f"has {image.size} bytes; {_TOO_LARGE}")])
+    content = image.place.read_bytes()
+    if new.file_name.lower().endswith(_PACKAGE) and not is_zip(content):
+        raise InvalidRequest([Fault(IMAGE, _NO_ZIP)])
     try:
-        found = read_image(image.place.read_bytes())
+        found = read_image(content)
     except MalformedImage as exc:
         reason = exc.reason if exc.field == IMAGE else f"{exc.field} {exc.reason}"
         raise InvalidRequest([Fault(IMAGE, reason)]) from None

@@ -1,7 +1,8 @@
 """`/api/v1/firmware`, and `/api/v1/images`, where gateways get images."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency as Given
@@ -17,7 +18,6 @@ from litestar.openapi.spec import (
 from litestar.params import FromPath, QueryParameter, SkipValidation
 
 from meshfleet.db import Database
-from meshfleet.errors import Fault, InvalidRequest, WireError
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.firmware import form, store
@@ -29,13 +29,15 @@ from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
+from meshfleet.service.http.query_reader import QueryReader, one_of
 from meshfleet.service.jobs.bell import Bell
 from meshfleet.service.operations.figures import Figures
 from meshfleet.wire.ids import Version, parse_model_number
-from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware, FirmwarePage
-from meshfleet.wire.times import parse_time, to_millis
+from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware, FirmwarePage, FirmwareState
+from meshfleet.wire.times import parse_millis
 
-_STATES: Final = ("draft", "released", "withdrawn")
+_STATES: Final[Mapping[str, FirmwareState]] = {each: each for each in get_args(FirmwareState)}
+_state = one_of(_STATES)
 _BINARY: Final = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
@@ -209,25 +211,22 @@ async def _answer(request: Asked, images: Images, found: Firmware, figures: Figu
 
 def _choice(model_number: str | None, version: str | None, state: str | None) -> store.Choice:
     """What is asked for, or all that is wrong with it."""
-    wrong: list[Fault] = []
-    model = parsed = None
-    try:
-        model = None if model_number is None else parse_model_number(model_number)
-    except WireError as exc:
-        wrong.append(Fault("ModelNumber", exc.reason))
-    try:
-        parsed = None if version is None else str(Version.parse(version))
-    except WireError as exc:
-        wrong.append(Fault("Version", exc.reason))
-    if state is not None and state not in _STATES:
-        wrong.append(Fault("State", f"is none of {', '.join(_STATES)}"))
-    if wrong:
-        raise InvalidRequest(wrong)
-    return store.Choice(model=model, version=parsed, state=state)  # type: ignore[arg-type] # just checked
+    reader = QueryReader()
+    choice = store.Choice(
+        model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
+        version=reader.read(_version, version, "Version", unless=None),
+        state=reader.read(_state, state, "State", unless=None),
+    )
+    reader.end()
+    return choice
+
+
+def _version(text: str, field: str) -> str:
+    return str(Version.parse(text, field))
 
 
 def _position(last: Firmware) -> tuple[int, str]:
-    return to_millis(parse_time(last.created_at)), last.id
+    return parse_millis(last.created_at), last.id
 
 
 router = Router(

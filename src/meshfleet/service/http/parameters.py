@@ -29,6 +29,16 @@ NextToken = Annotated[
     ),
 ]
 
+FromText = Annotated[
+    str | None,
+    QueryParameter(name="From", description="Not before this time: ISO 8601, UTC unless it says otherwise."),
+]
+
+ToText = Annotated[
+    str | None,
+    QueryParameter(name="To", description="Before this time: ISO 8601, UTC unless it says otherwise."),
+]
+
 
 def read_limit(max_results: MaxResults = None) -> int:
     """How many items a page may hold (rest-23)."""

@@ -26,7 +26,7 @@ FINISHED: Final = frozenset({S.CANCELED, S.COMPLETED})
 """It never changes any more (rest-139)."""
 
 _WORDS: Final[Mapping[S, str]] = {
-    S.CREATED: "waits to be applied",
+    S.CREATED: "waits until somebody starts it",
     S.PENDING_APPROVAL: "waits for approval",
     S.SCHEDULED: "waits for its start time",
     S.IN_PROGRESS: "is in progress",

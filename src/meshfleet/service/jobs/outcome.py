@@ -9,7 +9,9 @@ from meshfleet.wire.rest import ExecutionState, Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FAILURES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
+FAILURES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
+"""What went wrong."""
+
 _FINE: Final = frozenset({ExecutionState.SUCCEEDED, ExecutionState.SKIPPED})
 
 
@@ -18,4 +20,4 @@ def outcome(counts: Mapping[ExecutionState, int]) -> Outcome:
     there = {state for state, count in counts.items() if count}
     if ExecutionState.SUCCEEDED in there:
         return Outcome.SUCCEEDED if there <= _FINE else Outcome.PARTIAL
-    return Outcome.FAILED if there.intersection(_FAILURES) else Outcome.NONE
+    return Outcome.FAILED if there.intersection(FAILURES) else Outcome.NONE

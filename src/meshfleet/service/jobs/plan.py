@@ -56,6 +56,11 @@ class Counts(dict[tuple[int, E], int]):
         return found
 
     @property
+    def left_out(self) -> dict[E, int]:
+        """Who was left out from the beginning."""
+        return {state: count for (wave, state), count in self.items() if wave == LEFT_OUT and count}
+
+    @property
     def open(self) -> int:
         """How many have not ended."""
         return self.of(E.QUEUED, *ACTIVE)

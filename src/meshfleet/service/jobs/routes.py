@@ -13,23 +13,24 @@ from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter,
 from msgspec import Struct
 
 from meshfleet.db import Database
-from meshfleet.errors import Fault, InvalidRequest, MalformedMac, NotFound
+from meshfleet.errors import NotFound
 from meshfleet.service.accounts.model import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.paths import device_in_path, parse_gateway
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
+from meshfleet.service.http.query_reader import QueryReader, one_of, parse_flag
 from meshfleet.service.jobs import steering
 from meshfleet.service.jobs.making import creating, retrying
 from meshfleet.service.jobs.making.creating import Asked
-from meshfleet.service.jobs.shown import executions
+from meshfleet.service.jobs.shown import executions, summary
 from meshfleet.service.jobs.shown import jobs as reading
 from meshfleet.service.jobs.shown.executions import ExecutionListing
 from meshfleet.service.jobs.shown.jobs import JobListing
 from meshfleet.service.jobs.shown.news import News
 from meshfleet.service.requests.window import Window
-from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of
+from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of, parse_device_id
 from meshfleet.wire.rest import (
     JOBS,
     DryRun,
@@ -39,6 +40,7 @@ from meshfleet.wire.rest import (
     Job,
     JobPage,
     JobState,
+    JobSummary,
     NewJob,
 )
 
@@ -105,7 +107,9 @@ async def list_jobs(
     next_token: NextToken = None,
 ) -> JobPage:
     """List jobs, the newest first."""
-    asked = JobListing(states=_states(JobState, states), firmware=firmware_id)
+    reader = QueryReader()
+    asked = JobListing(states=_states(reader, JobState, states), firmware=firmware_id)
+    reader.end()
     before = pages.after(asked, next_token, start=None)
     found = await database.read(reading.page, asked, before=before, limit=limit + 1, now=now())
     return JobPage(**pages.cut(asked, found, limit, lambda last: (_number(last.id),)))
@@ -115,6 +119,12 @@ async def list_jobs(
 async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Job:
     """Show a job and how it goes."""
     return await database.read(reading.show, _number(segment(job_id)), now=now())
+
+
+@get("/{job_id:str}/summary")
+async def summarize_job(job_id: FromPath[str], database: Given[Database]) -> JobSummary:
+    """Count the executions of a job by why they failed, by what they wait for, and by gateway."""
+    return await database.read(summary.show, _number(segment(job_id)))
 
 
 @get("/{job_id:str}/executions")
@@ -128,12 +138,38 @@ async def list_executions(
         str | None,
         QueryParameter(name="Gateway", description="The MAC or device id of the gateway it goes through."),
     ] = None,
+    codes: Annotated[
+        list[str] | None,
+        QueryParameter(
+            name="ReasonCode",
+            description="Has this `reasonCode`; may be given several times, then any of them.",
+        ),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        QueryParameter(name="Ids", description="Is of one of these devices; may be given several times."),
+    ] = None,
+    left_out: Annotated[
+        str | None,
+        QueryParameter(
+            name="LeftOut",
+            description="Was left out from the beginning, or was not.",
+            schema_extra={"type": "boolean"},
+        ),
+    ] = None,
     next_token: NextToken = None,
 ) -> ExecutionPage:
     """List the executions of a job by device."""
+    reader = QueryReader()
     asked = ExecutionListing(
-        job=_number(segment(job_id)), states=_states(ExecutionState, states), gateway=_gateway(gateway)
+        job=_number(segment(job_id)),
+        states=_states(reader, ExecutionState, states),
+        gateway=reader.read(parse_gateway, gateway, "Gateway", unless=None),
+        codes=tuple(sorted(set(codes or ()))),
+        devices=None if ids is None else _devices(reader, ids),
+        left_out=reader.read(parse_flag, left_out, "LeftOut", unless=None),
     )
+    reader.end()
     after = pages.after(asked, next_token, start=-1)
     found = await database.read(executions.page, asked, after=after, limit=limit + 1)
     cut = pages.cut(asked, found, limit, lambda last: (mac_number(mac_of(DeviceId(last.device_id))),))
@@ -212,18 +248,15 @@ def _number(text: str) -> int:
     return int(found[1])
 
 
-def _states(words: type[Word], given: list[str] | None) -> tuple[Word, ...]:
-    known = {str(each): each for each in words}
-    if any(each not in known for each in given or ()):
-        raise InvalidRequest([Fault("State", f"is none of {', '.join(known)}")])
-    return tuple(sorted({known[each] for each in given or ()}))
+def _states(reader: QueryReader, words: type[Word], given: list[str] | None) -> tuple[Word, ...]:
+    parse = one_of({str(each): each for each in words})
+    found = [reader.read(parse, each, "State", unless=None) for each in given or ()]
+    return tuple(sorted({each for each in found if each is not None}))
 
 
-def _gateway(text: str | None) -> Mac | None:
-    try:
-        return None if text is None else parse_gateway(text, "Gateway")
-    except MalformedMac as exc:
-        raise InvalidRequest([Fault(exc.field, exc.reason)]) from None
+def _devices(reader: QueryReader, texts: list[str]) -> tuple[Mac, ...]:
+    found = [reader.read(parse_device_id, each, "Ids", unless=None) for each in texts]
+    return tuple(sorted({mac_of(each) for each in found if each is not None}))
 
 
 router = Router(
@@ -232,6 +265,7 @@ router = Router(
         list_jobs,
         create_job,
         show_job,
+        summarize_job,
         list_executions,
         show_execution,
         apply_job,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meshfleet.service.clock import steady
 from meshfleet.service.jobs.update.ending import CANCELING
 from meshfleet.wire.rest import ExecutionState, JobState
 from meshfleet.wire.times import write_millis
@@ -75,14 +76,11 @@ _ACTIVE: Final[Mapping[ExecutionState, str]] = {
     ExecutionState.APPLYING: "the device starts the new version",
 }
 
-_STAGED: Final = "the image is ready, and the device keeps it until the job is applied"
+_STAGED: Final = "the image is ready, and the device keeps it until somebody installs it"
 
 
 def waiting_for(job: JobNow, execution: Waiter) -> str | None:
     """What an execution waits for; None: it is over."""
-    if execution.state is ExecutionState.QUEUED:
-        word = waiting(job, execution)
-        return f"{word}: {_queued(word, job, execution)}"
     said = _said(job, execution)
     if said is None or execution.reason is None:
         return said
@@ -90,7 +88,10 @@ def waiting_for(job: JobNow, execution: Waiter) -> str | None:
 
 
 def _said(job: JobNow, execution: Waiter) -> str | None:
-    """The same of one that is under way."""
+    """The same without what went wrong before."""
+    if execution.state is ExecutionState.QUEUED:
+        word = waiting(job, execution)
+        return f"{word}: {_queued(word, job, execution)}"
     if execution.waiting == CANCELING:
         return "it is being taken back, if that is still possible"
     if execution.state is ExecutionState.CONFIRMING:
@@ -113,13 +114,13 @@ def waiting(job: JobNow, execution: Waiter) -> Waiting:
 
 def _queued(word: Waiting, job: JobNow, execution: Waiter) -> str:
     if word is Waiting.WINDOW and job.state is JobState.CREATED:
-        return "the job waits to be applied"
+        return "the job waits until somebody starts it"
     if word is Waiting.WINDOW and job.start_at is not None:
         return f"the job begins at {write_millis(job.start_at)}"
     if word is Waiting.PAUSED and job.state is JobState.CANCELING:
         return "the job is being canceled"
     if word in {Waiting.BACK_OFF, Waiting.BATTERY}:
-        return f"{_QUEUED[word]} at {write_millis(execution.due)}"
+        return f"{_QUEUED[word]} at {write_millis(steady.on_the_wall(execution.due))}"
     return _QUEUED[word]
 
 

@@ -28,7 +28,7 @@ from meshfleet.wire.rest import (
     RequestPage,
     RequestRecord,
 )
-from meshfleet.wire.times import parse_time, to_millis
+from meshfleet.wire.times import parse_millis
 
 _ACCEPTED: Final = 202
 
@@ -121,7 +121,7 @@ async def show_request(
 
 
 def _position(last: RequestRecord) -> tuple[int, str]:
-    return to_millis(parse_time(last.requested_at)), last.id
+    return parse_millis(last.requested_at), last.id
 
 
 def _responds_async(prefer: list[str]) -> bool:

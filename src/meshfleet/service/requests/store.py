@@ -13,6 +13,7 @@ from meshfleet.errors import Interrupted, NotFound
 from meshfleet.service.audit import log as audit
 from meshfleet.service.requests.entry import columns_of
 from meshfleet.service.requests.once import Past
+from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import device_id, number_mac
 from meshfleet.wire.rest import RequestAnswer, RequestProblem, RequestRecord, RequestState, SentRequest
 from meshfleet.wire.times import write_millis
@@ -103,7 +104,7 @@ def _record(row: Row[Any]) -> RequestRecord:
         by=row.actor,
         requested_at=write_millis(row.requested_at),
         finished_at=None if row.finished_at is None else write_millis(row.finished_at),
-        request=msgspec.json.decode(row.asked, type=SentRequest),
-        response=None if row.answer is None else msgspec.json.decode(row.answer, type=RequestAnswer),
-        problem=None if row.problem is None else msgspec.json.decode(row.problem, type=RequestProblem),
+        request=decoder_of(SentRequest).decode(row.asked),
+        response=None if row.answer is None else decoder_of(RequestAnswer).decode(row.answer),
+        problem=None if row.problem is None else decoder_of(RequestProblem).decode(row.problem),
     )

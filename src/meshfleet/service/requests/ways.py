@@ -9,12 +9,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import msgspec
-
 from meshfleet.db import bulk
 from meshfleet.db.samples import SampleKind, Wanted
 from meshfleet.errors import GatewayOffline, NoGateway, NotFound
 from meshfleet.service.devices.listing import unknown
+from meshfleet.service.ingest.rollups import read_minute
 from meshfleet.wire.ids import mac_number, number_mac
 from meshfleet.wire.rest import GatewayCandidate, GatewayChoice
 from meshfleet.wire.times import write_millis
@@ -176,18 +175,10 @@ def strongest(links: Iterator[Sample]) -> list[Candidate]:
     return list(best.values())
 
 
-class _Minute(msgspec.Struct, rename="camel"):
-    """As much of a minute as matters here."""
-
-    unreachable: bool = False
-
-
-_read_minute = msgspec.json.Decoder(_Minute).decode
-
-
 def _is_unreachable(link: Sample) -> bool:
     """Whether the device could not be reached through this parent (report-15)."""
-    return link.more is not None and link.more.ext is not None and _read_minute(link.more.ext).unreachable
+    minute = read_minute(link)
+    return minute is not None and minute.unreachable
 
 
 def _row(connection: Connection, number: int) -> tuple[int | None, int | None, bool] | None:

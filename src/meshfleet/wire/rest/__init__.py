@@ -23,12 +23,7 @@ from meshfleet.wire.rest.accounts import (
     UserPage,
 )
 from meshfleet.wire.rest.acks import Hole, HolePage
-from meshfleet.wire.rest.bodies import (
-    Ask,
-    Body,
-    BodyT,
-    decode,
-)
+from meshfleet.wire.rest.bodies import Ask, Body, BodyT, decode
 from meshfleet.wire.rest.catalogue import (
     CATALOGUE,
     Catalogue,
@@ -62,18 +57,23 @@ from meshfleet.wire.rest.gateways import (
 )
 from meshfleet.wire.rest.jobs import (
     JOBS,
+    DeviceUpdate,
+    DeviceUpdatePage,
     DryRun,
     Evidence,
     Execution,
     ExecutionDetail,
     ExecutionPage,
     ExecutionState,
+    GatewayCounts,
     Job,
     JobPage,
     JobState,
+    JobSummary,
     JobWave,
     Outcome,
     PauseReason,
+    ReasonCount,
     Refusal,
     StopCause,
     Transition,
@@ -157,6 +157,7 @@ from meshfleet.wire.rest.paths import (
     request_path,
     samples_path,
     series_path,
+    updates_path,
     user_path,
     withdraw_path,
 )
@@ -263,6 +264,8 @@ __all__ = [
     "Device",
     "DeviceDetail",
     "DevicePage",
+    "DeviceUpdate",
+    "DeviceUpdatePage",
     "DryRun",
     "Evidence",
     "Execution",
@@ -280,6 +283,7 @@ __all__ = [
     "GatewayCandidate",
     "GatewayChoice",
     "GatewayClaim",
+    "GatewayCounts",
     "GatewayPage",
     "Health",
     "Hole",
@@ -289,6 +293,7 @@ __all__ = [
     "JobHealth",
     "JobPage",
     "JobState",
+    "JobSummary",
     "JobWave",
     "KeptJob",
     "Label",
@@ -322,6 +327,7 @@ __all__ = [
     "Problem",
     "Product",
     "Rate",
+    "ReasonCount",
     "Refusal",
     "Reject",
     "RejectPage",
@@ -384,6 +390,7 @@ __all__ = [
     "request_path",
     "samples_path",
     "series_path",
+    "updates_path",
     "user_path",
     "withdraw_path",
 ]

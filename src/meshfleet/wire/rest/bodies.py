@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from meshfleet.errors import MalformedPayload
 from meshfleet.wire import payload
+from meshfleet.wire.decoders import decoder_of
 
 IdentifierText = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){1,4}$")]
 MacText = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
@@ -18,7 +19,11 @@ TimeText = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z
 
 
 class Body(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is answered. Clients ignore fields that they do not know."""
+    """What is answered. Clients ignore fields that they do not know.
+
+    Fields have no defaults: what is always told must be there, and what may be absent is `UNSET`. So a client
+    reads what services of its own version and newer ones tell. Only a field of one value has it by itself.
+    """
 
 
 class Ask(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -31,7 +36,7 @@ BodyT = TypeVar("BodyT", bound=Ask | Body)
 def decode(kind: type[BodyT], data: bytes) -> BodyT:
     """Read the body of a request or an answer, or raise a `WireError` that names the field."""
     try:
-        return msgspec.json.decode(payload.utf8(data), type=kind)
+        return decoder_of(kind).decode(payload.utf8(data))
     except MalformedPayload as exc:
         raise MalformedPayload("body", exc.reason) from None
     except msgspec.ValidationError as exc:

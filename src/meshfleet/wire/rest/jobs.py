@@ -109,6 +109,10 @@ class JobWave(Body, frozen=True, kw_only=True):
     size: int
     """How many devices are in it."""
     succeeded: int
+    failed: int
+    """How many failed, timed out or were rejected."""
+    soaks_until: TimeText | None
+    """When the next wave may begin, while this one soaks."""
 
 
 class Job(Body, frozen=True, kw_only=True):
@@ -142,13 +146,17 @@ class Job(Body, frozen=True, kw_only=True):
     stop_cause: StopCause | None
     pause_reason: PauseReason | None
     counts: dict[ExecutionState, int]
+    left_out: dict[ExecutionState, int]
+    """Those of `counts` that were left out from the beginning, of states in which any are."""
     progress: Annotated[int, Meta(ge=0, le=100)]
     eta: TimeText | None
-    """When it is likely to be over; null: nobody can tell."""
+    """When it is likely to be over; null: nobody can tell, as while nothing is under way."""
     wave_states: list[JobWave]
     created_by: str
     created_at: TimeText
     started_at: TimeText | None
+    applied_at: TimeText | None
+    """When somebody let devices start what they had staged."""
     finished_at: TimeText | None
     parent_job_id: str | None
 
@@ -188,13 +196,63 @@ class ExecutionPage(Body, frozen=True, kw_only=True):
     next_token: str | None
 
 
+class DeviceUpdate(Execution, frozen=True, kw_only=True):
+    """The part of one device in a job that is not over, seen from the device (rest-211)."""
+
+    job_id: str
+    job_name: str
+    job_state: JobState
+
+
+class DeviceUpdatePage(Body, frozen=True, kw_only=True):
+    """What jobs that are not over do with a device, the newest job first."""
+
+    items: list[DeviceUpdate]
+    next_token: str | None
+
+
+class ReasonCount(Body, frozen=True, kw_only=True):
+    """How many executions ended like this."""
+
+    state: ExecutionState
+    reason_code: str | None
+    count: int
+
+
+class GatewayCounts(Body, frozen=True, kw_only=True):
+    """How the executions behind one gateway stand."""
+
+    gateway: MacText | None
+    """Null: nobody knows through which they go."""
+    counts: dict[ExecutionState, int]
+    """Of states in which any are."""
+
+
+class JobSummary(Body, frozen=True, kw_only=True):
+    """The executions of a job, counted in several ways at one moment (rest-207)."""
+
+    failures: list[ReasonCount]
+    """Who failed, timed out or was rejected: what happens most comes first."""
+    left_out: list[ReasonCount]
+    """Who was left out from the beginning, and is counted nowhere else here."""
+    waiting: dict[str, int]
+    """What queued ones wait for, in the words of `waitingFor`."""
+    gateways: list[GatewayCounts]
+    """At most 100: those with most to do come first. The last may be null: nobody knows which."""
+    gateway_count: int
+    """How many gateways have a part in it."""
+
+
 class Evidence(Body, frozen=True, kw_only=True):
     """A report or response that moved an execution, or came too late to do so."""
 
     time: TimeText
     kind: str
+    """`response`, `no-response`, `heartbeat` or `dfu`; there may be more."""
     attempt: int
     content: Any
+    """What was said, by kind: `{step, status, value}`, `{step, reason?}`, `{status, time}` or
+    `{gateway, parent, rssi}`; gateway and parent are MACs, or null; `time` is written as all times are."""
 
 
 class Transition(Body, frozen=True, kw_only=True):
@@ -236,6 +294,10 @@ class DryRun(Body, frozen=True, kw_only=True):
     targets: int
     eligible: int
     skipped: int
+    offline: int
+    """How many of the eligible ones are offline now: they wait until they are back."""
+    busy: int
+    """How many of the eligible ones another job is not over with: one job updates a device at a time."""
     refusals: list[Refusal]
     methods: dict[str, int]
     waves: list[JobWave]

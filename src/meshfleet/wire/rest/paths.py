@@ -78,6 +78,11 @@ def device_requests_path(device: DeviceId) -> str:
     return f"{DEVICES}/{device}/requests"
 
 
+def updates_path(device: DeviceId) -> str:
+    """Where one sees what becomes of a device in jobs that are not over (rest-211)."""
+    return f"{DEVICES}/{device}/updates"
+
+
 def label_path(label: str) -> str:
     """Where a label is removed; any label fits into a path."""
     return f"{LABELS}/{quote(label, safe='')}"

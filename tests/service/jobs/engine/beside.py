@@ -72,7 +72,7 @@ async def _run(database: str, broker: str, name: str) -> None:
         options=Options(patient=True, delays=Delays(first=0.05, most=0.3)),
     )
     asking = Asking(carrier, Topics(), clock.now)
-    runner = Runner(open_database(database, Path.cwd()), asking, clock.now)
+    runner = Runner(open_database(database, Path.cwd()), asking, clock.now, steady=clock.steady)
     sys.stdout.write(f"{asking.new_id()}\n")
     sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:

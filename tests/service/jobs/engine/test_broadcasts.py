@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.jobs.update.reasons import STOPPED
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import Concurrency, NewJob, Retry, Targets
@@ -116,7 +117,7 @@ def test_a_canceled_broadcast_is_aborted_once(sqlite_database: Database) -> None
     world.steer(job, "cancel")
     world.run(1)
     world.run(60)
-    assert ends(world) == {("CANCELED", "the update was aborted"): 60}
+    assert ends(world) == {("CANCELED", STOPPED): 60}
     assert sent(world)[Step.ABORT] == 1
 
 
@@ -138,7 +139,7 @@ def test_a_gateway_that_says_it_was_aborted_is_not_told_again(
     world.steer(job, "cancel")
     world.run(1)
     world.run(60)
-    assert ends(world) == {("CANCELED", "the update was aborted"): 60}
+    assert ends(world) == {("CANCELED", STOPPED): 60}
     assert sent(world)[Step.ABORT] == 1
 
 
@@ -261,7 +262,10 @@ def test_who_has_got_too_far_is_not_canceled_with_the_others(
     quick.settle(world.now)
     world.steer(job, "cancel")
     world.run(HOUR)
-    assert ends(world) == {("CANCELED", "the update was aborted"): 59, ("SUCCEEDED", None): 1}
+    assert ends(world) == {
+        ("CANCELED", STOPPED): 59,
+        ("SUCCEEDED", None): 1,
+    }
     assert Counter(each.version for each in meant(world)) == {"1.0.0": 59, "1.1.0": 1}
 
 

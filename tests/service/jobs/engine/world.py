@@ -19,17 +19,17 @@ from meshfleet.db.tables import device, device_state, firmware, gateway
 from meshfleet.db.tables import job as jobs
 from meshfleet.errors import Conflict
 from meshfleet.service.accounts.model import SERVICE
+from meshfleet.service.clock import Moment
 from meshfleet.service.jobs import steering, stopping
 from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
-from meshfleet.service.jobs.engine.steady import Moment
 from meshfleet.service.jobs.making import freezing, rivals, wanted
 from meshfleet.service.jobs.making.checking import check
+from meshfleet.service.jobs.making.creating import waves_of
 from meshfleet.service.jobs.making.freezing import Frozen
 from meshfleet.service.jobs.making.sifting import sift
 from meshfleet.service.jobs.making.superseding import take_over
-from meshfleet.service.jobs.making.waves import Waves
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.wire.ids import ModelNumber
@@ -195,7 +195,7 @@ class World:
             checked=check(order, self.wall),
             firmware=found,
             sifted=sifted,
-            waves=Waves(seed, sifted.fitting(), order.waves),
+            waves=waves_of(seed, sifted, order.waves),
             seed=seed,
             rivals=others,
             by=SERVICE,

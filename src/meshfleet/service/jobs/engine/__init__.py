@@ -6,5 +6,4 @@ advancing    executions go on with answers, reports and clocks
 loading, moving    how executions are read, and how moves are written
 outbox, post    requests on their way
 slots, lines, paces    what gateways are busy with, who is next, and how fast they are
-steady       a clock that does not jump
 """

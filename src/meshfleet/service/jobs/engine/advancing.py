@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.jobs.engine.loading import Known, Orders
-    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.update.events import Event
     from meshfleet.service.jobs.update.model import Execution, Move, Scene
 

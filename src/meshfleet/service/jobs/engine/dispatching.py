@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.jobs.engine.loading import Known
-    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.fitness import Misfit, Need
     from meshfleet.service.jobs.update.model import Execution, Order, Scene
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.jobs.engine.steady import Moment
+    from meshfleet.service.clock import Moment
 
 _AT_ONCE: Final = {"sqlite": 2000, "postgresql": 10_000}
 """Executions that end in one transaction. Only SQLite lets all other writers wait for it."""

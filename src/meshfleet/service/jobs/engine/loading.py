@@ -12,6 +12,7 @@ from meshfleet.service.jobs.fitness import Facts, Need
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.model import Execution, Order, Scene, Step
 from meshfleet.service.presence.rhythm import UNKNOWN
+from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import Version, model_number
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState, JobState, KeptJob
@@ -104,7 +105,7 @@ class Orders:
         missing = [each for each in numbers if each not in bodies]
         if missing:
             read = {
-                number: msgspec.json.decode(body, type=KeptJob)
+                number: decoder_of(KeptJob).decode(body)
                 for number, body in bulk.pick(connection, _BODIES, missing)
             }
             # Others may read at the same time, in other threads: the old one stays as it is.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from meshfleet.service.jobs.engine.steady import Moment
+    from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.update.model import Ask, Execution, Move
 
 ENGINE: Final = "meshfleet"

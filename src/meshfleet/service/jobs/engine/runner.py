@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
+from meshfleet.service.clock import Moment
 from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.post import PATIENCE, Post
-from meshfleet.service.jobs.engine.steady import Moment, Steady
 from meshfleet.service.jobs.making import freezing, superseding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from meshfleet.db import Database
-    from meshfleet.service.clock import Now
+    from meshfleet.service.clock import Now, Steady
     from meshfleet.service.jobs.changes import Changed, Tell
     from meshfleet.service.jobs.engine.advancing import Reply
     from meshfleet.service.requests.asking import Asking
@@ -68,13 +68,14 @@ class Runner:
         asking: Asking,
         now: Now,
         *,
+        steady: Steady,
         tell: Tell = nobody,
     ) -> None:
         """`tell` hears which jobs and which executions have changed."""
         self._database = database
         self._post = Post(asking)
         self._wall = now
-        self._steady = Steady(now)
+        self._steady = steady
         self._tell = tell
         self._orders = Orders()
         self._has_news = asyncio.Event()

@@ -9,6 +9,8 @@ import msgspec
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import is_active, transition
+from meshfleet.service.accounts.model import SERVICE
+from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs import plan
 from meshfleet.service.jobs.engine import dispatching, ending_many, moving
 from meshfleet.service.jobs.engine.dispatching import Turn
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.jobs.engine.loading import Orders
-    from meshfleet.service.jobs.engine.steady import Moment
     from meshfleet.service.jobs.plan import Change
     from meshfleet.wire.rest import NewJob
 
@@ -149,6 +151,16 @@ def _write(connection: Connection, job: _Job, change: Change, wall: int) -> None
     bulk.change(connection, f"UPDATE job SET {text} WHERE id = ?", (*values.values(), job.number))  # noqa: S608 # our own names
     row = (job.number, None, wall, str(before), str(after), 0, 0, moving.ENGINE, change.cause, None)
     bulk.add(connection, transition, *row)
+    _note(connection, job.number, change, wall)
+
+
+def _note(connection: Connection, number: int, change: Change, wall: int) -> None:
+    """A job that has stopped by itself is in the audit log: who looks there asks why it rests (rest-210)."""
+    cause = change.pause_reason or change.stop_cause
+    if cause is not None:
+        deed = "cancel" if change.pause_reason is None else "pause"
+        told = {"cause": str(cause), "reason": change.cause}
+        audit.record(connection, SERVICE, f"job.{deed}", f"job-{number}", now=wall, **told)
 
 
 def _wind_up(connection: Connection, job: _Job, now: int) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors import Fault, InvalidRequest, MalformedTime
 from meshfleet.service.jobs.making import waves
-from meshfleet.wire.times import parse_time, to_millis, write_millis
+from meshfleet.wire.times import parse_millis, write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def _names(asked: NewJob) -> Iterator[Fault]:
 
 def _time(text: str | None, field: str, faults: list[Fault]) -> int | None:
     try:
-        return None if text is None else to_millis(parse_time(text, field))
+        return None if text is None else parse_millis(text, field)
     except MalformedTime as exc:
         faults.append(Fault(field, exc.reason))
         return None

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import Conflict, FleetError
 from meshfleet.service.jobs.changes import Tell, nobody
-from meshfleet.service.jobs.fitness import method_of
 from meshfleet.service.jobs.making import freezing, rivals, targets, wanted
 from meshfleet.service.jobs.making.checking import check
-from meshfleet.service.jobs.making.forecast import forecast, usual_rate
+from meshfleet.service.jobs.making.forecast import forecast
 from meshfleet.service.jobs.making.freezing import Frozen, Published, RivalsChanged
+from meshfleet.service.jobs.making.outlook import look_ahead
 from meshfleet.service.jobs.making.sifting import sift
 from meshfleet.service.jobs.making.superseding import take_over
 from meshfleet.service.jobs.making.waves import Waves
@@ -20,13 +20,15 @@ from meshfleet.service.jobs.shown import jobs as reading
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     from meshfleet.db import Database
     from meshfleet.service.accounts.model import Actor
     from meshfleet.service.clock import Now
     from meshfleet.service.jobs.making.checking import Checked
+    from meshfleet.service.jobs.making.sifting import Sifted
     from meshfleet.service.requests.once import Key
-    from meshfleet.wire.rest import DryRun, Job, NewJob
+    from meshfleet.wire.rest import DryRun, Job, NewJob, Wave
 
 _SEED_BITS: Final = 63
 """What a column can hold."""
@@ -86,8 +88,7 @@ async def make(  # noqa: PLR0913 # by name
 
 async def _foretell(database: Database, checked: Checked, asked: Asked, numbers: array[int]) -> DryRun:
     frozen = await freeze(database, checked, asked, numbers, None)
-    rate = await database.read(usual_rate, method_of(frozen.firmware.need))
-    return await asyncio.to_thread(forecast, frozen, rate)
+    return await asyncio.to_thread(forecast, frozen, await look_ahead(database, frozen))
 
 
 async def freeze(
@@ -99,7 +100,7 @@ async def freeze(
     sifted = await sift(database, numbers, firmware.need, others.rejecting)
     seed = secrets.randbits(_SEED_BITS)
     # In a thread: a hundred thousand devices take a while to be put in order.
-    waves = await asyncio.to_thread(lambda: Waves(seed, sifted.fitting(), checked.order.waves))
+    waves = await asyncio.to_thread(waves_of, seed, sifted, checked.order.waves)
     return Frozen(
         checked=checked,
         firmware=firmware,
@@ -111,6 +112,11 @@ async def freeze(
         key=asked.key,
         parent=parent,
     )
+
+
+def waves_of(seed: int, sifted: Sifted, wanted: Sequence[Wave]) -> Waves:
+    """The waves of those that are updated: who is connected goes first (rest-208)."""
+    return Waves(seed, sifted.fitting(connected=True), wanted, later=sifted.fitting(connected=False))
 
 
 async def _write(database: Database, frozen: Frozen, now: Now) -> Published | None:

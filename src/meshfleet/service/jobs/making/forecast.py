@@ -6,9 +6,6 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import func, select
-
-from meshfleet.db.tables import pace
 from meshfleet.service.jobs.fitness import method_of
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
@@ -19,21 +16,18 @@ from meshfleet.wire.rest import DryRun, JobWave, Refusal, WaveState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sqlalchemy import Connection
-
     from meshfleet.service.jobs.fitness import Misfit
     from meshfleet.service.jobs.making.freezing import Frozen
+    from meshfleet.service.jobs.making.outlook import Outlook
     from meshfleet.wire.rest import NewJob
 
 _SOME: Final = 20
 """Devices that are named of many."""
 
 _MINUTE: Final = 60_000
-_BEAT: Final = 20.0
-"""Minutes between two heartbeats of a usual device."""
 
 
-def forecast(frozen: Frozen, rate: float) -> DryRun:
+def forecast(frozen: Frozen, outlook: Outlook) -> DryRun:
     """Who would be updated, who not and why, in which waves, and how long it may take."""
     waves = frozen.waves.fallen
     eligible = sum(each.size for each in waves)
@@ -42,20 +36,24 @@ def forecast(frozen: Frozen, rate: float) -> DryRun:
         targets=len(frozen.sifted),
         eligible=eligible,
         skipped=len(frozen.sifted) - eligible,
+        offline=frozen.sifted.offline,
+        busy=outlook.busy,
         refusals=_refusals(frozen),
         methods={str(method): eligible} if eligible else {},
         waves=[
-            JobWave(name=each.name, state=WaveState.WAITING, size=each.size, succeeded=0) for each in waves
+            JobWave(
+                name=each.name,
+                state=WaveState.WAITING,
+                size=each.size,
+                succeeded=0,
+                failed=0,
+                soaks_until=None,
+            )
+            for each in waves
         ],
         device_ids=_some(_first(frozen)),
-        estimated_minutes=round(_minutes(frozen, method, rate), 1) if eligible else 0.0,
+        estimated_minutes=round(_minutes(frozen, method, outlook), 1) if eligible else 0.0,
     )
-
-
-def usual_rate(connection: Connection, method: Way) -> float:
-    """Bytes per second that gateways bring in a way of updating: as measured, or as is expected of them."""
-    measured = connection.execute(select(func.avg(pace.c.rate)).where(pace.c.method == str(method))).scalar()
-    return clocks.RATES[method] if measured is None else float(measured)
 
 
 def _refusals(frozen: Frozen) -> list[Refusal]:
@@ -83,13 +81,13 @@ def _some(numbers: Iterable[int]) -> list[str]:
     return [device_id(number_mac(number)) for number in numbers]
 
 
-def _minutes(frozen: Frozen, method: Way, rate: float) -> float:
+def _minutes(frozen: Frozen, method: Way, outlook: Outlook) -> float:
     """How long it takes if nothing goes wrong, as the limit that is felt most allows."""
     order, waves = frozen.checked.order, len(frozen.waves.fallen)
     behind = Counter(target.gateway for target in frozen.sifted if target.misfit is None)
     at_once = LARGEST if method is Way.BROADCAST else order.concurrency.per_gateway
-    transfer = clocks.estimate(frozen.firmware.size, rate) / _MINUTE
-    proof = order.health.heartbeats * _BEAT
+    transfer = clocks.estimate(frozen.firmware.size, outlook.rate) / _MINUTE
+    proof = order.health.heartbeats * outlook.beat
     # A gateway is free again while its devices prove themselves, their place in the job is not.
     at_gateways = max(_rounds(max(behind.values()), at_once), waves) * transfer + waves * proof
     in_job = _rounds(behind.total(), order.concurrency.per_job) * (transfer + proof)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FACTS: Final = (
     "SELECT id, model, hardware, firmware, beta, CASE WHEN gateway.device IS NULL THEN device.gateway"
-    " ELSE id END AS behind FROM device LEFT JOIN gateway ON gateway.device = id"
+    " ELSE id END AS behind, device.connected FROM device LEFT JOIN gateway ON gateway.device = id"
     " WHERE id IN numbers ORDER BY id"
 )
 """A claimed gateway is behind itself."""
@@ -57,9 +57,12 @@ class Sifted:
         self._devices = array("q")
         self._gateways = array("q")
         self._places = array("q")
+        self._connected = bytearray()
         self._kinds: list[_Kind] = []
         self._numbered: dict[_Kind, int] = {}
         self._known: dict[Facts, _Kind] = {}
+        self.offline = 0
+        """How many of those that are updated are not connected now."""
 
     def __len__(self) -> int:
         return len(self._devices)
@@ -77,12 +80,13 @@ class Sifted:
                 *self._kinds[self._places[place]],
             )
 
-    def fitting(self) -> Iterator[int]:
-        """Those that are updated."""
+    def fitting(self, *, connected: bool | None = None) -> Iterator[int]:
+        """Those that are updated; only those that are connected, or are not, if that is said."""
+        rows = zip(self._devices, self._places, self._connected, strict=True)
         return (
             device
-            for device, place in zip(self._devices, self._places, strict=True)
-            if self._kinds[place].misfit is None
+            for device, place, is_there in rows
+            if self._kinds[place].misfit is None and connected in (None, bool(is_there))
         )
 
     def misfits(self) -> Counter[Misfit]:
@@ -96,13 +100,15 @@ class Sifted:
 
     def add(self, rows: Sequence[Sequence[Any]], need: Need, claimed: dict[int, int]) -> None:
         """Judge devices as they stand in the registry; `claimed` are those that another job keeps."""
-        for device, model, hardware, firmware, beta, gateway in rows:
+        for device, model, hardware, firmware, beta, gateway, connected in rows:
             kind = self._kind(Facts(model, hardware, firmware, beta), need)
             if kind.misfit is None and device in claimed:
                 kind = kind._replace(misfit=_claimed(claimed[device]))
             self._devices.append(device)
             self._gateways.append(_NOWHERE if gateway is None else gateway)
             self._places.append(self._number(kind))
+            self._connected.append(bool(connected))
+            self.offline += kind.misfit is None and not connected
 
     def _kind(self, facts: Facts, need: Need) -> _Kind:
         kind = self._known.get(facts)

@@ -1,4 +1,8 @@
-"""Waves: who is updated before whom. The same seed gives the same waves, on every machine."""
+"""Waves: who is updated before whom.
+
+Who can begin goes first: a first wave of devices that are away would keep all others waiting (rest-208).
+Apart from that, the same seed gives the same waves, on every machine.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +44,28 @@ class Place(NamedTuple):
 
 
 class Waves:
-    """The devices of a job in their order, which follows from the seed alone."""
+    """The devices of a job in their order, which follows from the seed and from who comes later."""
 
-    def __init__(self, seed: int, devices: Iterable[int], wanted: Sequence[Wave]) -> None:
-        """`wanted` must be without faults."""
+    def __init__(
+        self, seed: int, devices: Iterable[int], wanted: Sequence[Wave], later: Iterable[int] = ()
+    ) -> None:
+        """`wanted` must be without faults; those in `later` come behind all others."""
         self._start = _mixed(seed & _MASK)
-        self._keys = array("Q", sorted(_mixed(self._start ^ each) for each in devices))
-        self.fallen = list(_fall(wanted, len(self._keys)))
+        self._keys = self._in_order(devices)
+        self._later = self._in_order(later)
+        self.fallen = list(_fall(wanted, len(self._keys) + len(self._later)))
         self._ends = list(accumulate(each.size for each in self.fallen))
 
     def place(self, device: int) -> Place:
         """Where one of the devices stands."""
-        turn = bisect_left(self._keys, _mixed(self._start ^ device))
+        key = _mixed(self._start ^ device)
+        turn = bisect_left(self._keys, key)
+        if turn == len(self._keys) or self._keys[turn] != key:
+            turn = len(self._keys) + bisect_left(self._later, key)
         return Place(bisect_right(self._ends, turn), turn)
+
+    def _in_order(self, devices: Iterable[int]) -> array[int]:
+        return array("Q", sorted(_mixed(self._start ^ each) for each in devices))
 
 
 def faults(waves: Sequence[Wave]) -> Iterator[Fault]:

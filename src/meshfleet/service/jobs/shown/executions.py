@@ -29,12 +29,18 @@ from meshfleet.wire.rest import (
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from sqlalchemy import Connection, Row
 
 _KEPT: Final = 1000
 """How much is shown of what was seen: the newest."""
+
+_SPELLINGS: Final[Mapping[str, Mapping[str, Callable[[int], str]]]] = {
+    "dfu": {"gateway": number_mac, "parent": number_mac},
+    "heartbeat": {"time": write_millis},
+}
+"""By kind of evidence, how its numbers are spelt."""
 
 
 class ExecutionListing(Struct, frozen=True, kw_only=True):
@@ -43,9 +49,14 @@ class ExecutionListing(Struct, frozen=True, kw_only=True):
     job: int
     states: tuple[ExecutionState, ...] = ()
     gateway: Mac | None = None
+    codes: tuple[str, ...] = ()
+    devices: tuple[Mac, ...] | None = None
+    """None: any."""
+    left_out: bool | None = None
+    """Whether it was left out from the beginning; None: either."""
 
 
-class _Told(Struct, frozen=True):
+class Told(Struct, frozen=True):
     """What a job tells of all its executions."""
 
     now: JobNow
@@ -55,15 +66,21 @@ class _Told(Struct, frozen=True):
 
 def page(connection: Connection, asked: ExecutionListing, *, after: int, limit: int) -> list[Execution]:
     """Executions by device, behind that one (rest-140)."""
-    told = _told(reading.row(connection, asked.job))
+    told = told_by(reading.row(connection, asked.job))
     columns = execution.c
     query = select(execution).where(columns.job == asked.job, columns.device > after)
     if asked.states:
         query = query.where(columns.state.in_([str(state) for state in asked.states]))
     if asked.gateway is not None:
         query = query.where(columns.gateway == mac_number(asked.gateway))
+    if asked.codes:
+        query = query.where(columns.code.in_(asked.codes))
+    if asked.devices is not None:
+        query = query.where(columns.device.in_([mac_number(each) for each in asked.devices]))
+    if asked.left_out is not None:
+        query = query.where(columns.wave == LEFT_OUT if asked.left_out else columns.wave != LEFT_OUT)
     rows = connection.execute(query.order_by(columns.device).limit(limit))
-    return [_shown(row, told) for row in rows]
+    return [shown(row, told) for row in rows]
 
 
 def show(connection: Connection, number: int, device: Mac) -> ExecutionDetail:
@@ -75,7 +92,7 @@ def show(connection: Connection, number: int, device: Mac) -> ExecutionDetail:
         raise NotFound(f"{device_id(device)} is not in this job")
     history = _history(connection, row)
     return ExecutionDetail(
-        **asdict(_shown(row, _told(job))),
+        **asdict(shown(row, told_by(job))),
         transitions=[_beginning(job, row), *history.steps],
         evidence=history.besides,
         later=history.later,
@@ -85,11 +102,11 @@ def show(connection: Connection, number: int, device: Mac) -> ExecutionDetail:
 def several(connection: Connection, number: int, devices: Collection[int]) -> list[Execution]:
     """Some executions of a job; none if there is no such job any more."""
     try:
-        told = _told(reading.row(connection, number))
+        told = told_by(reading.row(connection, number))
     except NotFound:
         return []
     mine = (execution.c.job == number) & execution.c.device.in_(devices)
-    return [_shown(row, told) for row in connection.execute(select(execution).where(mine))]
+    return [shown(row, told) for row in connection.execute(select(execution).where(mine))]
 
 
 def transfers(
@@ -103,24 +120,30 @@ def transfers(
         tuple_(columns.job, columns.device) > after,
     )
     rows = connection.execute(query.order_by(columns.job, columns.device).limit(limit)).all()
-    told = {number: _told(reading.row(connection, number)) for number in {row.job for row in rows}}
-    return [(row.job, _shown(row, told[row.job])) for row in rows]
+    told = {number: told_by(reading.row(connection, number)) for number in {row.job for row in rows}}
+    return [(row.job, shown(row, told[row.job])) for row in rows]
 
 
-def _told(job: Row[Any]) -> _Told:
+def job_now(job: Row[Any]) -> JobNow:
+    """As much of a job as its executions wait for."""
     order = order_of(job)
-    now = JobNow(
+    return JobNow(
         state=JobState(job.state),
         wave=job.wave,
         start_at=job.start_at,
         heartbeats=order.health.heartbeats,
         is_staging=order.stage and job.applied_at is None,
     )
+
+
+def told_by(job: Row[Any]) -> Told:
+    """What a job, with the version of its firmware, tells of its executions."""
     names = [each.name or str(place) for place, each in enumerate(fallen_of(job), start=1)]
-    return _Told(now, names, job.version)
+    return Told(job_now(job), names, job.version)
 
 
-def _shown(row: Row[Any], told: _Told) -> Execution:
+def shown(row: Row[Any], told: Told) -> Execution:
+    """A row of `execution`."""
     state = ExecutionState(row.state)
     waiter = Waiter(state, row.wave, row.waiting, row.due, row.beats, row.is_read, row.reason)
     return Execution(
@@ -181,11 +204,11 @@ def _history(connection: Connection, row: Row[Any]) -> _History:
     later = [_evidence(each) for each in aside if _is_later(each, last)]
     besides = [_evidence(each) for each in aside if not _is_later(each, last)]
     proofs = (known.get(each.evidence) for each in steps)
-    shown = [
+    proved = [
         _transition(each, None if proof is None else _evidence(proof))
         for each, proof in zip(steps, proofs, strict=True)
     ]
-    return _History(shown, besides, later)
+    return _History(proved, besides, later)
 
 
 def _is_later(proof: Row[Any], last: Row[Any] | None) -> bool:
@@ -212,5 +235,16 @@ def _evidence(row: Row[Any]) -> Evidence:
         time=write_millis(row.time),
         kind=row.kind,
         attempt=row.attempt,
-        content=msgspec.json.decode(row.content),
+        content=_spelt(row.kind, msgspec.json.decode(row.content)),
     )
+
+
+def _spelt(kind: str, content: Any) -> Any:
+    """What was heard, spelt as everywhere: MACs and times are kept as numbers."""
+    ways = _SPELLINGS.get(kind)
+    if ways is None or not isinstance(content, dict):
+        return content
+    return {
+        name: ways[name](value) if name in ways and value is not None else value
+        for name, value in content.items()
+    }

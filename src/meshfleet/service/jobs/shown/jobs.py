@@ -30,6 +30,11 @@ _MOVED: Final = (
     f"SELECT +job, sum(progress) FROM execution WHERE {is_active()} AND due >= 0"  # noqa: S608 # our own words
     " AND +job IN numbers GROUP BY +job"
 )
+# Few rows of each job: its own steps have no device.
+_RESUMED: Final = (
+    "SELECT job, max(time) FROM transition WHERE job IN numbers AND device IS NULL"
+    " AND before = 'PAUSED' AND after = 'IN_PROGRESS' GROUP BY job"
+)
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
@@ -58,15 +63,21 @@ def show(connection: Connection, number: int, *, now: int) -> Job:
 
 def several(connection: Connection, numbers: Collection[int], *, now: int) -> dict[int, Job]:
     """Some of them by their numbers; those that there are not are left out."""
-    rows = connection.execute(_ROWS.where(job.c.id.in_(numbers))).all() if numbers else ()
-    return dict(zip([each.id for each in rows], _shown(connection, rows, now), strict=True))
+    found = rows(connection, numbers)
+    return dict(zip(found, _shown(connection, list(found.values()), now), strict=True))
 
 
 def newest_open(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
     """The newest ones that are not over, by their numbers."""
     query = _ROWS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
-    rows = connection.execute(query).all()
-    return dict(zip([each.id for each in rows], _shown(connection, rows, now), strict=True))
+    found = connection.execute(query).all()
+    return dict(zip([each.id for each in found], _shown(connection, found, now), strict=True))
+
+
+def rows(connection: Connection, numbers: Collection[int]) -> dict[int, Row[Any]]:
+    """The rows of some jobs by their numbers, as `row` gives them; those that there are not are left out."""
+    found = connection.execute(_ROWS.where(job.c.id.in_(numbers))) if numbers else ()
+    return {each.id: each for each in found}
 
 
 def row(connection: Connection, number: int) -> Row[Any]:
@@ -86,7 +97,17 @@ def _shown(connection: Connection, rows: Sequence[Row[Any]], now: int) -> list[J
     numbers = [each.id for each in rows]
     counts = _counts(connection, numbers)
     moved = {each[0]: int(each[1]) for each in bulk.pick(connection, _MOVED, numbers)}
-    return [show_job(each, Standing(counts[each.id], moved.get(each.id, 0)), now) for each in rows]
+    resumed = _resumed(connection, rows)
+    return [
+        show_job(each, Standing(counts[each.id], moved.get(each.id, 0), resumed.get(each.id)), now)
+        for each in rows
+    ]
+
+
+def _resumed(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
+    """When jobs that are in progress were resumed, if they were."""
+    numbers = [each.id for each in rows if each.state == JobState.IN_PROGRESS]
+    return {each[0]: each[1] for each in bulk.pick(connection, _RESUMED, numbers)} if numbers else {}
 
 
 def _counts(connection: Connection, numbers: Sequence[int]) -> dict[int, Counts]:

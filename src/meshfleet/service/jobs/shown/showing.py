@@ -11,6 +11,7 @@ from meshfleet.service.jobs.making.waves import FallenWave
 from meshfleet.service.jobs.plan import LEFT_OUT, Counts
 from meshfleet.service.jobs.shown.wave_states import wave_states
 from meshfleet.service.jobs.update.states import ACTIVE, TERMINAL
+from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import model_number
 from meshfleet.wire.rest import (
     ExecutionState,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _FULL: Final = 100
 """Percent."""
 
+_MOVING: Final = ACTIVE - {ExecutionState.STAGED}
+"""Who keeps an image waits for people, as a rule."""
+
 _LATEST: Final = 4_102_444_800_000
 """The year 2100: what would take longer is not known."""
 
@@ -40,6 +44,8 @@ class Standing(NamedTuple):
     counts: Counts
     moved: int
     """Percents of all active executions together."""
+    resumed_at: int | None
+    """When it was last resumed, if it was paused before."""
 
 
 def show_job(row: Row[Any], standing: Standing, now: int) -> Job:
@@ -56,12 +62,14 @@ def show_job(row: Row[Any], standing: Standing, now: int) -> Job:
         stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         pause_reason=None if row.pause_reason is None else PauseReason(row.pause_reason),
         counts=dict.fromkeys(ExecutionState, 0) | counts.by_state(),
+        left_out=counts.left_out,
         progress=_progress(standing),
-        eta=_eta(row, counts, now),
+        eta=_eta(row, standing, now),
         wave_states=wave_states(row, order.gate, fallen_of(row), counts),
         created_by=row.created_by,
         created_at=write_millis(row.created_at),
         started_at=time(row.started_at),
+        applied_at=time(row.applied_at),
         finished_at=time(row.finished_at),
         parent_job_id=None if row.parent is None else f"job-{row.parent}",
     )
@@ -69,7 +77,7 @@ def show_job(row: Row[Any], standing: Standing, now: int) -> Job:
 
 def order_of(row: Row[Any]) -> NewJob:
     """What a job was made of."""
-    return msgspec.json.decode(row.body, type=KeptJob)
+    return decoder_of(KeptJob).decode(row.body)
 
 
 def fallen_of(row: Row[Any]) -> list[FallenWave]:
@@ -83,19 +91,28 @@ def time(millis: int | None) -> str | None:
 
 
 def _progress(standing: Standing) -> int:
-    """The mean over all targets: who is over is done, however it went."""
-    counts = standing.counts
-    done = counts.of(*TERMINAL) * _FULL + standing.moved
-    progress = min(done // max(sum(counts.values()), 1), _FULL)
-    return min(progress, _FULL - 1) if counts.open else progress  # it is not done before all are
+    """The mean over all that were not left out from the beginning: who is over is done, however it went."""
+    ran = standing.counts.by_state(since=LEFT_OUT + 1)
+    done = sum(count for state, count in ran.items() if state in TERMINAL) * _FULL + standing.moved
+    progress = min(done // sum(ran.values()), _FULL) if ran else _FULL
+    return min(progress, _FULL - 1) if standing.counts.open else progress  # it is not done before all are
 
 
-def _eta(row: Row[Any], counts: Counts, now: int) -> str | None:
-    """When it will be over if it goes on like this."""
-    ran = counts.by_state(since=LEFT_OUT + 1)
-    finished = sum(count for state, count in ran.items() if state in TERMINAL)
-    left = sum(count for state, count in ran.items() if state is ExecutionState.QUEUED or state in ACTIVE)
-    if row.state != JobState.IN_PROGRESS or row.started_at is None or not finished or not left:
+def _eta(row: Row[Any], standing: Standing, now: int) -> str | None:
+    """When it will be over if it goes on as it did since it began, or went on after a pause (rest-209).
+
+    Nobody can tell while nothing is under way: what is left waits for people, or for devices that are away.
+    """
+    ran = standing.counts.by_state(since=LEFT_OUT + 1)
+    finished = sum(count for state, count in ran.items() if state in TERMINAL) - _finished_before(row)
+    is_moving = any(ran.get(state) for state in _MOVING)
+    if row.state != JobState.IN_PROGRESS or row.started_at is None or finished <= 0 or not is_moving:
         return None
-    at = now + max(now - row.started_at, 0) * left // finished
+    since = max(row.started_at, standing.resumed_at or 0)
+    at = now + max(now - since, 0) * standing.counts.open // finished
     return write_millis(at) if at < _LATEST else None
+
+
+def _finished_before(row: Row[Any]) -> int:
+    """How many had ended when the job was last resumed, from where its abort criteria count as well."""
+    return sum(msgspec.json.decode(row.armed, type=dict[str, int]).values())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from meshfleet.service.clock import steady
 from meshfleet.service.jobs.job_states import FINISHED
+from meshfleet.service.jobs.outcome import FAILURES
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState, JobWave, PauseReason, WaveState
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.plan import Counts
     from meshfleet.wire.rest import Gate
 
-_RAN: Final = (E.SUCCEEDED, E.FAILED, E.TIMED_OUT, E.REJECTED)
+_RAN: Final = (E.SUCCEEDED, *FAILURES)
 """Who is over, and was not just left out."""
 
 _PAUSES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
@@ -25,14 +28,17 @@ _PAUSES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: Wav
 
 def wave_states(row: Row[Any], gate: Gate, fallen: Sequence[FallenWave], counts: Counts) -> list[JobWave]:
     """The waves of a job as they stand."""
+    states = [_state(row, gate, wave, counts) for wave in range(len(fallen))]
     return [
         JobWave(
             name=each.name,
-            state=_state(row, gate, wave, counts),
+            state=state,
             size=each.size,
             succeeded=counts.of(E.SUCCEEDED, wave=wave),
+            failed=counts.of(*FAILURES, wave=wave),
+            soaks_until=_soaks_until(row) if state is WaveState.SOAKING else None,
         )
-        for wave, each in enumerate(fallen)
+        for wave, (each, state) in enumerate(zip(fallen, states, strict=True))
     ]
 
 
@@ -46,6 +52,10 @@ def _state(row: Row[Any], gate: Gate, wave: int, counts: Counts) -> WaveState:
     if row.state == JobState.PAUSED and row.pause_reason in _PAUSES:
         return _PAUSES[row.pause_reason]
     return WaveState.RUNNING if row.soaks_until is None else WaveState.SOAKING
+
+
+def _soaks_until(row: Row[Any]) -> str:
+    return write_millis(steady.on_the_wall(row.soaks_until))
 
 
 def _ended(gate: Gate, wave: int, counts: Counts) -> WaveState:

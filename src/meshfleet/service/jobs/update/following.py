@@ -90,7 +90,7 @@ def _lost(x: Execution, told: Told, scene: Scene, now: int) -> Move:
 
 def _failed(x: Execution, told: Told, scene: Scene, now: int) -> Move:
     if told.error == UpdateError.ABORTED and scene.order.is_canceling and x.state in states.CANCELABLE:
-        return finish(x, S.CANCELED, "the update was aborted", now, Code.CANCELED)
+        return finish(x, S.CANCELED, reasons.STOPPED, now, Code.CANCELED)
     if _is_for_all(x):
         return ask_itself(x, scene, now)
     code, cause = reasons.of_error(told.error, told.percent)

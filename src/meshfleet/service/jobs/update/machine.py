@@ -27,7 +27,7 @@ from meshfleet.service.jobs.update.entering import apply, asking, enter, may_app
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.following import ask_itself, follow
 from meshfleet.service.jobs.update.model import Move, Step
-from meshfleet.service.jobs.update.reasons import Code, unread
+from meshfleet.service.jobs.update.reasons import STOPPED, Code, unread
 from meshfleet.wire.codes import Status
 from meshfleet.wire.rest import ExecutionState as S
 
@@ -96,7 +96,7 @@ def _expire(x: Execution, scene: Scene, now: int) -> Move:
         case S.STAGED if may_apply(scene):
             return give_up(x, Code.NOT_APPLIED, "the device did not start what it has got", scene, now)
         case S.STAGED:
-            return give_up(x, Code.NOT_STAGED, "nobody applied what the device has got", scene, now)
+            return give_up(x, Code.NOT_STAGED, "nobody installed what the device has got", scene, now)
         case S.APPLYING:
             return give_up(
                 x, Code.NOT_APPLIED, "the device did not come back with the new version", scene, now
@@ -186,7 +186,7 @@ def _applied(x: Execution, event: Answered, scene: Scene, now: int) -> Move:
 
 def _aborted(x: Execution, status: int, now: int) -> Move:
     if status == Status.OK:
-        return finish(x, S.CANCELED, "the update was aborted", now, Code.CANCELED)
+        return finish(x, S.CANCELED, STOPPED, now, Code.CANCELED)
     if status in (Status.BUSY, Status.FAILED):  # it is too late, or there is nothing to abort, or no longer
         return asking(x, DRIVERS[x.method].state(x), now)
     return waiting(x, now + clocks.AGAIN)

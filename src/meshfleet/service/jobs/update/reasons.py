@@ -91,6 +91,10 @@ STATUSES: Final[Mapping[int, str]] = {
 }
 
 
+STOPPED: Final = "the job was canceled, and the update was stopped"
+"""Of one that was taken back in time."""
+
+
 def of_status(status: int) -> str:
     """What a status says, in words."""
     return STATUSES.get(status, f"it answered with status {status}")

@@ -1,11 +1,11 @@
-"""Clocks of executions do not jump with the clock of the machine."""
+"""What waits does not jump with the clock of the machine, and people are told times of that clock."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.service.jobs.engine.steady import Steady
+from meshfleet.service.clock import Steady
 
 HOUR = 3_600_000
 
@@ -22,6 +22,18 @@ def test_a_clock_that_jumps_by_hours_ends_nothing_early_or_late(jumps: list[tupl
         ticks += seconds
         wall += int(seconds * 1000) + jump
         assert abs(steady() - began - (ticks - 5000.0) * 1000) <= 1
+
+
+@given(jump=st.integers(-48 * HOUR, 48 * HOUR), at=st.integers(0, 2_000_000_000_000))
+def test_a_steady_time_is_told_as_the_clock_of_the_machine_will_show_it(jump: int, at: int) -> None:
+    wall, ticks = 1_800_000_000_000, 5000.0
+    steady = Steady(lambda: wall, lambda: ticks)
+    ticks += 77.7777
+    wall += 77_778  # one of them is rounded
+    assert steady.on_the_wall(at) == at
+    wall += jump
+    assert abs(steady.on_the_wall(at) - (at + jump)) < 1000
+    assert steady.on_the_wall(steady()) in {wall, steady()}
 
 
 def test_a_clock_begins_with_the_time_of_the_machine_so_that_stored_times_mean_the_same() -> None:

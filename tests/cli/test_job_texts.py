@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from meshfleet.cli.remote.job_texts import tell_dry_run
+from meshfleet.client import DryRun
+
+OFFLINE = "2 of these are offline now, and would wait until they are back."
+BUSY = "3 of these are in another job that is not over with them."
+
+
+@pytest.mark.rule("rest-212")
+@pytest.mark.parametrize(
+    ("offline", "busy", "told"), [(0, 0, []), (2, 0, [OFFLINE]), (0, 3, [BUSY]), (2, 3, [OFFLINE, BUSY])]
+)
+def test_a_dry_run_says_who_would_have_to_wait(
+    capsys: pytest.CaptureFixture[str], offline: int, busy: int, told: list[str]
+) -> None:
+    tell_dry_run(
+        DryRun(
+            targets=9,
+            eligible=9,
+            skipped=0,
+            offline=offline,
+            busy=busy,
+            refusals=[],
+            methods={"download": 9},
+            waves=[],
+            device_ids=[],
+            estimated_minutes=5.0,
+        )
+    )
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "9 of 9 devices would be updated, 9 by download. It is likely to take 5 minutes."
+    assert others == told
