@@ -8,7 +8,7 @@ function service(mode: string): string {
 
 export default defineConfig(({ mode }) => ({
   plugins: [svelte()],
-  server: { proxy: { "/api": { target: service(mode), ws: true } } },
+  server: { proxy: { "/api/v1": { target: service(mode), ws: true }, "/readyz": service(mode) } },
   build: {
     outDir: "../src/meshfleet/service/console/site",
     emptyOutDir: true,
@@ -16,6 +16,8 @@ export default defineConfig(({ mode }) => ({
     // A strict policy lets no page bring its own styles or pictures inside an address.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    // In kB. The reference of the REST interface is as large; it is fetched by who opens it, and in one piece.
+    chunkSizeWarningLimit: 1600,
     // What others wrote goes along with their licences.
     license: { fileName: "licenses.md" },
   },

@@ -107,8 +107,11 @@ def _make(root: Path, made: Path) -> None:
         npm(root, "run", "build", "--silent", "--", "--outDir", str(made), "--logLevel", "error")
     except subprocess.CalledProcessError:
         sys.exit("The console cannot be built: see above. MESHFLEET_CONSOLE=skip does without it.")
-    for font in (root / SOURCES / "node_modules").glob("@fontsource-variable/*/LICENSE"):
+    packages = root / SOURCES / "node_modules"
+    for font in packages.glob("@fontsource-variable/*/LICENSE"):
         shutil.copy(font, made / f"license-{font.parent.name}.txt")
+    for bundle in packages.glob("swagger-ui-dist/swagger-ui-es-bundle.js.LICENSE.txt"):  # of what is in it
+        shutil.copy(bundle, made / "license-swagger-ui-bundle.txt")
     for path in _files(made):
         if path.suffix in _COMPRESSED:
             small = gzip.compress(path.read_bytes(), compresslevel=9, mtime=0)

@@ -29,3 +29,37 @@ function shelf(storage: () => Storage): Shelf {
 export const inTab = shelf(() => sessionStorage);
 /** For everybody who uses this browser. */
 export const inBrowser = shelf(() => localStorage);
+
+const all: { forget(): void }[] = [];
+
+/** Keep nothing under any name any more: somebody else comes. */
+export function forgetNamed(): void {
+  for (const each of all) each.forget();
+}
+
+/** The newest of a kind of things that would not fit into an address: the address names it, the tab keeps it. Where the
+ * browser keeps nothing, it holds for as long as the page is open. */
+export class Named<Value> {
+  #newest: { readonly name: string; readonly value: Value } | null = null;
+
+  constructor(readonly key: string) {
+    all.push(this);
+  }
+
+  keep(name: string, value: Value): void {
+    this.#newest = { name, value };
+    inTab.keep(this.key, JSON.stringify(this.#newest));
+  }
+
+  /** Null: another tab, or a time that is over, knew it. */
+  read(name: string): Value | null {
+    // We alone write it.
+    this.#newest ??= JSON.parse(inTab.read(this.key) ?? "null") as { name: string; value: Value } | null;
+    return this.#newest?.name === name ? this.#newest.value : null;
+  }
+
+  forget(): void {
+    this.#newest = null;
+    inTab.keep(this.key, null);
+  }
+}

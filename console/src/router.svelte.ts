@@ -1,18 +1,19 @@
 /** Where the reader is: the path and the query of the address, and how to get to another. */
-import { SvelteSet } from "svelte/reactivity";
+import { SvelteMap } from "svelte/reactivity";
 
 export interface Place {
   readonly path: string;
   readonly query: URLSearchParams;
 }
 
-/** Whether one may leave; who says no tells the reader why. */
-type MayLeave = () => boolean;
+/** Whether one may leave for an address of the console, or altogether (null); who says no tells the reader why. */
+type MayLeave = (to: string | null) => boolean;
 
 class Router {
   place = $state.raw<Place>(here());
 
-  #guards = new SvelteSet<MayLeave>();
+  /** Those who want to be asked, and whether they guard what is shown once. */
+  #guards = new SvelteMap<MayLeave, boolean>();
 
   constructor() {
     addEventListener("popstate", () => this.#arrive());
@@ -24,13 +25,18 @@ class Router {
     return this.#guards.size > 0;
   }
 
+  /** Whether something is seen, or on its way, that nobody can show again. */
+  get holdsSecret(): boolean {
+    return [...this.#guards.values()].includes(true);
+  }
+
   /** Ask before the reader leaves, or loads the page anew, until the returned function is called. */
-  guard(mayLeave: MayLeave): () => void {
+  guard(mayLeave: MayLeave, { isSecret = false } = {}): () => void {
     const stay = (event: BeforeUnloadEvent): void => {
-      if (!mayLeave()) event.preventDefault();
+      if (!mayLeave(null)) event.preventDefault();
     };
     addEventListener("beforeunload", stay);
-    this.#guards.add(mayLeave);
+    this.#guards.set(mayLeave, isSecret);
     return () => {
       removeEventListener("beforeunload", stay);
       this.#guards.delete(mayLeave);
@@ -39,7 +45,7 @@ class Router {
 
   /** Go to an address of the console: to its top, unless it is more of what one looks at. */
   go(address: string, { stays = false } = {}): void {
-    if (address === location.pathname + location.search || !this.#mayLeave()) return;
+    if (address === location.pathname + location.search || !this.#mayLeave(address)) return;
     history.pushState(null, "", address);
     this.place = here();
     if (!stays) scrollTo(0, 0);
@@ -53,12 +59,12 @@ class Router {
 
   /** The browser is elsewhere already: who has to stay is put back. */
   #arrive(): void {
-    if (this.#mayLeave()) this.place = here();
+    if (this.#mayLeave(addressOf(here()))) this.place = here();
     else history.pushState(null, "", addressOf(this.place));
   }
 
-  #mayLeave(): boolean {
-    return [...this.#guards].every((mayLeave) => mayLeave());
+  #mayLeave(to: string): boolean {
+    return [...this.#guards.keys()].every((mayLeave) => mayLeave(to));
   }
 
   /** Links are followed here, unless the reader wants them elsewhere. */
@@ -67,7 +73,7 @@ class Router {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     const link = (event.target as Element).closest("a");
     if (link === null || link.origin !== location.origin || link.target || link.hasAttribute("download")) return;
-    if (link.pathname.startsWith("/api")) return;
+    if (link.pathname.startsWith("/api/v1")) return;
     event.preventDefault();
     this.go(link.pathname + link.search);
   }

@@ -58,9 +58,9 @@ def total(demo: Service) -> int:
     return count
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium. Playwright runs an event loop here: tests of other modules must find none."""
+    """Debian's Chromium. Playwright runs an event loop here: tests of other packages must find none."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=need(CHROMIUM), args=_FLAGS)
@@ -127,7 +127,7 @@ def sign_in(tab: Page, service: Service | Wire, role: Role) -> None:
     name = "admin" if role is Role.ADMIN else str(role)
     told = tab.request.post("/api/v1/auth/login", data={"username": name, "password": PASSWORD})
     assert told.ok, told.text()
-    tab.goto(service.url)
+    tab.goto(f"{service.url}/healthz")  # Of the same origin, and nothing to load.
     tab.evaluate(_KEEP, told.json()["authToken"])
 
 
@@ -138,19 +138,25 @@ def there(page: Page) -> None:
     )
 
 
-def until(tab: Page, holds: Callable[[], object]) -> None:
+def until(tab: Page, holds: Callable[[], object], wanted: str = "it") -> None:
     """Wait for what only the test itself can see, such as what it heard."""
     for _ in range(PATIENCE // _LOOK):
         if holds():
             return
         tab.wait_for_timeout(_LOOK)
-    pytest.fail("it never comes")
+    pytest.fail(f"{wanted} never comes")
 
 
 def settle(tab: Page) -> None:
     """Wait until a page shows what it asked for."""
     tab.wait_for_load_state("networkidle")
     expect(tab.get_by_text("Loading…")).to_have_count(0)
+
+
+def squeeze(tab: Page, width: int) -> None:
+    """Make a window so wide and see that its page fits; what a script lays out follows a moment later."""
+    tab.set_viewport_size({"width": width, "height": 844})
+    until(tab, lambda: hidden_sideways(tab) == 0, f"a page that fits into {width} pixels")
 
 
 def hidden_sideways(tab: Page) -> int:

@@ -8,12 +8,13 @@ from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import ELSEWHERE, hidden_sideways, sign_in, until
+from tests.browser.conftest import ELSEWHERE, sign_in, squeeze, until
 from tests.browser.gateways import connected, new_mac
 from tests.scenarios.serving import PASSWORD
 
@@ -184,6 +185,18 @@ def test_a_write_is_asked_about_read_back_and_in_the_history(open_as: Open, demo
         demo.ask("POST", requests, {"operation": "write-decoded", "identifier": PROPERTY, "value": before})
 
 
+def test_what_a_key_asked_for_is_told_in_words_even_when_it_is_revoked(open_as: Open, demo: Service) -> None:
+    key = demo.ask("POST", "/api/v1/api-keys", {"name": "lift", "role": "operator"})
+    requests = f"{demo.url}/api/v1/devices/{EXTENDER}/requests"
+    asked = {"operation": "read-decoded", "identifier": PROPERTY}
+    httpx.post(requests, json=asked, headers={"Authorization": f"Bearer {key['key']}"}).raise_for_status()
+    demo.ask("DELETE", f"/api/v1/api-keys/{key['id']}")
+    page = open_as(_tab(EXTENDER, "history"))
+    expect(page.get_by_role("cell", name="API key lift", exact=True).first).to_be_visible()
+    page.goto("/audit?Actor=api-key:%20lift")
+    expect(page.get_by_label("Who").locator("option:checked")).to_have_text("API key lift")
+
+
 def test_whoever_does_not_answer_is_told_of(open_as: Open) -> None:
     page = open_as(_tab(SILENT, "properties"), Role.OPERATOR)
     outcome = _ask(page)
@@ -297,6 +310,5 @@ def test_nobody_is_kept_out(
         if tab == "history":
             page.get_by_role("button", name="Details of Read").first.click()
         for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 844})
-            assert hidden_sideways(page) == 0
+            squeeze(page, width)
         assert barriers(page) == []

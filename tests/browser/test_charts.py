@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
-from tests.browser.conftest import hidden_sideways, until
+from tests.browser.conftest import squeeze, until
 from tests.browser.device import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def test_a_chart_is_read_and_narrowed_without_a_pointer(open_as: Open) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m")
     chart = measurements(page).get_by_role("slider", name="Temperature")
     expect(chart.locator("canvas")).to_be_visible()
+    until(page, lambda: any(chart.evaluate(_DRAWN)))
     chart.focus()
     page.keyboard.press("Home")
     first = chart.get_attribute("aria-valuetext")
@@ -118,6 +119,7 @@ def test_the_cursor_stays_at_its_time_when_the_chart_shows_another(open_as: Open
     page = open_as(f"/devices/{TRACKER}?range=15m")
     chart = measurements(page).get_by_role("slider", name="Temperature")
     expect(chart.locator("canvas")).to_be_visible()
+    until(page, lambda: any(chart.evaluate(_DRAWN)))
     chart.focus()
     page.keyboard.press("Home")
     expect(chart).not_to_have_attribute("aria-valuetext", re.compile("no time chosen"))
@@ -201,5 +203,4 @@ def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page, theme: str
     expect(page.get_by_role("table", name="Temperature")).to_be_visible()
     assert barriers(page) == []
     for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 844})
-        assert hidden_sideways(page) == 0
+        squeeze(page, width)

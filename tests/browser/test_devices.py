@@ -320,34 +320,6 @@ def test_a_viewer_changes_nothing(open_as: Open, total: int) -> None:
     expect(keys).not_to_contain_text("Select the device")
 
 
-def test_keys_move_select_and_open(open_as: Open) -> None:
-    page = open_as("/devices?Label=extenders")
-    expect(rows(page)).to_have_count(12)
-    links = rows(page).get_by_role("rowheader").get_by_role("link")
-    for key, at in (("j", 0), ("j", 1), ("ArrowDown", 2), ("k", 1)):
-        page.keyboard.press(key)
-        expect(links.nth(at)).to_be_focused()
-    page.keyboard.press("x")
-    expect(rows(page).nth(1).get_by_role("checkbox")).to_be_checked()
-    page.keyboard.press("x")
-    expect(rows(page).nth(1).get_by_role("checkbox")).not_to_be_checked()
-    page.keyboard.press("/")
-    expect(searching(page)).to_be_focused()
-    page.keyboard.type("x")
-    expect(searching(page)).to_have_value("x")
-    searching(page).fill("")
-    expect(rows(page)).to_have_count(12)
-    # Another list begins at its beginning.
-    with page.expect_response(re.compile("Sort=friendlyName")):
-        page.get_by_role("columnheader", name="Device").get_by_role("button").click()
-    expect(page.get_by_role("table")).to_have_attribute("aria-busy", "false")
-    page.keyboard.press("j")
-    expect(links.first).to_be_focused()
-    rows(page).first.get_by_role("link").first.focus()
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile("/devices/bmac-"))
-
-
 def test_order_and_columns_are_in_the_address(open_as: Open) -> None:
     page = open_as("/devices?Label=extenders")
     expect(rows(page)).to_have_count(12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Open
     from tests.scenarios.serving import Service
+
+_COVERED = """(told) => {
+  const {left, right, top, bottom} = told.getBoundingClientRect();
+  return [...document.querySelectorAll("main :is(a, button, input), nav a")].filter((control) => {
+    const box = control.getBoundingClientRect();
+    return box.width > 0 && box.left < right && box.right > left && box.top < bottom && box.bottom > top;
+  }).map((control) => control.textContent);
+}"""
 
 
 def test_what_is_typed_at_once_is_in_the_field(open_as: Open, page: Page) -> None:
@@ -39,3 +48,21 @@ def test_where_nothing_is_typed_the_safe_button_waits_and_the_page_takes_the_foc
     dialog.get_by_role("button", name="Remove label").click()
     expect(page.get_by_role("row").filter(has_text=label)).to_have_count(0)
     expect(page.get_by_role("main")).to_be_focused()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_what_was_done_is_told_where_nothing_of_a_page_is_pressed(
+    open_as: Open, page: Page, demo: Service, width: int
+) -> None:
+    label = uuid4().hex
+    page.set_viewport_size({"width": width, "height": 844})
+    open_as("/labels")
+    page.get_by_role("button", name="New label").click()
+    page.keyboard.type(label)
+    page.keyboard.press("Enter")
+    told = page.get_by_role("status").get_by_text(label)
+    expect(told).to_be_visible()
+    assert told.evaluate(_COVERED) == []
+    told.get_by_role("button", name="Close").click()
+    expect(told).to_have_count(0)
+    demo.ask("DELETE", f"/api/v1/labels/{label}")

@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import hidden_sideways, settle, sign_in
+from tests.browser.conftest import settle, squeeze
+from tests.browser.places import PAGES, RECORDS, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
 
-    from playwright.sync_api import BrowserContext
+    from playwright.sync_api import Page
 
-    from tests.browser.watch import Watch
+    from tests.browser.conftest import Open
     from tests.scenarios.serving import Service
 
-PAGES = {
-    "/": "Overview",
-    "/devices": "Devices",
-    "/devices/bmac-02005e000001": "Head office",
-    "/gateways": "Gateways",
-    "/gateways/02005e000001": "Head office",
-    "/labels": "Labels",
-    "/rejects": "Rejected reports",
-}
-"""Each page, and its heading."""
+    Theme = Literal["light", "dark"]
 
-WIDTHS = {"light": (320, 390, 720, 768, 1440), "dark": (1440, 768, 720, 320, 390)}
+ROUTES = Path(__file__).parents[2] / "console" / "src" / "shell" / "pages.ts"
+
+WIDTHS: Mapping[Theme, Sequence[int]] = {
+    "light": (320, 390, 720, 768, 1440),
+    "dark": (1440, 768, 720, 320, 390),
+}
 """A zoom of 200 % leaves half of a width, and one of 400 % leaves 320 of 1280. axe takes its time, so it
 looks at the last of each theme alone."""
 
-DIRECTIONS = {"light": "ltr", "dark": "rtl"}
+DIRECTIONS: Mapping[Theme, str] = {"light": "ltr", "dark": "rtl"}
 """So that each is looked at, and no page twice."""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", PAGES)
-def test_nobody_is_kept_out(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service, path: str, theme: str
-) -> None:
-    context, _ = make_window(demo, color_scheme=theme)
-    page = context.new_page()
-    sign_in(page, demo, Role.ADMIN)
-    page.goto(path)
-    expect(page.get_by_role("heading", level=1)).to_have_text(PAGES[path])
-    expect(page.locator("html")).to_have_attribute("data-theme", theme)
-    settle(page)
-    page.evaluate("direction => document.documentElement.dir = direction", DIRECTIONS[theme])
-    for width in WIDTHS[theme]:
-        page.set_viewport_size({"width": width, "height": 844})
-        assert hidden_sideways(page) == 0, width
-    assert barriers(page) == []
+@pytest.mark.parametrize("path", [*PAGES, *RECORDS])
+def test_nobody_is_kept_out(open_as: Open, page: Page, demo: Service, path: str) -> None:
+    with place(demo, path) as (address, heading):
+        open_as(address)
+        expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+        settle(page)
+        for theme, widths in WIDTHS.items():
+            page.emulate_media(color_scheme=theme)
+            expect(page.locator("html")).to_have_attribute("data-theme", theme)
+            page.evaluate("direction => document.documentElement.dir = direction", DIRECTIONS[theme])
+            for width in widths:
+                squeeze(page, width)
+            assert barriers(page) == [], theme
+
+
+def test_no_page_is_left_out() -> None:
+    routes = re.findall(r'\{ path: "([^"]+)", load:', ROUTES.read_text("utf-8"))
+    assert len(routes) > len(RECORDS)
+    looked_at = {path.partition("?")[0] for path in (*PAGES, *RECORDS)}
+    named = looked_at - set(routes)
+    for route in routes:
+        pattern = re.sub(r":\w+", "[^/]+", route)
+        assert route in looked_at or any(re.fullmatch(pattern, path) for path in named), route

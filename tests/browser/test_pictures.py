@@ -12,11 +12,12 @@ from playwright.sync_api import expect
 from meshfleet.cli.demo import BUILDINGS, site_of
 from meshfleet.wire.rest import Role
 from tests.browser.conftest import sign_in, until
+from tests.browser.updates import MODEL, new_firmware, new_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import BrowserContext
+    from playwright.sync_api import BrowserContext, Page
 
     from tests.browser.watch import Watch
     from tests.scenarios.serving import Service
@@ -43,6 +44,9 @@ PICTURES = {
     "device": Picture("/devices/bmac-ca5bda1a0006?range=1h", "Temperature", "dark"),
     "properties": Picture("/devices/bmac-ca5bda1a0006?tab=properties", "Read or write", "light"),
     "gateway": Picture("/gateways/02005e000001", "MT MultiTracker", "dark"),
+    "wizard": Picture(
+        "/jobs/new?Firmware={firmware}&Label=Head+office&Step=review", "will be updated", "light"
+    ),
     "phone": Picture("/devices/bmac-ca5bda1a0006?range=1h", "Temperature", "light", 390, 844),
 }
 
@@ -63,17 +67,58 @@ def test_a_picture_is_small(
     office = "/api/v1/devices/summary?Label=Head+office"
     until(page, lambda: demo.ask("GET", office)["disconnected"] == SILENT)
     sign_in(page, demo, Role.ADMIN)
-    page.goto(picture.path)
+    released = f"/api/v1/firmware?ModelNumber={MODEL}&State=released"
+    page.goto(picture.path.format(firmware=demo.ask("GET", released)["items"][-1]["id"]))
     expect(page.get_by_text(picture.shows).first).to_be_visible()
+    take(page, name, tmp_path)
+
+
+def take(page: Page, name: str, spare: Path) -> None:
+    """Keep a picture where it is wanted, as soon as the page has come to rest."""
     expect(page.get_by_text("Loading")).to_have_count(0)
     page.evaluate("document.fonts.ready")
     until(page, lambda: page.evaluate("document.getAnimations().length") == 0)
-    folder = Path(os.environ.get("MESHFLEET_PICTURES") or tmp_path)
+    folder = Path(os.environ.get("MESHFLEET_PICTURES") or spare)
     taken = page.screenshot(path=folder / f"{name}.png")
     assert 10_000 < len(taken) < LARGEST
 
 
+def test_pictures_of_an_update_are_small(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service, tmp_path: Path
+) -> None:
+    with (
+        new_site(demo, tmp_path / "well", devices=7) as well,
+        new_site(demo, tmp_path / "failing", devices=2) as failing,
+        well.running(),
+        failing.running("update-fail=1"),
+    ):
+        firmware, version = new_firmware(demo)
+        order = {
+            "name": f"Motion sensors to {version}",
+            "firmwareId": firmware,
+            "targets": {"deviceIds": [*well.devices, *failing.devices]},
+            "waves": [{"name": "Canary", "count": 3}],
+            "gate": {"successPercent": 30},
+            "concurrency": {"perGateway": None},
+            "retry": {"max": 0},
+            "timeouts": {"stepMinutes": 0.2},
+        }
+        job = demo.ask("POST", "/api/v1/jobs", order)["id"]
+        context, _ = make_window(demo, color_scheme="light", viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        sign_in(page, demo, Role.ADMIN)
+        page.goto(f"/jobs/{job}")
+        report = page.get_by_role("region", name="Report")
+        expect(report).to_contain_text("7 of 9 devices run", timeout=120_000)
+        expect(page.get_by_role("region", name="Why devices failed")).to_contain_text("2 in all")
+        take(page, "job", tmp_path)
+        page.emulate_media(color_scheme="dark")
+        page.goto(f"/jobs/{job}?Device={failing.devices[0]}")
+        expect(page.get_by_role("dialog")).to_contain_text("What happened")
+        take(page, "evidence", tmp_path)
+
+
 def test_the_kept_pictures_are_these() -> None:
     kept = {path.stem: path.stat().st_size for path in KEPT.glob("*.png")}
-    assert set(kept) == set(PICTURES)
+    assert set(kept) == {*PICTURES, "job", "evidence"}
     assert max(kept.values()) < LARGEST

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.conftest import sign_in, until
-from tests.browser.test_every_page import PAGES
+from tests.browser.places import PAGES, RECORDS, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,14 +53,17 @@ def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
 def test_only_what_is_documented_is_asked_for(open_as: Open, watch: Watch, demo: Service) -> None:
     page = open_as("/")
     walk(page)
-    for path in PAGES:
-        page.goto(path)
-        expect(page.get_by_role("heading", level=1)).to_have_text(PAGES[path])
+    seen: set[str] = set()
+    for path in (*PAGES, *RECORDS):
+        with place(demo, path) as (address, heading):
+            page.goto(address)
+            expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+            seen.add(address)
     known = [re.sub(r"\{\w+\}", "[^/]+", each) for each in demo.ask("GET", "/api/v1/openapi.json")["paths"]]
     asked = {each.split()[1].partition("?")[0] for each in watch.asked}
     strange = {each for each in asked if not any(re.fullmatch(pattern, each) for pattern in known)}
     assert any(each.startswith("/api/v1/devices/") for each in asked)
-    assert {each for each in strange if not _SITE.fullmatch(each)} <= OPEN_TO_ALL | set(PAGES)
+    assert {each for each in strange if not _SITE.fullmatch(each)} <= OPEN_TO_ALL | seen
 
 
 def test_whoever_wants_less_motion_sees_none(

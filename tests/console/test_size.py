@@ -19,6 +19,9 @@ MOST_STYLE = 15_000
 _CHART = "u-over"
 """A word that is in the code of every chart, and nowhere else."""
 
+_REFERENCE = "dangerouslySetInnerHTML"
+"""The same of React, which the reference of the REST interface brings along: the largest of all."""
+
 
 @pytest.fixture(scope="module")
 def site() -> Path:
@@ -54,6 +57,12 @@ def test_the_first_page_needs_little(first: set[Path]) -> None:
 def test_charts_come_later(first: set[Path]) -> None:
     assert any(path.name.startswith("Overview-") for path in first)
     assert [path.name for path in first if _CHART in path.read_text()] == []
+
+
+def test_the_reference_comes_when_somebody_opens_it(first: set[Path], site: Path) -> None:
+    having = {path for path in (site / "assets").glob("*.js") if _REFERENCE in path.read_text()}
+    assert len(having) == 1  # in a chunk of its own: pages are fetched soon, it is not
+    assert not having & first
 
 
 def _on_the_wire(path: Path) -> int:

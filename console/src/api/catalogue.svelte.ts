@@ -15,6 +15,8 @@ class Catalogue {
     new Map(this.entries.flatMap((each) => [each.identifier, each.name].map((word) => [word, each]))),
   );
   #products = $state.raw<ReadonlyMap<string, string>>(new Map());
+  /** The models that are a product each. */
+  models = $derived([...this.#products.keys()].sort());
   #reading: Promise<void> | null = null;
   readonly #retry = (): void => void this.need();
 

@@ -18,6 +18,8 @@ export class Problem extends Error {
     message: string,
     /** Seconds to wait before the next try, if the service names them. */
     readonly retryAfter: number | null = null,
+    /** What is wrong with single fields, by the names that the interface gives them. */
+    readonly faults: readonly Schemas["FieldProblem"][] = [],
   ) {
     super(message);
   }
@@ -49,9 +51,7 @@ const signed: Middleware = {
   },
   async onResponse({ request, response }) {
     if (response.ok) return response;
-    const problem = await problemOf(response);
-    if (response.status === 401 && isOver(request, problem)) session.expire();
-    throw problem;
+    throw await refusalOf(response, request.url, request.headers.get("Authorization"));
   },
   onError({ error }) {
     if (error instanceof DOMException && error.name === "AbortError") return error;
@@ -59,11 +59,25 @@ const signed: Middleware = {
   },
 };
 
+/** What a refusal says; it may end the session, or tell that one may do less than before. */
+export async function refusalOf(response: Response, address: string, authorization: string | null): Promise<Problem> {
+  const problem = await problemOf(response);
+  if (response.status === 401 && isOver(address, authorization, problem)) session.expire();
+  if (problem.code === "not-allowed" && isOurs(authorization)) session.doubt();
+  // The service tells programs what to come with. Who comes back to a page wants to know what became of it.
+  return problem.code === "not-logged-in" ? new Problem(response.status, problem.code, en.common.ended) : problem;
+}
+
 /** Whether a refusal ends the session: not when a password was wrong, or when a token that still holds cannot be
  * renewed, and not when another token is used by now. */
-function isOver(request: Request, problem: Problem): boolean {
-  if (problem.code === "wrong-credentials" || request.url.endsWith("/auth/refresh")) return false;
-  return session.token !== null && request.headers.get("Authorization") === `Bearer ${session.token}`;
+function isOver(address: string, authorization: string | null, problem: Problem): boolean {
+  if (problem.code === "wrong-credentials" || address.endsWith("/auth/refresh")) return false;
+  return isOurs(authorization);
+}
+
+/** Whether it was asked with the token of now. */
+function isOurs(authorization: string | null): boolean {
+  return session.token !== null && authorization === `Bearer ${session.token}`;
 }
 
 /** As `fetch`, but nobody waits for ever: a connection that died without a word answers nothing. What is on its way may
@@ -83,11 +97,11 @@ api.use(signed);
 
 async function problemOf(response: Response): Promise<Problem> {
   try {
-    const said = (await response.json()) as { code?: string; detail?: string; title?: string };
+    const said = (await response.json()) as Partial<Schemas["Problem"]>;
     const text = said.detail ?? said.title ?? response.statusText;
     const wait = Number(response.headers.get("Retry-After") ?? NaN);
     const retryAfter = Number.isFinite(wait) ? wait : null;
-    return new Problem(response.status, said.code ?? "unknown", text, retryAfter);
+    return new Problem(response.status, said.code ?? "unknown", text, retryAfter, said.errors ?? []);
   } catch {
     return new Problem(response.status, "unknown", en.common.answered(response.status));
   }

@@ -3,8 +3,9 @@
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
 
 import { api, bodyOf } from "./client";
-import { address, macOf } from "../text/format";
+import { address } from "../text/format";
 
+/** So many are asked for at once: their ids stand in an address. */
 const AT_ONCE = 50;
 
 class Names {
@@ -56,11 +57,9 @@ class Names {
     this.#isAsked = macs.length > 0;
     if (!this.#isAsked) return;
     try {
-      const Ids = macs.map((mac) => `bmac-${mac}`);
-      const page = bodyOf(await api.GET("/api/v1/devices", { params: { query: { Ids, MaxResults: AT_ONCE } } }));
+      const found = await namesOf(macs.map((mac) => `bmac-${mac}`));
       // Who is not known stays an address, and is not asked for again.
-      const found = new Map(page.items.map((device) => [macOf(device.id), device.friendlyName]));
-      for (const mac of macs) this.learn(mac, found.get(mac) ?? "");
+      for (const mac of macs) this.learn(mac, found.get(`bmac-${mac}`) ?? "");
     } catch {
       // An address will do; the next one who mentions them asks again.
     }
@@ -70,3 +69,14 @@ class Names {
 }
 
 export const names = new Names();
+
+/** What people call these devices now, by their ids; those that are not known are left out. */
+export async function namesOf(ids: readonly string[], signal?: AbortSignal): Promise<Map<string, string>> {
+  const found = new Map<string, string>();
+  for (let start = 0; start < ids.length; start += AT_ONCE) {
+    const query = { Ids: ids.slice(start, start + AT_ONCE), MaxResults: AT_ONCE };
+    const { items } = bodyOf(await api.GET("/api/v1/devices", { params: { query }, ...(signal && { signal }) }));
+    for (const { id, friendlyName } of items) found.set(id, friendlyName);
+  }
+  return found;
+}

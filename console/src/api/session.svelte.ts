@@ -1,27 +1,44 @@
-/** Who is signed in. The token is kept in the tab's session storage, and nowhere else; a new tab has it from the others. */
+/** Who is signed in. The token is kept in the tab's session storage, and nowhere else; a new tab has it from the others.
+ *
+ * A session may end by itself while somebody types. Then the page is kept for them, and for nobody else: `me` stays who
+ * it was. Whoever signs out leaves nothing behind. */
+import { tick } from "svelte";
+
 import type { components } from "../../generated/schema";
-import { inTab } from "../kept";
+import { forgetNamed, inTab } from "../kept";
 import { en } from "../text/en";
-import { answerOthers, tokenOfOthers } from "./tabs";
+import { type Left, answerOthers, tellOthers, tokenOfOthers } from "./tabs";
+import { loginOf, ownerOf } from "./token";
 
 export type Role = components["schemas"]["Role"];
 export type Me = components["schemas"]["Me"];
 
 const KEY = "meshfleet.token";
-const OVER = { from: 0, to: 0 };
+const OWNER = "meshfleet.owner";
 const RANKS: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
 
 class Session {
   token = $state<string | null>(inTab.read(KEY));
+  /** Who that is; who it was, while the page is kept for them. */
   me = $state<Me | null>(null);
   /** Why somebody has to sign in again. */
   notice = $state<string | null>(null);
+  /** How often something was refused that was offered: what one may do must have changed. */
+  doubts = $state(0);
   /** Whether another tab may still say who is signed in. */
   isAsking = $state(false);
+  /** For whom the page is kept: their session has ended by itself. */
+  readonly keptFor = $derived(this.token === null && this.me !== null ? this.me.username : null);
+
+  /** Whose the tab was last. */
+  #owner = inTab.read(OWNER);
 
   /** Join the other tabs of this browser. */
   async begin(): Promise<void> {
-    answerOthers(() => this.token);
+    answerOthers(
+      () => this.token,
+      (left) => this.#hear(left),
+    );
     if (this.token !== null) return;
     this.isAsking = true;
     const token = await tokenOfOthers();
@@ -30,20 +47,56 @@ class Session {
   }
 
   keep(token: string): void {
+    const owner = ownerOf(token);
+    if (owner !== this.#owner) forgetNamed();
+    this.#owner = owner;
+    inTab.keep(OWNER, owner);
     this.token = token;
     inTab.keep(KEY, token);
   }
 
+  /** Somebody has signed in: who comes back finds what was kept, and another a page of their own. */
+  async enter(token: string): Promise<void> {
+    if (this.keptFor !== null && this.keptFor !== ownerOf(token)) {
+      this.end();
+      await tick();
+    }
+    this.notice = null;
+    this.keep(token);
+  }
+
+  /** Whoever is signed in wants to be so no more, in no tab of this browser. */
+  leave(): void {
+    if (this.token !== null) tellOthers({ owner: ownerOf(this.token), login: loginOf(this.token) });
+    this.end();
+  }
+
   end(notice: string | null = null): void {
-    this.token = null;
+    this.#drop(notice);
     this.me = null;
-    this.notice = notice;
-    inTab.keep(KEY, null);
+    forgetNamed();
   }
 
   /** The token does not hold any more. */
   expire(): void {
-    this.end(en.signIn.ended);
+    this.#drop(en.signIn.ended);
+  }
+
+  /** Somebody may do less, or more, than we think: ask again. */
+  doubt(): void {
+    this.doubts += 1;
+  }
+
+  /** Somebody has signed out in another tab: of the same login, or who would come back here. */
+  #hear({ owner, login }: Left): void {
+    const isOurs = this.token === null ? this.keptFor === owner : loginOf(this.token) === login;
+    if (isOurs) this.end(en.signIn.ended);
+  }
+
+  #drop(notice: string | null): void {
+    this.token = null;
+    this.notice = notice;
+    inTab.keep(KEY, null);
   }
 
   /** Whether one may do what needs a role: what one may not do is not offered. */
@@ -53,15 +106,3 @@ class Session {
 }
 
 export const session = new Session();
-
-/** From when until when a token holds, in milliseconds since 1970; one that tells nothing is over. */
-export function lifeOf(token: string): { from: number; to: number } {
-  try {
-    const body = token.split(".")[1] ?? "";
-    const said: unknown = JSON.parse(atob(body.replaceAll("-", "+").replaceAll("_", "/")));
-    const { iat, exp } = said as { iat?: unknown; exp?: unknown };
-    return typeof iat === "number" && typeof exp === "number" ? { from: iat * 1000, to: exp * 1000 } : OVER;
-  } catch {
-    return OVER;
-  }
-}

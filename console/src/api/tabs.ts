@@ -1,11 +1,18 @@
-/** A new tab asks the other tabs of the browser who is signed in. They hear each other and nobody else does: the channel
- * belongs to the address. Nothing is stored for it, so whoever closes the last tab is signed out of the browser. */
+/** A new tab asks the other tabs of the browser who is signed in, and whoever signs out is out in all of them. They hear
+ * each other and nobody else does: the channel belongs to the address. Nothing is stored for it, so whoever closes the
+ * last tab is signed out of the browser. */
 const NAME = "meshfleet.session";
 
 /** Milliseconds that a new tab waits for the others: long for a tab that is there, short for who has none. */
 const PATIENCE = 250;
 
-type Said = { asks: true } | { token: string };
+/** Who signed out, and of which login. */
+export interface Left {
+  readonly owner: string | null;
+  readonly login: string | null;
+}
+
+type Said = { asks: true } | { token: string } | { left: Left };
 
 /** Ask the others once: a token, or null where nobody is signed in. */
 export function tokenOfOthers(): Promise<string | null> {
@@ -24,10 +31,18 @@ export function tokenOfOthers(): Promise<string | null> {
   });
 }
 
-/** Answer tabs that ask, for as long as this one is open. */
-export function answerOthers(token: () => string | null): void {
+/** Say that somebody has signed out. */
+export function tellOthers(left: Left): void {
+  const channel = new BroadcastChannel(NAME);
+  channel.postMessage({ left } satisfies Said);
+  channel.close();
+}
+
+/** Answer tabs that ask, and hear who signs out, for as long as this one is open. */
+export function answerOthers(token: () => string | null, onleft: (left: Left) => void): void {
   const channel = new BroadcastChannel(NAME);
   channel.onmessage = ({ data }: MessageEvent<Said>) => {
+    if ("left" in data) return onleft(data.left);
     const ours = "asks" in data ? token() : null;
     if (ours !== null) channel.postMessage({ token: ours } satisfies Said);
   };

@@ -1,9 +1,10 @@
 /** What is told, and what one asks to be told. */
+import { isObject } from "../json";
 import { macOf } from "../text/format";
 
 export interface LiveEvent {
   readonly id: string;
-  readonly type: "device" | "report" | "gateway" | "resync";
+  readonly type: "device" | "report" | "gateway" | "job" | "execution" | "resync";
   readonly time: string;
   readonly data: Record<string, unknown>;
 }
@@ -11,17 +12,32 @@ export interface LiveEvent {
 export interface Filter {
   readonly Types: readonly LiveEvent["type"][];
   readonly Ids?: readonly string[];
+  readonly Jobs?: readonly string[];
+  /** MACs of the gateways through which it came. */
+  readonly Gateway?: readonly string[];
 }
 
 /** Whether an event is what a filter asks for: other listeners of this tab want other ones. */
 export function fits(filter: Filter, event: LiveEvent): boolean {
-  return filter.Types.includes(event.type) && (!filter.Ids || filter.Ids.includes(deviceOf(event)));
+  if (!filter.Types.includes(event.type)) return false;
+  if (filter.Jobs && !filter.Jobs.includes(jobOf(event))) return false;
+  if (filter.Gateway && !filter.Gateway.includes(gatewayOf(event))) return false;
+  return !filter.Ids || filter.Ids.includes(deviceOf(event));
+}
+
+function jobOf({ type, data }: LiveEvent): string {
+  return String((type === "job" ? data["id"] : data["jobId"]) ?? "");
+}
+
+function gatewayOf({ type, data }: LiveEvent): string {
+  if (type === "device") return String((isObject(data["live"]) && data["live"]["gateway"]) || "");
+  return String((type === "gateway" ? data["mac"] : data["gateway"]) ?? "");
 }
 
 function deviceOf(event: LiveEvent): string {
   const { type, data } = event;
   if (type === "report") return String(data["device"] ?? "");
-  return String((type === "gateway" ? data["deviceId"] : data["id"]) ?? "");
+  return String((type === "gateway" || type === "execution" ? data["deviceId"] : data["id"]) ?? "");
 }
 
 /** What a device is called from now on, if an event tells it. */

@@ -1,4 +1,5 @@
-/** Gathers what comes until the next frame is painted: a hundred events in a moment are one change on the screen. */
+/** Gathers what comes until the next frame is painted, or for longer: a hundred events in a moment are one change on the
+ * screen. */
 import type { LiveEvent } from "./socket.svelte";
 
 /** Who is not seen is not painted: after so long what was gathered is taken all the same. */
@@ -7,6 +8,28 @@ const LONGEST = 1000;
 export interface Gatherer {
   take(event: LiveEvent): void;
   stop(): void;
+}
+
+/** At once after a silence, and then with a pause in between: for what is more than anybody reads. It says how long, in
+ * milliseconds. Who stops has what was gathered up to then. */
+export function perMoment(pause: () => number, apply: (events: readonly LiveEvent[]) => void): Gatherer {
+  let waiting: LiveEvent[] = [];
+  let last = -Infinity;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const empty = (): void => {
+    clearTimeout(timer);
+    const events = waiting;
+    waiting = [];
+    last = performance.now();
+    if (events.length > 0) apply(events);
+  };
+  return {
+    take(event) {
+      waiting.push(event);
+      if (waiting.length === 1) timer = setTimeout(empty, Math.max(0, last + pause() - performance.now()));
+    },
+    stop: empty,
+  };
 }
 
 export function perFrame(apply: (events: readonly LiveEvent[]) => void): Gatherer {

@@ -57,6 +57,7 @@ class Service {
 async function ask(): Promise<Health> {
   try {
     const answer = await clock.fetch("/readyz", { signal: AbortSignal.timeout(LONGEST), cache: "no-store" });
+    await answer.text(); // What nobody reads is under way until its time is over.
     return answer.ok ? "ready" : (SAID[answer.status] ?? "strange");
   } catch (error) {
     // Who tells events meanwhile is not away.

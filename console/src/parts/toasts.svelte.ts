@@ -1,4 +1,5 @@
-/** Short words about what was done, or could not be: they go by themselves, failures when somebody has read them. */
+/** Short words about what was done, or could not be: they go by themselves or with the next deed, failures when somebody
+ * has read them. */
 interface Toast {
   readonly id: number;
   readonly text: string;
@@ -12,6 +13,7 @@ class Toasts {
   #next = 1;
 
   done(text: string): void {
+    this.shown = this.shown.filter((toast) => toast.tone === "bad");
     const id = this.#show(text, "ok");
     setTimeout(() => this.drop(id), FOR);
   }

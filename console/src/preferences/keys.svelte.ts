@@ -3,8 +3,6 @@
  * They are silent while somebody types, in dialogs, and together with Ctrl, Alt or Cmd. Who speaks to the computer, or
  * whose hand slips, switches them off; that is kept for this browser.
  */
-import { untrack } from "svelte";
-
 import { inBrowser } from "../kept";
 
 export interface Key {
@@ -26,6 +24,8 @@ class Keys {
   /** What is to be had here, the newest last. */
   known = $state.raw<readonly Key[]>([]);
 
+  /** The same. Who ends while others begin must not read what is shown: Svelte shows them what was before. */
+  #known: readonly Key[] = [];
   #first: { key: string; at: number } | null = null;
 
   constructor() {
@@ -35,13 +35,18 @@ class Keys {
   /** Do something when a key is pressed, until the returned function is called. The newest wins. */
   on(keys: string, act: () => void, text?: string): () => void {
     const key: Key = { keys, act, text };
-    untrack(() => (this.known = [...this.known, key]));
-    return () => untrack(() => (this.known = this.known.filter((each) => each !== key)));
+    this.#know([...this.#known, key]);
+    return () => this.#know(this.#known.filter((each) => each !== key));
   }
 
   switch(isOn: boolean): void {
     this.isOn = isOn;
     inBrowser.keep(KEPT, isOn ? null : OFF);
+  }
+
+  #know(known: readonly Key[]): void {
+    this.#known = known;
+    this.known = known;
   }
 
   #press(event: KeyboardEvent): void {
@@ -56,13 +61,13 @@ class Keys {
     if (found) {
       event.preventDefault();
       found.act();
-    } else if (this.known.some((key) => key.keys.startsWith(`${event.key} `))) {
+    } else if (this.#known.some((key) => key.keys.startsWith(`${event.key} `))) {
       this.#first = { key: event.key, at: event.timeStamp };
     }
   }
 
   #find(keys: string): Key | undefined {
-    return this.known.findLast((key) => key.keys === keys);
+    return this.#known.findLast((key) => key.keys === keys);
   }
 }
 

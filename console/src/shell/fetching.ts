@@ -5,8 +5,8 @@ import { inTab } from "../kept";
 import { pages } from "./pages";
 
 const KEY = "meshfleet.reloaded";
-/** What the first page needs comes first. */
-const LATER = 2000;
+/** What the first page needs comes first, also on a slow phone. */
+const LATER = 10_000;
 
 /** Fetch all pages soon, one after the other; the returned function ends it. */
 export function fetchSoon(): () => void {

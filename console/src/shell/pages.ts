@@ -1,11 +1,19 @@
 /** The pages of the console: where each is, what it is called, and what draws it. */
 import Antenna from "@lucide/svelte/icons/router";
+import Braces from "@lucide/svelte/icons/braces";
 import Chip from "@lucide/svelte/icons/cpu";
 import Gauge from "@lucide/svelte/icons/layout-dashboard";
+import Key from "@lucide/svelte/icons/key-round";
+import Letters from "@lucide/svelte/icons/messages-square";
+import Package from "@lucide/svelte/icons/package";
+import People from "@lucide/svelte/icons/users";
 import Rejected from "@lucide/svelte/icons/file-x";
+import Rollout from "@lucide/svelte/icons/refresh-cw";
+import Scroll from "@lucide/svelte/icons/scroll-text";
 import Tags from "@lucide/svelte/icons/tags";
 import type { Component } from "svelte";
 
+import type { Role } from "../api/session.svelte";
 import { en } from "../text/en";
 
 export type Params = Readonly<Record<string, string>>;
@@ -18,6 +26,10 @@ export interface Page {
   readonly path: string;
   /** Fetches what draws it: for the first page at once, for the others soon after. */
   readonly load: () => Promise<{ default: View }>;
+  /** Who may see it; without one, everybody. */
+  readonly role?: Role;
+  /** Whether it may be seen by who is not signed in. */
+  readonly isOpen?: true;
 }
 
 export interface Entry {
@@ -26,6 +38,10 @@ export interface Entry {
   /** The letter that leads here after `g`. */
   readonly key: string;
   readonly icon: Component<{ size?: number; "aria-hidden"?: "true" }>;
+  /** Who is offered it; without one, everybody. */
+  readonly role?: Role;
+  /** Whether a phone has it at hand; the others are a touch further. */
+  readonly isNear?: true;
 }
 
 export interface Group {
@@ -40,27 +56,60 @@ export const pages: readonly Page[] = [
   { path: "/gateways", load: () => import("../pages/gateways/Gateways.svelte") },
   { path: "/gateways/:mac", load: () => import("../pages/gateways/Gateway.svelte") },
   { path: "/labels", load: () => import("../pages/labels/Labels.svelte") },
+  { path: "/jobs", load: () => import("../pages/jobs/Jobs.svelte") },
+  { path: "/jobs/new", load: () => import("../pages/jobs/new/NewJob.svelte"), role: "operator" },
+  { path: "/jobs/:id", load: () => import("../pages/jobs/job/Job.svelte") },
+  { path: "/firmware", load: () => import("../pages/firmware/Catalogue.svelte") },
+  { path: "/firmware/:id", load: () => import("../pages/firmware/Firmware.svelte") },
+  { path: "/messages", load: () => import("../pages/messages/Messages.svelte") },
   { path: "/rejects", load: () => import("../pages/rejects/Rejects.svelte") },
+  { path: "/people", load: () => import("../pages/people/People.svelte"), role: "admin" },
+  { path: "/keys", load: () => import("../pages/keys/Keys.svelte"), role: "admin" },
+  { path: "/audit", load: () => import("../pages/audit/Audit.svelte"), role: "admin" },
+  { path: "/api/docs", load: () => import("../pages/api/Api.svelte"), isOpen: true },
 ];
 
-/** What the navigation offers. */
-export const navigation: readonly Group[] = [
+const groups: readonly Group[] = [
   {
     name: en.shell.nav.fleet,
     entries: [
-      { path: "/", name: en.shell.nav.overview, key: "o", icon: Gauge },
-      { path: "/devices", name: en.shell.nav.devices, key: "d", icon: Chip },
-      { path: "/gateways", name: en.shell.nav.gateways, key: "g", icon: Antenna },
+      { path: "/", name: en.shell.nav.overview, key: "o", icon: Gauge, isNear: true },
+      { path: "/devices", name: en.shell.nav.devices, key: "d", icon: Chip, isNear: true },
+      { path: "/gateways", name: en.shell.nav.gateways, key: "g", icon: Antenna, isNear: true },
+      { path: "/labels", name: en.shell.nav.labels, key: "l", icon: Tags },
+    ],
+  },
+  {
+    name: en.shell.nav.updates,
+    entries: [
+      { path: "/jobs", name: en.shell.nav.jobs, key: "j", icon: Rollout, isNear: true },
+      { path: "/firmware", name: en.shell.nav.firmware, key: "f", icon: Package },
+    ],
+  },
+  {
+    name: en.shell.nav.tools,
+    entries: [
+      { path: "/messages", name: en.shell.nav.messages, key: "m", icon: Letters },
+      { path: "/rejects", name: en.shell.nav.rejects, key: "r", icon: Rejected },
+      { path: "/api/docs", name: en.shell.nav.api, key: "i", icon: Braces },
     ],
   },
   {
     name: en.shell.nav.admin,
     entries: [
-      { path: "/labels", name: en.shell.nav.labels, key: "l", icon: Tags },
-      { path: "/rejects", name: en.shell.nav.rejects, key: "r", icon: Rejected },
+      { path: "/people", name: en.shell.nav.people, key: "p", icon: People, role: "admin" },
+      { path: "/keys", name: en.shell.nav.keys, key: "k", icon: Key, role: "admin" },
+      { path: "/audit", name: en.shell.nav.audit, key: "a", icon: Scroll, role: "admin" },
     ],
   },
 ];
+
+/** What the navigation offers to who may do this much. */
+export function navigation(may: (role: Role) => boolean): readonly Group[] {
+  return groups
+    .map(({ name, entries }) => ({ name, entries: entries.filter(({ role }) => role === undefined || may(role)) }))
+    .filter(({ entries }) => entries.length > 0);
+}
 
 export interface Found {
   readonly page: Page;

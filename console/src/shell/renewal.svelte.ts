@@ -1,7 +1,8 @@
 /** Keeps who is at work signed in: a new token in the middle of the old one's life. A login can be renewed for 12 hours;
  * who is told before the last token ends can sign in again without losing what is typed. */
 import { Problem, api, bodyOf } from "../api/client";
-import { lifeOf, session } from "../api/session.svelte";
+import { session } from "../api/session.svelte";
+import { lifeOf } from "../api/token";
 import { clock } from "../clock.svelte";
 import { live } from "../live/socket.svelte";
 

@@ -7,9 +7,16 @@ const moments = new Intl.DateTimeFormat(CLOCK, { dateStyle: "medium", timeStyle:
 const days = new Intl.DateTimeFormat(CLOCK, { day: "numeric", month: "short" });
 const minutes = new Intl.DateTimeFormat(CLOCK, { timeStyle: "short" });
 const seconds = new Intl.DateTimeFormat(CLOCK, { timeStyle: "medium" });
+const instants = new Intl.DateTimeFormat(CLOCK, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  fractionalSecondDigits: 3,
+});
 const agos = new Intl.RelativeTimeFormat("en", { style: "narrow", numeric: "always" });
 const spans = new Intl.RelativeTimeFormat("en", { numeric: "always" });
 
+const SIZES = ["B", "KiB", "MiB", "GiB"] as const;
 const DAY = 86_400_000;
 const MINUTE = 60_000;
 
@@ -37,6 +44,13 @@ export function percent(part: number, whole: number): string {
   return rounded === 0 && share > 0 ? "< 1 %" : `${rounded} %`;
 }
 
+/** How large something is; small numbers with a digit behind the point, so that one sees them grow. */
+export function bytes(value: number): string {
+  const power = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
+  const size = value / 1024 ** power;
+  return `${power === 0 || size >= 100 ? count(Math.round(size)) : size.toFixed(1)} ${SIZES[power]}`;
+}
+
 /** A moment in the reader's own time zone. */
 export function moment(time: string): string {
   return moments.format(new Date(time));
@@ -47,9 +61,24 @@ export function timeOfDay(time: number): string {
   return minutes.format(time);
 }
 
+/** The time of a day to the millisecond, where things happen close to each other. */
+export function instant(time: string): string {
+  return instants.format(new Date(time));
+}
+
 /** In how many seconds or minutes something is to be expected. */
 export function soon(seconds: number): string {
   return seconds < 60 ? spans.format(seconds, "second") : spans.format(Math.ceil(seconds / 60), "minute");
+}
+
+/** How long something took, or will take, in milliseconds: seconds only where they matter. */
+export function lasting(time: number): string {
+  const whole = Math.max(0, Math.round(time / 1000));
+  if (whole < 60) return `${whole} s`;
+  const [inHours, inMinutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
+  if (inHours === 0) return whole < 600 && whole % 60 > 0 ? `${inMinutes} min ${whole % 60} s` : `${inMinutes} min`;
+  if (inHours < 48) return inMinutes > 0 ? `${inHours} h ${inMinutes} min` : `${inHours} h`;
+  return inHours % 24 > 0 ? `${numbers.format(Math.floor(inHours / 24))} d ${inHours % 24} h` : `${numbers.format(inHours / 24)} d`;
 }
 
 /** A moment below a chart, as finely as its marks are apart; both in milliseconds. */
@@ -83,11 +112,12 @@ export function humanised(name: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** A remark as a sentence of its own. */
+/** A remark as a sentence of its own; an id in front, such as job-7, stays as it is. */
 export function sentence(text: string): string {
   const words = text.trim();
   if (words === "") return "";
-  return words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".");
+  const isWord = /^\p{L}+(?![\p{L}\p{N}_-])/u.test(words);
+  return (isWord ? words.charAt(0).toUpperCase() + words.slice(1) : words) + (/[.!?]$/.test(words) ? "" : ".");
 }
 
 /** Whatever a device said, on one line. */

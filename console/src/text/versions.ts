@@ -19,3 +19,28 @@ export function modelText(model: string): string {
   const product = isKnown(model) ? catalogue.product(model) : null;
   return product === null ? versionText(model) : en.common.product(product, model);
 }
+
+/** Major, minor, patch, and the number of a beta; a release has the highest there, as it comes after all of them. */
+export type Version = readonly [number, number, number, number];
+
+const VERSION = /^(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5})(?:-beta\.(\d{1,3}))?)?$/;
+const RELEASE = 256;
+
+/** A version such as `3.4.2`, `3.4.2-beta.1` or `3.4`, read as the service reads it; null: it is none. */
+export function readVersion(text: string): Version | null {
+  const found = VERSION.exec(text);
+  if (found === null) return null;
+  const beta = found[4] === undefined ? RELEASE : Number(found[4]);
+  if (found[4] !== undefined && (beta < 1 || beta >= RELEASE)) return null;
+  return [Number(found[1]), Number(found[2]), Number(found[3] ?? 0), beta];
+}
+
+/** Whether a version comes before another. */
+export function isOlder(one: Version, other: Version): boolean {
+  const place = one.findIndex((part, index) => part !== other[index]);
+  return place !== -1 && (one[place] ?? 0) < (other[place] ?? 0);
+}
+
+export function isBeta(version: Version): boolean {
+  return version[3] !== RELEASE;
+}

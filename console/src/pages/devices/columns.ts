@@ -1,6 +1,7 @@
 /** The columns of the table: which there are, how wide each is, and which are shown where there is little room. */
+import type { Sort } from "../../choosing/filters";
+import { without } from "../../query";
 import { en } from "../../text/en";
-import type { Sort } from "./filters";
 
 export type Name = Exclude<keyof typeof en.devices.columns, "label" | "reset">;
 
@@ -68,9 +69,7 @@ export function withColumn(query: URLSearchParams, shown: readonly Column[], nam
 
 /** The same query with the usual columns. */
 export function withUsual(query: URLSearchParams): URLSearchParams {
-  const next = new URLSearchParams(query);
-  next.delete(KEY);
-  return next;
+  return without(query, KEY);
 }
 
 /** How a click on a head changes the order: up, down, and as it was. */

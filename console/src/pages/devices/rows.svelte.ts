@@ -1,9 +1,9 @@
 /** The rows of the list: read page by page, and kept up to date where somebody looks. */
 import { type Schemas, api, bodyOf } from "../../api/client";
 import { Pages } from "../../api/pages.svelte";
+import type { Filter, Sort } from "../../choosing/filters";
 import { perFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
-import type { Filter, Sort } from "./filters";
 
 export type Device = Schemas["Device"];
 

@@ -1,6 +1,8 @@
 /** The fleet in numbers. One question at a time: how devices are comes each time, the lists around them more rarely.
  * What could not be asked leaves the older numbers in place. */
 import { type Schemas, api, bodyOf, textOf } from "../../api/client";
+import { GROUPS } from "../../jobs/news";
+import type { Job, JobState } from "../../jobs/states";
 
 export type Summary = Schemas["Summary"];
 export type Share = Schemas["Share"];
@@ -21,6 +23,8 @@ const PAGE = 100;
 /** So many pages of gateways are counted, and no more. */
 const PAGES = 5;
 const LISTED = 5;
+/** Jobs in these states are under way, or wait for somebody. */
+const UNDER_WAY: readonly JobState[] = [...GROUPS.running, ...GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
 /** So many that are offline are looked at for those: who was never heard was not lost. */
 const SOUGHT = 50;
 
@@ -30,14 +34,30 @@ export class Fleet {
   /** Offline devices, the most recently lost first. */
   lost = $state.raw<readonly Device[] | null>(null);
   rejects = $state.raw<readonly Reject[] | null>(null);
+  /** Update jobs that are under way, the newest first. */
+  jobs = $state.raw<readonly Job[]>([]);
   problem = $state<string | null>(null);
 
   #asking: AbortController | null = null;
   #listedAt = -Infinity;
+  /** In which state jobs were when they last spoke. */
+  readonly #heard = new Map<string, JobState>();
 
   /** Look at the lists too, the next time. */
   expire(): void {
     this.#listedAt = -Infinity;
+  }
+
+  /** Jobs have changed: they are shown at their places. One that comes into another state may change the list; a job
+   * speaks every second while it runs, and changes nothing by that. */
+  hear(jobs: readonly Job[]): void {
+    const heard = new Map(jobs.map((job) => [job.id, job]));
+    this.jobs = this.jobs.map((job) => heard.get(job.id) ?? job);
+    for (const { id, state } of jobs) {
+      const isListed = this.jobs.some((job) => job.id === id);
+      if (isListed !== UNDER_WAY.includes(state) && this.#heard.get(id) !== state) this.expire();
+      this.#heard.set(id, state);
+    }
   }
 
   /** Ask anew, unless somebody asks already. Lists that somebody is about to use are left as they are. */
@@ -78,11 +98,14 @@ export class Fleet {
     this.gateways = await countGateways(signal);
     const lost = { Connected: false, Sort: "-connectivity", MaxResults: SOUGHT, Include: "live" } as const;
     const offline = bodyOf(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
+    const underWay = { State: [...UNDER_WAY], MaxResults: LISTED };
+    const jobs = bodyOf(await api.GET("/api/v1/jobs", { params: { query: underWay }, signal })).items;
     const newest = { MaxResults: LISTED };
     const rejects = bodyOf(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
     if (this.lost !== null && isInUse()) return;
     this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LISTED);
     this.rejects = rejects;
+    this.jobs = jobs;
   }
 }
 

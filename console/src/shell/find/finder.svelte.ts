@@ -1,8 +1,19 @@
-/** Finds what somebody types: pages at once, devices, gateways and labels as the service answers. Only the newest
- * question counts. */
+/** Finds what somebody types: pages at once, all else as the service answers. Only the newest question counts. */
 import { textOf } from "../../api/client";
 import { en } from "../../text/en";
-import { type Choice, devicesLike, gatewaysLike, labelsLike, pagesLike, readGateways, readLabels } from "./sources";
+import {
+  type Choice,
+  devicesLike,
+  firmwareLike,
+  gatewaysLike,
+  jobsLike,
+  labelsLike,
+  pagesLike,
+  readFirmware,
+  readGateways,
+  readJobs,
+  readLabels,
+} from "./sources";
 import { recent } from "./recent.svelte";
 
 export interface Group {
@@ -23,6 +34,8 @@ export class Finder {
   // Each opening has a finder of its own, which reads these once.
   #gateways = once(readGateways);
   #labels = once(readLabels);
+  #jobs = once(readJobs);
+  #firmware = once(readFirmware);
   #asking: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -35,7 +48,7 @@ export class Finder {
       this.groups = idle();
       return;
     }
-    this.groups = grouped(text, [[], [], []]);
+    this.groups = grouped(text, []);
     const asking = new AbortController();
     this.#asking = asking;
     this.#timer = setTimeout(() => void this.#search(text, asking), DEBOUNCE);
@@ -53,6 +66,8 @@ export class Finder {
       devicesLike(text, signal),
       this.#gateways().then((all) => gatewaysLike(text, all)),
       this.#labels().then((all) => labelsLike(text, all)),
+      this.#jobs().then((all) => jobsLike(text, all)),
+      this.#firmware().then((all) => firmwareLike(text, all)),
     ]);
     if (this.#asking !== asking) return;
     const found = answers.map((answer) => (answer.status === "fulfilled" ? answer.value : []));
@@ -83,12 +98,15 @@ function idle(): readonly Group[] {
   ]);
 }
 
-function grouped(text: string, [devices = [], gateways = [], labels = []]: readonly (readonly Choice[])[]): readonly Group[] {
+function grouped(text: string, found: readonly (readonly Choice[])[]): readonly Group[] {
+  const [devices = [], gateways = [], labels = [], jobs = [], firmware = []] = found;
   const { groups } = en.shell.find;
   return named([
     [groups.devices, devices],
     [groups.gateways, gateways.slice(0, AT_MOST)],
     [groups.labels, labels.slice(0, AT_MOST)],
+    [groups.jobs, jobs.slice(0, AT_MOST)],
+    [groups.firmware, firmware.slice(0, AT_MOST)],
     [groups.pages, pagesLike(text)],
   ]);
 }

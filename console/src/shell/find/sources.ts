@@ -1,14 +1,19 @@
-/** Where things are found by name. The service looks for devices; of gateways and labels it is asked once for as many as
- * it tells at a time, and the rest of the work is done here. Gateways beyond that are found as devices, which they are too. */
+/** Where things are found by name. The service looks for devices; of all else it is asked once for as many as it tells
+ * at a time, and the rest of the work is done here. Gateways beyond that are found as devices, which they are too. */
 import Chip from "@lucide/svelte/icons/cpu";
+import Package from "@lucide/svelte/icons/package";
+import Rollout from "@lucide/svelte/icons/refresh-cw";
 import Antenna from "@lucide/svelte/icons/router";
 import Search from "@lucide/svelte/icons/search";
 import Tag from "@lucide/svelte/icons/tag";
 
 import { type Schemas, api, bodyOf } from "../../api/client";
+import { devicesCalled } from "../../api/finding";
+import { session } from "../../api/session.svelte";
 import { en } from "../../text/en";
 import { address, macOf } from "../../text/format";
 import { macIn } from "../../text/mac";
+import { modelText } from "../../text/versions";
 import { type Entry, navigation } from "../pages";
 
 export interface Choice {
@@ -22,11 +27,11 @@ export interface Choice {
 
 const DEVICES = 8;
 const MOST = 1000;
+/** Those that are sought for are mostly new. */
+const RECENT = 200;
 
 export async function devicesLike(text: string, signal: AbortSignal): Promise<readonly Choice[]> {
-  const mac = macIn(text);
-  const query = mac === null ? { FriendlyName: text, MaxResults: DEVICES } : { Ids: [`bmac-${mac}`] };
-  const { items, nextToken } = bodyOf(await api.GET("/api/v1/devices", { params: { query }, signal }));
+  const { items, nextToken } = await devicesCalled(text, DEVICES, signal);
   const found = items.map((device) => ({
     name: device.friendlyName || address(macOf(device.id)),
     detail: address(macOf(device.id)),
@@ -72,8 +77,35 @@ export function labelsLike(text: string, labels: readonly Schemas["Label"][]): r
     }));
 }
 
+/** The newest jobs, and the newest firmware: what people speak of. */
+export async function readJobs(): Promise<readonly Schemas["Job"][]> {
+  return bodyOf(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: RECENT } } })).items;
+}
+
+export async function readFirmware(): Promise<readonly Schemas["Firmware"][]> {
+  return bodyOf(await api.GET("/api/v1/firmware", { params: { query: { MaxResults: RECENT } } })).items;
+}
+
+export function jobsLike(text: string, jobs: readonly Schemas["Job"][]): readonly Choice[] {
+  return jobs
+    .filter(({ id, name }) => has(name, text) || id === text.toLowerCase())
+    .map(({ id, name }) => ({ name, detail: id, isMono: true, href: `/jobs/${encodeURIComponent(id)}`, icon: Rollout }));
+}
+
+export function firmwareLike(text: string, firmware: readonly Schemas["Firmware"][]): readonly Choice[] {
+  return firmware
+    .filter(({ id, version }) => version.startsWith(text) || id === text.toLowerCase())
+    .map(({ id, version, modelNumber }) => ({
+      name: version,
+      detail: modelText(modelNumber),
+      isMono: false,
+      href: `/firmware/${encodeURIComponent(id)}`,
+      icon: Package,
+    }));
+}
+
 export function pagesLike(text: string): readonly Choice[] {
-  return navigation
+  return navigation((role) => session.may(role))
     .flatMap((group) => group.entries)
     .filter((entry) => has(entry.name, text))
     .map(({ name, path, icon }) => ({ name, detail: "", isMono: false, href: path, icon }));

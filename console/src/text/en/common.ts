@@ -1,5 +1,6 @@
 /** Words that several pages say. */
 export const common = {
+  where: "Where this page is",
   loading: "Loading…",
   retry: "Try again",
   close: "Close",
@@ -9,6 +10,9 @@ export const common = {
   copied: "Copied",
   notCopied: "Not copied: the browser does not allow it",
   more: "Show more",
+  fresh: (many: string) => `${many} new · Show`,
+  others: (number: string) => `and ${number} more`,
+  nothing: "Nothing yet",
   unknown: "unknown",
   product: (name: string, model: string) => `${name} · ${model}`,
   never: "never",
@@ -16,7 +20,9 @@ export const common = {
   status: { connected: "Online", disconnected: "Offline", dfu: "DFU mode", updating: "Updating" },
   signal: { none: "no signal known", strong: "strong", good: "good", fair: "fair", weak: "weak", unit: "dBm" },
   battery: { low: "Low" },
+  actors: { "api-key": "API key", gateway: "gateway", service: "the service itself", commandLine: "the command line" },
   unreachable: "The service cannot be reached.",
+  ended: "The session had ended, so this was not done. Please try again.",
   answered: (status: number) => `The service answered with ${status}.`,
   unexpected: "Something went wrong in the console. Reload the page to go on.",
 } as const;

@@ -9,14 +9,16 @@ export const device = {
     back: "Back to the devices",
   },
   forgotten: "This device was forgotten. What you see is what was known of it.",
-  crumbs: "Where this page is",
   devices: "Devices",
   address: "address",
   hardware: (version: string) => `hw ${version}`,
   firmware: (version: string) => `fw ${version}`,
+  updates: { label: "Updates under way", by: "by", to: (version: string) => `to ${version}` },
+  newer: (version: string) => `Update available: ${version}`,
   model: (number: string) => `model ${number}`,
   noProduct: "Unknown product",
   openGateway: "Open gateway",
+  update: "Update…",
   tabs: { label: "Views of the device", live: "Live", properties: "Properties", events: "Events", history: "History" },
   more: "More actions",
   rename: {
@@ -33,6 +35,7 @@ export const device = {
     lead: (name: string) =>
       `${isolated(name)} will be gone from the list, with its name and labels. What it reported is kept for as long as anything is. If it is heard again, it comes back.`,
     submit: "Forget device",
+    busy: "Forgetting…",
     done: "The device was forgotten.",
   },
   labels: {

@@ -1,10 +1,7 @@
 /** The page of devices. */
+import { devicesOf } from "../devices";
 import { count } from "../format";
 import { isolated } from "../isolated";
-
-function devicesOf(number: number): string {
-  return `${count(number)} ${number === 1 ? "device" : "devices"}`;
-}
 
 export const devices = {
   title: "Devices",
@@ -79,6 +76,7 @@ export const devices = {
     clear: "Clear the selection",
     add: "Add label",
     remove: "Remove label",
+    update: "Update…",
   },
   bulk: {
     add: (number: string) => `Add a label to ${number}`,
@@ -97,7 +95,7 @@ export const devices = {
     partly: (done: number, total: number) => `Done for ${count(done)} of ${devicesOf(total)}; the others stay selected.`,
     stopped: "You stopped it.",
     everything: "all that match",
-    tooMany: (most: number) => `More than ${devicesOf(most)} match. Narrow the filter, and go step by step.`,
+    tooMany: (most: number) => `No more than ${devicesOf(most)} can be labelled at once: narrow the filter, and go step by step.`,
   },
   keys: { next: "Next device", previous: "Previous device", select: "Select the device, or not" },
 } as const;

@@ -61,7 +61,6 @@ export const gateways = {
     emulatedHint: "It brings ten made-up devices. The password is in the environment, where other users of the machine do not see it; your shell may remember the line.",
     waiting: "Waiting for it to connect…",
     connected: "It is connected.",
-    kept: "I have stored it",
     unkept: "Nobody can show this password again. If you did not store it, close with “I have stored it” all the same and give the gateway a new one with “New password”.",
   },
   handover: {
@@ -73,7 +72,6 @@ export const gateways = {
     missing: "There is no such gateway",
     missingLead: "Nobody has claimed a gateway with this MAC, or it was released.",
     back: "All gateways",
-    where: "Where you are",
     mac: "MAC",
     waiting: "Nothing was heard of this gateway yet. Waiting for it to connect…",
     waitingAdmin: "Is the password lost? Give it a new one with “New password”.",

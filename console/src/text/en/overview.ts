@@ -12,13 +12,16 @@ export const overview = {
   gatewaysFine: "all online",
   shareOfAll: (share: string) => `${share} of all`,
   stale: (problem: string) => `These numbers are older: ${problem}`,
+  updates: {
+    title: "Updates under way",
+    all: "All update jobs",
+    failed: (many: string) => `${many} failed`,
+  },
   lost: { title: "Lost most recently", all: "All offline", none: "No device is lost." },
   rejects: { title: "Rejected reports", all: "All rejected", none: "Every report could be taken.", unknown: "unknown sender" },
   firmware: "Firmware",
   models: "Models",
   labels: "Labels",
-  more: (number: string) => `and ${number} more`,
-  none: "Nothing yet",
   first: {
     title: "Three steps to a living fleet",
     lead: "Each step is ticked off by itself as soon as it is done.",

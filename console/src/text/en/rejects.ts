@@ -9,8 +9,6 @@ export const rejects = {
   filterHint: "MAC",
   filterWrong: "This is not a MAC.",
   clear: "All gateways",
-  fresh: (many: string) => `${many} new`,
-  show: "Show",
   open: "Show payload",
   close: "Hide payload",
   nothing: "It was empty.",

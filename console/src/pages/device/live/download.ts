@@ -1,5 +1,6 @@
-/** Samples as a file. A plain link could not carry the token, so the file is fetched and handed to the browser. */
+/** Samples as a file. */
 import { api, bodyOf } from "../../../api/client";
+import { save } from "../../../saving";
 
 export interface Wanted {
   readonly deviceId: string;
@@ -7,9 +8,6 @@ export interface Wanted {
   readonly from: number;
   readonly to: number;
 }
-
-/** How long the browser may take to begin with saving. */
-const FOR = 60_000;
 
 export async function saveCsv({ deviceId, identifier, from, to }: Wanted): Promise<void> {
   const query = {
@@ -23,10 +21,5 @@ export async function saveCsv({ deviceId, identifier, from, to }: Wanted): Promi
     headers: { Accept: "text/csv" },
     parseAs: "blob",
   });
-  const address = URL.createObjectURL(bodyOf(answer));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = `${deviceId}-${identifier}.csv`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), FOR);
+  save(bodyOf(answer), `${deviceId}-${identifier}.csv`);
 }

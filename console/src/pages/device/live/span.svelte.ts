@@ -3,6 +3,7 @@
 import { clock } from "../../../clock.svelte";
 import { live } from "../../../live/socket.svelte";
 import { pageAddress } from "../../../page.svelte";
+import { stated } from "../../../query";
 
 export const RANGES = ["15m", "1h", "24h", "7d", "30d"] as const;
 export type Range = (typeof RANGES)[number];
@@ -64,11 +65,12 @@ export class Span {
     this.#go(piece(from, to));
   }
 
-  /** Half of the time, around the cursor or the middle. */
+  /** Half of the time, around the cursor or the middle; all of it was in sight, so none lies in the future. */
   closer(around: number | null): void {
-    const quarter = (this.to - this.from) / 4;
-    const middle = around ?? this.from + 2 * quarter;
-    this.zoom(middle - quarter, middle + quarter);
+    const half = (this.to - this.from) / 2;
+    const start = (around ?? this.from + half) - half / 2;
+    const from = Math.min(Math.max(start, this.from), this.to - half);
+    this.zoom(from, from + half);
   }
 
   get isWidest(): boolean {
@@ -101,12 +103,7 @@ export class Span {
   }
 
   #with(changes: Record<string, string | null>): URLSearchParams {
-    const query = new URLSearchParams(this.#page.query);
-    for (const [name, value] of Object.entries(changes)) {
-      if (value === null) query.delete(name);
-      else query.set(name, value);
-    }
-    return query;
+    return Object.entries(changes).reduce((query, [name, value]) => stated(query, name, value), this.#page.query);
   }
 }
 

@@ -1,20 +1,12 @@
 /** What is known of the properties of a device: what it reported, what was read from it, and what it was told to hold. */
 import type { Schemas } from "../../../api/client";
-import type { RequestRecord } from "../asking/request.svelte";
-import { type Form, keyOf, subjectOf } from "../asking/subject";
-import { isRaw, isRead, isWrite } from "../asking/words";
-import { isObject } from "../json";
+import type { RequestRecord } from "../../../asking/request.svelte";
+import type { Seen } from "../../../asking/seen";
+import { type Form, keyOf, subjectOf } from "../../../asking/subject";
+import { isRaw, isRead, isWrite } from "../../../asking/words";
+import { isObject } from "../../../json";
 
 type Sample = Schemas["Sample"];
-
-/** A value that the device told. */
-export interface Seen {
-  readonly value: unknown;
-  readonly raw: string | null;
-  readonly ext: Sample["ext"];
-  readonly time: string;
-  readonly how: "reported" | "read";
-}
 
 /** A value that was written last, and whether the device has told it since. */
 export interface Wish {

@@ -1,0 +1,94 @@
+/** What is told about an image, and what is wrong with it before anybody sends it: as the service will see it. */
+import { Problem } from "../../../api/client";
+import { LONGEST_NOTES } from "../../../api/limits";
+import { en } from "../../../text/en";
+import { bytes, count, sentence } from "../../../text/format";
+import { type Version, isBeta, isOlder, readVersion } from "../../../text/versions";
+import { isModel } from "../filters";
+import { LARGEST_PACKAGE, type Type } from "./image";
+
+export interface Typed {
+  modelNumber: string;
+  version: string;
+  /** Versions with commas between them. */
+  hardwareVersions: string;
+  minVersion: string;
+  notes: string;
+  type: Type;
+}
+
+/** The parts of the form, as the interface calls them. */
+export type Part = "image" | keyof Typed;
+export type Faults = Partial<Record<Part, string>>;
+
+const words = en.firmware.upload;
+/** In each part of a version: devices have a byte for it. */
+const MOST = 255;
+const TOO_LARGE = 413;
+
+function partsOf(text: string): string[] {
+  return text.split(/[,;\s]+/).filter((part) => part !== "");
+}
+
+export function faultsIn(typed: Typed): Faults {
+  const faults: Faults = {};
+  const version = versionIn(typed.version);
+  const min = versionIn(typed.minVersion);
+  const odd = partsOf(typed.hardwareVersions).find((each) => !isHardware(each));
+  const length = [...typed.notes].length;
+  if (!isModel(typed.modelNumber.trim())) faults.modelNumber = words.faults.model;
+  if (version === null) faults.version = words.faults.version;
+  if (odd !== undefined) faults.hardwareVersions = words.faults.hardware(odd);
+  if (typed.minVersion.trim() !== "" && min === null) faults.minVersion = words.faults.version;
+  if (version !== null && min !== null && isOlder(version, min)) faults.minVersion = words.faults.min;
+  if (length > LONGEST_NOTES) faults.notes = words.faults.notes(count(length), count(LONGEST_NOTES));
+  return faults;
+}
+
+export function faultOfSize(size: number, type: Type): string | null {
+  if (type !== "1" || size <= LARGEST_PACKAGE) return null;
+  return words.faults.large(bytes(size), bytes(LARGEST_PACKAGE));
+}
+
+/** What the service refuses, told where it is; null: it is about none of the fields. */
+export function faultsOf(error: unknown): Faults | null {
+  if (!(error instanceof Problem)) return null;
+  if (error.code === "already-exists") return { version: sentence(error.message) };
+  if (error.status === TOO_LARGE) return { image: sentence(error.message) };
+  const faults: Faults = {};
+  for (const { field, message } of error.faults) {
+    const name = field.replace(/\[\d+\]$/, "");
+    if (!isNamed(name)) return null;
+    faults[name === "sha256" ? "image" : name] = sentence(`${words.refusal[name]} ${message}`);
+  }
+  return Object.keys(faults).length > 0 ? faults : null;
+}
+
+/** All of it as it is sent. */
+export function formOf(typed: Typed, file: File, sha256: string | null): FormData {
+  const form = new FormData();
+  // Fields first: what is wrong with them is known before the image is there.
+  form.append("modelNumber", typed.modelNumber.trim());
+  form.append("version", typed.version.trim());
+  for (const each of partsOf(typed.hardwareVersions)) form.append("hardwareVersions", each);
+  if (typed.minVersion.trim() !== "") form.append("minVersion", typed.minVersion.trim());
+  if (typed.notes.trim() !== "") form.append("notes", typed.notes.trim());
+  form.append("type", typed.type);
+  if (sha256 !== null) form.append("sha256", sha256);
+  form.append("image", file, file.name);
+  return form;
+}
+
+function isNamed(name: string): name is keyof typeof words.refusal {
+  return Object.hasOwn(words.refusal, name);
+}
+
+function versionIn(text: string): Version | null {
+  const version = readVersion(text.trim());
+  return version !== null && version.slice(0, 3).every((part) => part <= MOST) ? version : null;
+}
+
+function isHardware(text: string): boolean {
+  const version = versionIn(text);
+  return version !== null && !isBeta(version);
+}

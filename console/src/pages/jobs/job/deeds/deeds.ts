@@ -1,0 +1,40 @@
+/** What people can do to a job, and when. */
+import { api, bodyOf } from "../../../../api/client";
+import { AGAIN, CANCELABLE, type Job, countOf, isOver } from "../../../../jobs/states";
+
+export type Deed = "start" | "pause" | "resume" | "apply" | "cancel" | "retry";
+
+/** What can be done to a job as it is, what one is most likely to want first. */
+export function deedsOf(job: Job): readonly Deed[] {
+  const { state } = job;
+  const found: Deed[] = [];
+  if (state === "CREATED") found.push("start");
+  if (state === "PAUSED") found.push("resume");
+  const isUnderWay = state === "IN_PROGRESS" || state === "PAUSED";
+  if (job.stage && job.appliedAt === null && isUnderWay && countOf(job.counts, ["STAGED"]) > 0) found.push("apply");
+  if (state === "IN_PROGRESS" || state === "SCHEDULED") found.push("pause");
+  if (CANCELABLE.includes(state)) found.push("cancel");
+  if (isOver(job) && countOf(job.counts, AGAIN) > 0) found.push("retry");
+  return found;
+}
+
+/** Do it; tells the job as it is then, or the new one. With the same key a retry makes one job, however often it is asked
+ * for. */
+export async function doDeed(deed: Deed, id: string, key: string): Promise<Job> {
+  const params = { path: { job_id: id } };
+  switch (deed) {
+    case "start":
+    case "apply":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/apply", { params }));
+    case "pause":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/pause", { params }));
+    case "resume":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/resume", { params }));
+    case "cancel":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/cancel", { params }));
+    case "retry":
+      return bodyOf(
+        await api.POST("/api/v1/jobs/{job_id}/retry", { params: { ...params, header: { "Idempotency-Key": key } } }),
+      );
+  }
+}

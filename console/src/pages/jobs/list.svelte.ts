@@ -1,0 +1,94 @@
+/** The list of jobs: read page by page, and kept up to date as jobs go on. Rows stay where they are; jobs that were made
+ * since, or have come into a state that is looked for, wait until somebody wants to see them. */
+import { SvelteSet } from "svelte/reactivity";
+
+import { api, bodyOf } from "../../api/client";
+import { type Fetch, Pages } from "../../api/pages.svelte";
+import { GROUPS, type Group, jobIn, numberOf } from "../../jobs/news";
+import { type Job, type JobState, isOver } from "../../jobs/states";
+import { perFrame } from "../../live/frames";
+import { type LiveEvent, live } from "../../live/socket.svelte";
+
+export class JobList {
+  readonly pages = new Pages<Job>();
+  /** Jobs that belong between those that are listed, since the list was read. */
+  readonly added = new SvelteSet<string>();
+
+  #states: readonly JobState[] = [];
+  #looking: AbortController | null = null;
+  /** Jobs of which something newer was told since that began. */
+  #told = new Set<string>();
+
+  /** Read it from its beginning: jobs of a group, or all. */
+  async ask(group: Group | null): Promise<void> {
+    this.#states = group === null ? [] : GROUPS[group];
+    this.added.clear();
+    await this.pages.start(this.#fetch());
+  }
+
+  /** Hear what becomes of jobs, until the returned function is called. */
+  watch(): () => void {
+    const gatherer = perFrame((events) => this.#apply(events));
+    const unlisten = live.listen({
+      filter: { Types: ["job"] },
+      event: (event) => gatherer.take(event),
+      resync: () => void this.#look(),
+    });
+    return () => {
+      unlisten();
+      gatherer.stop();
+      this.#looking?.abort();
+      this.pages.stop();
+    };
+  }
+
+  #fetch(): Fetch<Job> {
+    const State = [...this.#states];
+    return async (token, signal) => {
+      const query = { ...(State.length > 0 && { State }), ...(token && { NextToken: token }) };
+      return bodyOf(await api.GET("/api/v1/jobs", { params: { query }, signal }));
+    };
+  }
+
+  #apply(events: readonly LiveEvent[]): void {
+    const news = new Map(events.map(jobIn).map((job) => [job.id, job]));
+    for (const id of news.keys()) this.#told.add(id);
+    this.#take(news);
+  }
+
+  /** News may have been missed: the newest jobs are looked at again, whatever their states, and older ones that were not
+   * over when they were last seen. */
+  async #look(): Promise<void> {
+    this.#looking?.abort();
+    const looking = new AbortController();
+    this.#looking = looking;
+    this.#told.clear();
+    const { signal } = looking;
+    try {
+      const { items } = bodyOf(await api.GET("/api/v1/jobs", { signal }));
+      const news = new Map(items.map((job) => [job.id, job]));
+      for (const job of this.pages.items) {
+        if (news.has(job.id) || isOver(job)) continue;
+        const path = { job_id: job.id };
+        news.set(job.id, bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path }, signal })));
+      }
+      for (const id of this.#told) news.delete(id);
+      if (this.#looking === looking) this.#take(news);
+    } catch {
+      // What is shown stays; the next event of each job brings what is new.
+    }
+  }
+
+  #take(news: ReadonlyMap<string, Job>): void {
+    this.pages.update((job) => news.get(job.id) ?? job);
+    if (!this.pages.isFresh) return;
+    const listed = new Set(this.pages.items.map(({ id }) => id));
+    const last = this.pages.items.at(-1);
+    const oldest = this.pages.hasMore && last ? numberOf(last) : 0;
+    for (const job of news.values()) {
+      const fits = this.#states.length === 0 || this.#states.includes(job.state);
+      if (fits && !listed.has(job.id) && numberOf(job) > oldest) this.added.add(job.id);
+      else this.added.delete(job.id);
+    }
+  }
+}

@@ -1,0 +1,145 @@
+/** What the audit log tells, in words. */
+import { devicesOf } from "../devices";
+import { isolated } from "../isolated";
+
+/** What the service wrote down beside the action itself. */
+type Detail = Readonly<Record<string, unknown>>;
+
+/** What stands before the name of the thing, and behind it. */
+type Told = readonly [before: string, behind: string];
+
+export interface Action {
+  /** In a list of kinds. */
+  readonly name: string;
+  /** As a sentence. */
+  readonly told: (detail: Detail) => Told;
+}
+
+const plain = (name: string, before: string, behind = ""): Action => ({ name, told: () => [before, behind] });
+
+/** A name that was given; one that was never given is told as none. */
+const quoted = (value: unknown): string => (typeof value === "string" && value !== "" ? `“${isolated(value)}”` : "no name");
+const text = (value: unknown): string => (value === undefined || value === null ? "" : isolated(String(value)));
+const some = (value: unknown): string => (typeof value === "number" ? devicesOf(value) : "devices");
+
+/** Why a job did something by itself; a person needs no reason. */
+const CAUSES: Readonly<Record<string, string>> = {
+  ABORT_CRITERIA: "because too many updates failed",
+  GATE: "after a wave, so that somebody looks",
+  GATE_FAILED: "because too few devices of a wave succeeded",
+  DEADLINE: "because its deadline had passed",
+  RELEASE_WITHDRAWN: "because its firmware was withdrawn",
+};
+const because = (cause: unknown): string => CAUSES[String(cause)] ?? "";
+
+/** Every action that the service writes down, by what it is part of. */
+export const groups: readonly { readonly name: string; readonly actions: Readonly<Record<string, Action>> }[] = [
+  {
+    name: "Signing in",
+    actions: {
+      "auth.login": plain("Signed in", "Signed in"),
+      "auth.logout": plain("Signed out", "Signed out"),
+    },
+  },
+  {
+    name: "People",
+    actions: {
+      "user.create": { name: "Person added", told: ({ role }) => ["Added", `as ${text(role)}`] },
+      "user.change-role": {
+        name: "Role changed",
+        told: ({ before, after }) => ["Made", `${text(after)} instead of ${text(before)}`],
+      },
+      "user.change-password": plain("Password changed", "Changed the password of"),
+      "user.remove": plain("Person removed", "Removed", "from the people who may sign in"),
+    },
+  },
+  {
+    name: "API keys",
+    actions: {
+      "api-key.create": { name: "API key made", told: ({ role }) => ["Made the API key", `as ${text(role)}`] },
+      "api-key.revoke": plain("API key removed", "Removed the API key"),
+    },
+  },
+  {
+    name: "Devices",
+    actions: {
+      "device.rename": {
+        name: "Device renamed",
+        told: ({ before, after }) => ["Renamed", `from ${quoted(before)} to ${quoted(after)}`],
+      },
+      "device.label": { name: "Label added", told: ({ label }) => [`Put the label ${quoted(label)} on`, ""] },
+      "device.unlabel": { name: "Label taken off", told: ({ label }) => [`Took the label ${quoted(label)} off`, ""] },
+      "device.forget": plain("Device forgotten", "Forgot the device"),
+    },
+  },
+  {
+    name: "Labels",
+    actions: {
+      "label.create": plain("Label created", "Created the label"),
+      "label.remove": {
+        name: "Label removed",
+        told: ({ devices }) => ["Removed the label", `from ${some(devices)}`],
+      },
+    },
+  },
+  {
+    name: "Gateways",
+    actions: {
+      "gateway.claim": {
+        name: "Gateway claimed",
+        told: ({ after }) => ["Claimed the gateway", after === undefined ? "" : `and named it ${quoted(after)}`],
+      },
+      "gateway.register": plain("Gateway claimed by itself", "Claimed the gateway", "when it was first heard"),
+      "gateway.rotate": plain("New password for a gateway", "Gave the gateway", "a new password"),
+      "gateway.release": plain("Gateway released", "Released the gateway"),
+    },
+  },
+  {
+    name: "Requests",
+    actions: {
+      "request.write": { name: "Write, raw", told: ({ identifier }) => [`Wrote ${text(identifier)} of`, "as a raw value"] },
+      "request.write-decoded": { name: "Write", told: ({ identifier }) => [`Wrote ${text(identifier)} of`, ""] },
+      "request.ack": {
+        name: "Acknowledgement, raw",
+        told: ({ identifier }) => [`Acknowledged raw samples ${text(identifier)} of`, ""],
+      },
+      "request.ack-decoded": {
+        name: "Acknowledgement",
+        told: ({ identifier }) => [`Acknowledged samples ${text(identifier)} of`, ""],
+      },
+    },
+  },
+  {
+    name: "Update jobs",
+    actions: {
+      "job.create": {
+        name: "Job made",
+        told: ({ name, devices }) => ["Made", `${quoted(name)} for ${some(devices)}`],
+      },
+      "job.apply": plain("Job started", "Let", "begin, or install what was loaded"),
+      "job.pause": { name: "Job paused", told: ({ cause }) => ["Paused", because(cause)] },
+      "job.resume": plain("Job resumed", "Resumed"),
+      "job.cancel": {
+        name: "Job cancelled",
+        told: ({ cause }) => ["Cancelled", because(cause)],
+      },
+    },
+  },
+  {
+    name: "Firmware",
+    actions: {
+      "firmware.upload": plain("Firmware uploaded", "Uploaded firmware"),
+      "firmware.release": plain("Firmware released", "Released firmware"),
+      "firmware.withdraw": plain("Firmware withdrawn", "Withdrew firmware"),
+      "firmware.delete": plain("Firmware deleted", "Deleted firmware"),
+    },
+  },
+  {
+    name: "Broker",
+    actions: {
+      "mqtt.forbidden-publish": plain("Forbidden message", "Was not allowed to publish to"),
+      "mqtt.forbidden-subscribe": plain("Forbidden subscription", "Was not allowed to subscribe to"),
+      "mqtt.forbidden-will": plain("Forbidden last will", "Was not allowed to leave a last will for"),
+    },
+  },
+];

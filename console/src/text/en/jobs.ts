@@ -1,0 +1,74 @@
+/** The list of update jobs, and what all pages of jobs say. */
+import { devicesOf } from "../devices";
+import { count } from "../format";
+
+export const jobs = {
+  title: "Update jobs",
+  lead: "The newest first.",
+  make: "New update job",
+  table: "Update jobs",
+  columns: { job: "Job", state: "State", progress: "Progress", firmware: "Firmware", by: "Made by", made: "Made" },
+  devices: devicesOf,
+  failed: (number: string) => `${number} failed`,
+  added: (number: number) => `${count(number)} new, refresh`,
+  groups: { label: "Jobs by state", all: "All", running: "Running", paused: "Paused", waiting: "Not started", over: "Over" },
+  empty: {
+    title: "No update jobs yet",
+    lead: "A job brings one firmware to many devices: a few first, then the others, and it stops by itself when too many fail. First there must be released firmware.",
+    firmware: "Go to the firmware",
+    filtered: "No job is in this state",
+    all: "Show all jobs",
+  },
+  states: {
+    job: {
+      CREATED: "Not started",
+      PENDING_APPROVAL: "Waiting for approval",
+      SCHEDULED: "Scheduled",
+      IN_PROGRESS: "Running",
+      PAUSED: "Paused",
+      CANCELING: "Cancelling",
+      CANCELED: "Cancelled",
+      COMPLETED: "Completed",
+      DELETING: "Being deleted",
+    },
+    outcome: {
+      SUCCEEDED: "Done",
+      PARTIAL: "Partly done",
+      FAILED: "Failed",
+      NONE: "Nothing to do",
+    },
+    execution: {
+      QUEUED: "Queued",
+      DISPATCHED: "Starting",
+      TRANSFERRING: "Transferring",
+      VERIFYING: "Checking",
+      STAGED: "Staged",
+      APPLYING: "Activating",
+      CONFIRMING: "Confirming",
+      SUCCEEDED: "Done",
+      FAILED: "Failed",
+      TIMED_OUT: "Timed out",
+      REJECTED: "Rejected",
+      SKIPPED: "Skipped",
+      CANCELED: "Cancelled",
+      REMOVED: "Removed",
+      SUPERSEDED: "Taken over",
+    },
+    wave: {
+      WAITING: "Waiting",
+      RUNNING: "Running",
+      SOAKING: "Soaking",
+      PASSED: "Passed",
+      HELD: "Held",
+      FAILED: "Not passed",
+      SKIPPED: "Not run",
+    },
+    /** What a bar says to who does not see it. */
+    bar: {
+      part: (count: string, word: string) => `${count} ${word.toLowerCase()}`,
+      whole: (over: string, total: string, parts: string) => `${over} of ${total} devices finished: ${parts}`,
+      leftOut: (count: string) => `${count} left out`,
+      none: "no devices",
+    },
+  },
+} as const;

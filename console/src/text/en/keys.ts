@@ -1,0 +1,52 @@
+/** Keys for programs. */
+import { isolated } from "../isolated";
+
+export const keys = {
+  title: "API keys",
+  table: "API keys",
+  lead: "With a key a program comes without a person’s password. It holds until it expires or is removed, also when who made it is gone.",
+  columns: { name: "Name", id: "Id", role: "Role", by: "Made by", created: "Made", expires: "Expires", actions: "Actions" },
+  trail: (name: string) => `What programs did with ${isolated(name)}`,
+  never: "never",
+  expired: "Expired",
+  empty: {
+    title: "No API keys yet",
+    lead: "Make one for each program that reads or changes the fleet by itself: a dashboard, a script, a monitoring system. Each key has a role of its own, and can be removed without touching the others.",
+  },
+  making: "Wait a moment: a key is on its way, and nobody can show it later.",
+  create: {
+    open: "New API key",
+    title: "Make an API key",
+    name: "Name",
+    nameHint: "What it is for, such as “dashboard” or “nightly export”.",
+    nameLong: (many: number) => `${many} characters are too many: 64 at most.`,
+    expires: "Expires",
+    spans: { never: "Never", month: "In 30 days", quarter: "In 90 days", year: "In a year", day: "On a day…" },
+    day: "Last day",
+    past: "This day has passed.",
+    exists: (name: string) => `There is a key named “${isolated(name)}” already.`,
+    submit: "Make key",
+    busy: "Making…",
+    unheard: "A key may have been made all the same, and nobody has it: look at the list, remove it there and make another.",
+  },
+  shown: {
+    title: (name: string) => `API key “${isolated(name)}”`,
+    once: "The key is shown this once. Store it now where the program finds it, and nowhere else.",
+    unkept: "Nobody can show this key again. If you did not store it, close with “I have stored it” all the same, remove it and make another.",
+    key: "Key",
+    role: "Role",
+    expires: "Expires",
+    example: "Example",
+    exampleHint: "For a shell that has the key in MESHFLEET_TOKEN, where meshfleet itself looks for it too.",
+  },
+  remove: {
+    open: "Remove",
+    title: "Remove this API key?",
+    lead: (name: string) => `Programs that come with “${isolated(name)}” are cut off at once, from the API and from the broker.`,
+    stays: "It cannot be brought back: they need another key. What was done with it stays in the audit log.",
+    submit: "Remove key",
+    busy: "Removing…",
+    done: (name: string) => `API key “${isolated(name)}” was removed.`,
+    gone: "It was removed already.",
+  },
+} as const;

@@ -1,0 +1,57 @@
+"""Firmware of a test's own, in the catalogue of the demo: gone in the end, unless a job has used it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.wire.ids import ModelNumber, Version
+from meshfleet.wire.package import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.scenarios.serving import Service
+
+FLEET: Final = "0063"
+"""A model that devices of the demo have, and for which the demo has no firmware."""
+
+
+_models = count()
+
+
+def new_model() -> str:
+    """A model that nobody else has firmware for, and no device is of."""
+    return f"E{next(_models):03X}"
+
+
+def package(model: str, version: str) -> bytes:
+    """An image as an admin uploads it."""
+    return pack(
+        f"{model} {version} ".encode() * 500,
+        model_number=ModelNumber(model),
+        version=Version.parse(version),
+    )
+
+
+@contextmanager
+def record(
+    demo: Service, model: str, version: str, *, is_released: bool = False, **fields: str
+) -> Iterator[str]:
+    """Firmware that is in the catalogue; its id. `fields` are others of the form."""
+    made = demo.upload(model, version, package(model, version), **fields)
+    try:
+        if is_released:
+            demo.ask("POST", f"/api/v1/firmware/{made}/release")
+        yield made
+    finally:
+        listed = demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}&Version={version}")["items"]
+        if listed and not demo.ask("GET", f"/api/v1/jobs?FirmwareId={made}")["items"]:
+            demo.ask("DELETE", f"/api/v1/firmware/{made}")
+
+
+def forget(demo: Service, model: str) -> None:
+    """Delete whatever there is for a model of a test's own."""
+    for each in demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]:
+        demo.ask("DELETE", f"/api/v1/firmware/{each['id']}")

@@ -1,0 +1,210 @@
+"""The page about both interfaces: all that they have is there, and can be tried."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import settle
+from tests.scenarios.serving import PASSWORD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+    Open = Callable[..., Page]
+
+PAGE = "/api/docs"
+MESSAGING = f"{PAGE}?part=messaging"
+KEPT = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+"""All that a browser keeps of a page."""
+
+_OPERATIONS = "all => all.map(each => [each.querySelector('.opblock-summary-method').textContent, \
+each.querySelector('[data-path]').dataset.path])"
+
+
+def operation(page: Page, method: str, path: str) -> Locator:
+    """An operation of the reference; the component breaks paths with spaces that nobody sees."""
+    return page.locator(".opblock").filter(
+        has=page.locator(f'[data-path="{path}"]'), has_text=re.compile(f"^{method}")
+    )
+
+
+def attempt(page: Page, method: str, path: str, body: dict[str, str] | None = None) -> Locator:
+    """Try an operation; gives its answer."""
+    found = operation(page, method, path)
+    found.locator("button.opblock-summary-control").click()
+    found.get_by_role("button", name="Try it out").click()
+    if body is not None:
+        found.get_by_label("Request body").fill(json.dumps(body))
+    found.get_by_role("button", name="Execute").click()
+    return found.locator(".live-responses-table .response")
+
+
+def pass_card(page: Page) -> Locator:
+    return page.get_by_role("region", name="Try requests")
+
+
+def line(page: Page, caption: str) -> Locator:
+    return page.get_by_role("group", name=caption, exact=True)
+
+
+def component(watch: Watch) -> list[str]:
+    """What was fetched of the component that shows operations."""
+    return [each for each in watch.asked if re.search(r"/assets/reference-[\w-]+[.]js$", each)]
+
+
+@pytest.mark.rule("rest-163")
+def test_every_operation_is_listed_for_everybody(page: Page, demo: Service, watch: Watch) -> None:
+    page.goto(PAGE)
+    expect(page.get_by_role("heading", level=1)).to_have_text("API")
+    document = demo.ask("GET", "/api/v1/openapi.json")
+    wanted = {(method.upper(), path) for path, there in document["paths"].items() for method in there}
+    shown = page.locator(".opblock")
+    expect(shown).to_have_count(len(wanted))
+    assert {tuple(each) for each in shown.evaluate_all(_OPERATIONS)} == wanted
+    page.get_by_label("Search operations").fill("/rejects")
+    expect(shown).to_have_count(1)
+    assert component(watch)
+    # Who reads messaging alone does not fetch it.
+    watch.asked.clear()
+    page.goto(MESSAGING)
+    expect(page.get_by_role("navigation", name="Channels")).to_be_visible()
+    settle(page)
+    assert component(watch) == []
+
+
+@pytest.mark.rule("rest-163")
+def test_every_channel_is_described_with_its_messages(page: Page, demo: Service) -> None:
+    page.goto(MESSAGING)
+    document = demo.ask("GET", "/api/v1/asyncapi.json")
+    channels: dict[str, dict[str, Any]] = document["channels"]
+    expect(
+        page.get_by_role("cell", name="mt/gateway/").or_(page.get_by_role("cell", name="meshtech/"))
+    ).to_have_count(sum("/gateways/" not in each["address"] for each in channels.values()))
+    expect(page.get_by_role("cell", name=next(iter(document["servers"].values()))["host"])).to_be_visible()
+    jump = page.get_by_role("navigation", name="Channels")
+    expect(jump.get_by_role("listitem")).to_have_count(len(channels))
+    seen: set[str] = set()
+    for channel in channels.values():
+        jump.get_by_role("link", name=channel["title"], exact=True).click()
+        expect(page.get_by_role("region", name=channel["title"])).to_contain_text(channel["address"])
+        for name in channel["messages"]:
+            _check_message(page, document, name)
+            seen.add(name)
+        _check_lines(page)
+    assert seen == set(document["components"]["messages"])
+    assert page.evaluate("document.scrollingElement.scrollTop") == 0  # what is around it stays in sight
+
+
+def _check_message(page: Page, document: dict[str, Any], name: str) -> None:
+    message = document["components"]["messages"][name]
+    shown = page.get_by_role("region", name=f"Message: {name}")
+    schema = document["components"]["schemas"][message["payload"]["$ref"].rpartition("/")[2]]
+    for field in schema["properties"]:
+        assert shown.get_by_text(field, exact=True).count() >= 1, (name, field)
+    for index, example in enumerate(message["examples"], 1):
+        text = shown.get_by_label(f"Example {index}", exact=True).text_content()
+        assert json.loads(text or "") == example["payload"]
+
+
+def _check_lines(page: Page) -> None:
+    """A shell and Python understand them."""
+    lines = page.get_by_role("region", name="Ready lines")
+    for text in lines.locator("pre").all_text_contents():
+        if text.startswith("import "):
+            compile(text, "line", "exec")
+        else:
+            words = shlex.split(text.replace("\\\n", " "))
+            assert words[0] in {"mosquitto_sub", "mosquitto_pub"}
+            assert "{" not in words[words.index("-t") + 1]
+
+
+def test_lines_have_what_somebody_filled_in(open_as: Open) -> None:
+    page = open_as(f"{MESSAGING}&channel=request-read-decoded", Role.OPERATOR)
+    page.get_by_label("Value of gateway").fill("02005e000001")
+    page.get_by_label("Value of name").fill("it's")
+    published = line(page, "Publish, as an operator").text_content() or ""
+    words = shlex.split(published.replace("\\\n", " "))
+    assert words[words.index("-t") + 1].startswith("mt/gateway/02005e000001/request/")
+    assert words[words.index("-t") + 1].endswith("/read-decoded/it's")
+    assert words[words.index("-u") + 1] == "operator"
+    expect(line(page, "Python")).to_contain_text('mesh.read("02005e000001"')
+    # Who reads the answers finds the same gateway there.
+    page.get_by_role("link", name="Response read decoded").first.click()
+    expect(line(page, "Read, as a viewer")).to_contain_text("mt/gateway/02005e000001/response/+/")
+    # What is written is never guessed.
+    page.get_by_role("navigation", name="Channels").get_by_role(
+        "link", name="Request write", exact=True
+    ).click()
+    expect(line(page, "Publish, as an operator")).to_contain_text("/write/IDENTIFIER")
+    expect(line(page, "Publish, as an operator")).to_contain_text('"value":"VALUE"')
+
+
+def test_a_request_is_tried_with_the_session(open_as: Open) -> None:
+    page = open_as(PAGE, Role.VIEWER)
+    pass_card(page).get_by_role("button", name="Try with my session").click()
+    expect(pass_card(page).get_by_role("status")).to_contain_text("as viewer")
+    answer = attempt(page, "GET", "/api/v1/auth/me")
+    expect(answer).to_contain_text("200")
+    expect(answer).to_contain_text('"username": "viewer"')
+    token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
+    assert token
+    assert token not in page.content()
+    assert barriers(page) == []
+
+
+@pytest.mark.rule("auth-31")
+def test_a_token_is_in_memory_alone(open_as: Open, watch: Watch) -> None:
+    watch.expect(401)
+    page = open_as(PAGE)
+    card = pass_card(page)
+    expect(card).to_contain_text("whoever reloads or leaves the page has to give it again")
+    card.get_by_label("API key or token").fill("not-a-token-of-anybody")
+    card.get_by_role("button", name="Use it").click()
+    expect(card.get_by_role("status")).to_contain_text("with the token that you gave")
+    expect(attempt(page, "GET", "/api/v1/devices/summary")).to_contain_text("401")
+    assert "not-a-token-of-anybody" not in page.evaluate(KEPT) + page.content()
+    page.reload()
+    expect(card.get_by_role("status")).to_have_text("Requests are sent without a token.")
+    expect(card.get_by_label("API key or token")).to_have_value("")
+    # The session is another matter: nobody was signed out by what was tried.
+    expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
+
+
+def test_who_is_not_signed_in_logs_in_by_the_operation_itself(page: Page) -> None:
+    page.goto(PAGE)
+    credentials = {"username": "admin", "password": PASSWORD}
+    expect(attempt(page, "POST", "/api/v1/auth/login", credentials)).to_contain_text("200")
+    expect(pass_card(page).get_by_role("status")).to_contain_text("the login operation answered")
+    expect(attempt(page, "GET", "/api/v1/auth/me")).to_contain_text('"username": "admin"')
+    assert "meshfleet.token" not in page.evaluate(KEPT)
+    page.get_by_role("link", name="Sign in").click()
+    page.get_by_label("User name").fill("admin")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("API")
+
+
+def test_a_document_that_cannot_be_read_is_asked_for_again(page: Page, watch: Watch) -> None:
+    watch.expect("net::ERR_FAILED")
+    page.route("**/api/v1/asyncapi.json", lambda route: route.abort())
+    page.goto(MESSAGING)
+    problem = page.get_by_role("alert")
+    expect(problem).to_contain_text("cannot be reached")
+    expect(page.get_by_role("link", name="asyncapi.json")).to_have_attribute("href", "/api/v1/asyncapi.json")
+    page.unroute("**/api/v1/asyncapi.json")
+    problem.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("navigation", name="Channels")).to_be_visible()

@@ -1,0 +1,235 @@
+"""The page of an update job: how it goes, what it waits for, what failed and why, and what proves it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import settle, sign_in, squeeze
+from tests.browser.updates import finish, house
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import BrowserContext, Locator, Page
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+_SUMS = """() => {
+  const progress = document.querySelector('section[aria-label="Progress"]');
+  const counts = () => [...progress.querySelectorAll("[data-state]")].map(each => Number(each.textContent));
+  const look = () => window.sums.add(counts().reduce((sum, each) => sum + each, 0));
+  window.sums = new Set();
+  look();
+  new MutationObserver(look).observe(progress, {subtree: true, childList: true, characterData: true});
+}"""
+"""Add up what the legend says, whenever anything in it changes."""
+
+_DEEDS = re.compile("^(Start|Pause|Resume|Install now|Cancel job…|Retry .*)$")
+
+
+@pytest.fixture
+def waiting(demo: Service) -> Iterator[dict[str, Any]]:
+    """A job for the whole demo fleet that nobody starts: most devices are left out."""
+    released = [each for each in demo.ask("GET", "/api/v1/firmware")["items"] if each["state"] == "released"]
+    order = {"targets": {"all": True}, "autoApply": False, "name": f"Waits {uuid4().hex[:8]}"}
+    made = demo.ask("POST", "/api/v1/jobs", order | {"firmwareId": released[0]["id"]})
+    yield made
+    finish(demo, made["id"])
+
+
+def state(page: Page) -> Locator:
+    """What the head says of the job."""
+    return page.get_by_role("main").get_by_role("status").first
+
+
+def rows(page: Page) -> Locator:
+    return page.get_by_role("group", name="Devices of the job").locator("tbody").get_by_role("row")
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+@pytest.mark.rule("rest-121", "rest-141", "rest-144")
+def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
+    open_as: Open, demo: Service, tmp_path: Path
+) -> None:
+    with house(demo, tmp_path) as home:
+        job = home.job(autoApply=False, waves=[{"name": "canary", "count": 1}], gate={"successPercent": 100})
+        page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+        expect(page.get_by_role("heading", level=1)).to_have_text(job["name"])
+        expect(state(page)).to_have_text("Not started")
+        expect(page.get_by_text("It waits until somebody starts it.")).to_be_visible()
+        page.evaluate(_SUMS)
+        press(page, "Start")
+        expect(state(page)).to_have_text("Running")
+        waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
+        expect(waves.nth(0)).to_contain_text("The next wave begins when 100 % of this one have succeeded")
+        expect(state(page)).to_have_text("Done", timeout=90_000)
+        expect(page.get_by_role("region", name="Report")).to_contain_text(
+            f"All 3 devices run {home.version}, and each has proved it."
+        )
+        expect(page.get_by_role("progressbar", name="Progress of the job")).to_have_attribute(
+            "aria-valuenow", "100"
+        )
+        expect(waves.nth(0)).to_contain_text("Passed")
+        assert page.evaluate("[...window.sums]") == [3]
+
+        page.get_by_role("group", name="Filter by state").get_by_role("button", name="Done 3").click()
+        expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")
+        expect(rows(page)).to_have_count(3)
+        link = rows(page).nth(0).get_by_role("link")
+        link.click()
+        drawer = page.get_by_role("dialog")
+        expect(drawer).to_contain_text("What proves it")
+        expect(drawer).to_contain_text(f"It answered with version {home.version}")
+        expect(drawer.get_by_role("listitem").filter(has_text="Confirming → Done")).to_be_visible()
+        assert barriers(page) == []
+        drawer.get_by_role("button", name="Next device").click()
+        expect(page).to_have_url(re.compile(rf"Device={sorted(home.devices)[1]}$"))
+        page.reload()
+        expect(drawer).to_contain_text(f"It answered with version {home.version}")
+        expect(drawer.get_by_role("button", name="Previous device")).to_be_enabled()  # the list is there
+        page.keyboard.press("ArrowLeft")
+        expect(page).to_have_url(re.compile(rf"Device={min(home.devices)}$"))
+        page.keyboard.press("Escape")
+        expect(drawer).to_have_count(0)
+        expect(link).to_be_focused()
+        expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")
+
+        names = {device: f"Door {place}" for place, device in enumerate(sorted(home.devices))}
+        for device, name in names.items():
+            demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": name})
+        with page.expect_download() as saving:
+            press(page, "Save as CSV")
+        saved = Path(saving.value.path()).read_text("utf-8").splitlines()
+        assert [line.split(",")[:3] for line in saved] == [
+            ["friendlyName", "deviceId", "state"],
+            *([name, device, "SUCCEEDED"] for device, name in names.items()),
+        ]
+
+
+@pytest.mark.rule("rest-137")
+def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
+    open_as: Open, demo: Service, tmp_path: Path
+) -> None:
+    with house(demo, tmp_path) as home:
+        job = home.job(waves=[{"count": 1}], gate={"successPercent": 100, "soakMinutes": 1440})
+        page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+        expect(state(page)).to_have_text("Running")
+        expect(rows(page).filter(has_text="Done")).to_have_count(1)
+        press(page, "Pause")
+        expect(state(page)).to_have_text("Paused")
+        expect(page.get_by_text("Somebody paused it.")).to_be_visible()
+        queued = rows(page).filter(has_text="Queued")
+        expect(queued.filter(has_text="The job is paused.")).to_have_count(2)
+        press(page, "Resume")
+        expect(state(page)).to_have_text("Running")
+        expect(queued.filter(has_text="An earlier wave is not over.")).to_have_count(2)
+
+        press(page, "Cancel job…")
+        asking = page.get_by_role("dialog", name="Cancel this job?")
+        expect(asking).to_contain_text("2 devices wait for their turn, and will not get it.")
+        cancel = asking.get_by_role("button", name="Cancel job")
+        asking.get_by_label("Type the name of the job, or job-").fill(job["name"][:-1])
+        expect(cancel).to_be_disabled()
+        assert barriers(page) == []
+        asking.get_by_label("Type the name of the job, or job-").fill(job["name"])
+        cancel.click()
+        expect(asking).to_have_count(0)
+        expect(state(page)).to_have_text("Cancelled", timeout=90_000)
+        expect(page.get_by_role("region", name="Report")).to_contain_text("Somebody cancelled the job.")
+        expect(rows(page).filter(has_text="Cancelled")).to_have_count(2)
+
+
+@pytest.mark.rule("rest-139", "rest-207")
+def test_failures_are_told_by_reason_and_can_be_tried_again(
+    open_as: Open, demo: Service, tmp_path: Path
+) -> None:
+    with house(demo, tmp_path, "update-fail=1") as home:
+        job = home.job(timeouts={"stepMinutes": 0.1}, concurrency={"perGateway": None})
+        page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+        expect(state(page)).to_have_text("Failed", timeout=120_000)
+        expect(page.get_by_role("region", name="Report")).to_contain_text("No device came to run")
+        failures = page.get_by_role("region", name="Why devices failed")
+        expect(failures).to_contain_text("3 in all")
+        reasons = failures.get_by_role("link")
+        counts = [int(each.split()[-1]) for each in reasons.all_inner_texts()]
+        assert sum(counts) == 3
+        expect(failures.get_by_role("listitem").first).to_contain_text(re.compile("retry", re.IGNORECASE))
+
+        reasons.first.click()
+        expect(page).to_have_url(re.compile(r"\?State=(FAILED|TIMED_OUT)&ReasonCode=[A-Z_]+$"))
+        expect(rows(page)).to_have_count(counts[0])
+        one = rows(page).first
+        told = demo.ask("GET", f"/api/v1/jobs/{job['id']}/executions/{one.get_attribute('data-device')}")
+        assert told["reasonCode"] in page.url
+        expect(one).to_contain_text(told["reason"][1:])
+        one.get_by_role("link").click()
+        expect(page.get_by_role("dialog")).to_contain_text(told["reasonCode"])
+        page.keyboard.press("Escape")
+
+        press(page, "Retry 3…")
+        asking = page.get_by_role("dialog", name="Try these devices again?")
+        expect(asking).to_contain_text(f"A new job brings {home.version} to 3 devices")
+        asking.get_by_role("button", name="Retry").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"{job['name']} (retry)")
+        expect(page.get_by_role("main").get_by_role("link", name=job["id"])).to_be_visible()
+        finish(demo, page.url.rsplit("/", 1)[-1])
+
+
+def test_who_may_only_look_is_offered_nothing_else(open_as: Open, waiting: dict[str, Any]) -> None:
+    page = open_as(f"/jobs/{waiting['id']}", Role.VIEWER)
+    expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
+    expect(state(page)).to_have_text("Not started")
+    expect(rows(page).first).to_be_visible()
+    expect(page.get_by_role("button", name=_DEEDS)).to_have_count(0)
+    open_as(f"/jobs/{waiting['id']}", Role.OPERATOR)
+    expect(page.get_by_role("button", name=_DEEDS)).to_have_text(["Start", "Cancel job…"])
+
+
+def test_a_long_list_is_read_as_far_as_somebody_looks(
+    open_as: Open, watch: Watch, waiting: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/{waiting['id']}?LeftOut=true")
+    expect(rows(page)).to_have_count(50)
+    settle(page)
+    listed = [each for each in watch.asked if "/executions?" in each and "Ids=" not in each]
+    assert len(listed) == 1
+    looked = [each for each in watch.asked if "/executions?" in each and "Ids=" in each]
+    assert looked
+    assert all(each.count("Ids=") < 40 for each in looked)
+    rows(page).last.scroll_into_view_if_needed()
+    expect(rows(page)).to_have_count(sum(waiting["leftOut"].values()))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nobody_is_kept_out_of_a_job(
+    make_window: Callable[..., tuple[BrowserContext, Watch]],
+    demo: Service,
+    waiting: dict[str, Any],
+    theme: str,
+) -> None:
+    context, watch = make_window(demo, color_scheme=theme)
+    page = context.new_page()
+    sign_in(page, demo, Role.ADMIN)
+    page.goto(f"/jobs/{waiting['id']}")
+    expect(rows(page).first).to_be_visible()
+    settle(page)
+    page.evaluate("way => document.documentElement.dir = way", "rtl" if theme == "dark" else "ltr")
+    for width in (320, 390, 768, 1440):
+        squeeze(page, width)
+    assert barriers(page) == []
+    watch.expect(404)
+    page.goto("/jobs/job-999999")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such job")

@@ -1,0 +1,152 @@
+"""What the page of a job tells, and how often it has to ask for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.conftest import there
+from tests.browser.test_job import press, rows, state
+from tests.browser.updates import MODEL, finish, house, new_firmware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+    Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def made(demo: Service) -> Iterator[Make]:
+    """Makes a job that nobody starts; it is over when the test is."""
+    jobs: list[str] = []
+
+    def make(**order: Any) -> dict[str, Any]:
+        usual = {
+            "name": f"Told {uuid4().hex[:8]}",
+            "firmwareId": new_firmware(demo)[0],
+            "targets": {"filter": {"ModelNumber": MODEL}},
+            "autoApply": False,
+        }
+        job: dict[str, Any] = demo.ask("POST", "/api/v1/jobs", usual | order)
+        jobs.append(job["id"])
+        return job
+
+    yield make
+    for each in jobs:
+        finish(demo, each)
+
+
+@pytest.mark.rule("rest-199", "rest-200", "rest-207")
+def test_whom_an_earlier_job_keeps_is_left_out_and_has_not_failed(
+    open_as: Open, demo: Service, made: Make
+) -> None:
+    devices = [each["id"] for each in demo.ask("GET", f"/api/v1/devices?ModelNumber={MODEL}")["items"]][:3]
+    earlier = made(targets={"deviceIds": devices[:1]}, onNewerJob="reject")
+    job = made(targets={"deviceIds": devices})
+    page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+    progress = page.get_by_role("region", name="Progress")
+    expect(progress).to_contain_text("0 of 2 devices finished")
+    expect(progress).to_contain_text("failed: 0 of 0 under way or finished")
+    expect(progress).to_contain_text("1 left out")
+    expect(page.get_by_role("region", name="Why devices failed")).to_contain_text("No device has failed.")
+    expect(rows(page)).to_have_count(2)
+    page.get_by_role("region", name="Why devices were left out").get_by_role("link").click()
+    expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?LeftOut=true&ReasonCode=EARLIER_JOB")
+    expect(rows(page)).to_have_count(1)
+    expect(rows(page)).to_contain_text(f"{earlier['id']} is not done with it")
+    states = page.get_by_role("group", name="Filter by state").get_by_role("button")
+    expect(states).to_have_text(["To update 2", "Queued 2", "Left out 1"])
+    page.goto(f"/devices/{devices[0]}")
+    held = page.get_by_role("list", name="Updates under way").get_by_role("listitem")
+    expect(held).to_contain_text([earlier["name"]])
+    page.goto(f"/jobs/new?Firmware={job['firmwareId']}&Device={devices[1]}&Step=review")
+    expect(page.get_by_text("1 of these devices is in another job")).to_be_visible()
+
+
+@pytest.mark.rule("rest-137", "rest-199")
+def test_what_is_staged_is_installed_when_somebody_says_so(
+    open_as: Open, demo: Service, tmp_path: Path
+) -> None:
+    with house(demo, tmp_path) as home:
+        job = home.job(stage=True)
+        page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+        waits = page.get_by_role("region", name="What it waits for")
+        expect(waits).to_contain_text("3 devices keep the image until somebody says", timeout=90_000)
+        press(page, "Install now")
+        asking = page.get_by_role("dialog", name="Start the new version now?")
+        asking.get_by_role("button", name="Install now").click()
+        expect(asking).to_have_count(0)
+        expect(page.get_by_role("button", name="Install now")).to_have_count(0)
+        expect(waits.filter(has_text="keep the image")).to_have_count(0)
+        expect(state(page)).to_have_text("Done", timeout=90_000)
+
+
+@pytest.mark.rule("rest-141", "rest-204")
+def test_the_evidence_of_who_is_done_is_not_read_with_each_step_of_others(
+    open_as: Open, watch: Watch, demo: Service, tmp_path: Path
+) -> None:
+    with house(demo, tmp_path) as home:
+        job = home.job(waves=[{"count": 1}], gate={"successPercent": 100, "pause": True})
+        page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+        expect(state(page)).to_have_text("Paused", timeout=90_000)
+        rows(page).filter(has_text="Done").get_by_role("link").click()
+        expect(page.get_by_role("dialog")).to_contain_text("What proves it")
+        demo.ask("POST", f"/api/v1/jobs/{job['id']}/resume")
+        report = page.get_by_role("region", name="Report", include_hidden=True)
+        expect(report).to_contain_text("All 3 devices run", timeout=90_000)
+        read = [each for each in watch.asked if f"/jobs/{job['id']}/executions/bmac-" in each]
+        assert len(read) == 1
+
+
+@pytest.mark.rule("rest-207")
+def test_a_count_that_failed_can_be_asked_for_again(
+    open_as: Open, page: Page, watch: Watch, demo: Service, made: Make
+) -> None:
+    job = made()["id"]
+    finish(demo, job)
+    watch.expect(500)
+    page.clock.install()
+    open_as("/jobs")
+    page.route("**/summary", lambda route: route.fulfill(status=500))
+    page.goto(f"/jobs/{job}")
+    failed = page.get_by_role("alert")
+    there(page)
+    expect(failed).to_be_visible()
+    # With a clock that stands still it is not counted again by itself.
+    page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
+    expect(failed).to_be_visible()
+    page.unroute("**/summary")
+    expect(page.get_by_role("region", name="Why devices failed")).to_have_count(0)
+    failed.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("region", name="Why devices failed")).to_be_visible()
+    expect(failed).to_have_count(0)
+
+
+def test_a_job_that_cannot_be_cancelled_says_why_where_it_was_asked(
+    open_as: Open, watch: Watch, made: Make
+) -> None:
+    job = made(name=f"Two  spaces {uuid4().hex[:8]}")
+    watch.expect(500)
+    page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+    page.route("**/cancel", lambda route: route.fulfill(status=500), times=1)
+    press(page, "Cancel job…")
+    asking = page.get_by_role("dialog", name="Cancel this job?")
+    asking.get_by_label("Type the name of the job, or job-").fill(job["name"].replace("  ", " "))
+    cancel = asking.get_by_role("button", name="Cancel job")
+    cancel.click()
+    expect(asking.get_by_role("alert")).to_be_visible()
+    cancel.click()
+    expect(asking).to_have_count(0)
+    expect(state(page)).to_have_text("Cancelled")

@@ -1,0 +1,310 @@
+"""The messaging page: reports as they come, requests by hand, and what was asked before."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import there, until
+from tests.browser.gateways import connected, new_mac
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page, WebSocketRoute
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+    from tests.service.requests.third_party import Asked, Gateway, Said
+
+SENSOR = "ca5bda1a0004"
+EVENT = "8400"
+
+_SCREENFUL = 30
+"""More rows than fit into a window of a test."""
+
+
+def _spelt(mac: str) -> str:
+    """A MAC as people read it."""
+    return ":".join(mac[place : place + 2] for place in range(0, 12, 2)).upper()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _happen(gateway: Gateway, *sequence: int) -> None:
+    """Let something happen to a gateway itself."""
+    for number in sequence:
+        topic = f"mt/gateway/{gateway.mac}/device/{gateway.mac}/event/{EVENT}"
+        gateway.report(topic, time=_now(), seq=number)
+
+
+def _beat(gateway: Gateway, device: str) -> None:
+    """Let a device behind a gateway, or the gateway itself, give a sign of life."""
+    gateway.report(f"mt/gateway/{gateway.mac}/device/{device}/heartbeat", time=_now(), seq=1, status=0)
+
+
+def _reports(page: Page) -> Locator:
+    """The rows of the reports that are shown, without those that are open below them."""
+    group = page.get_by_role("group", name="Reports, the newest first")
+    return group.get_by_role("row").filter(
+        has=page.get_by_role("button", name=re.compile("(Show|Hide) report"))
+    )
+
+
+def _pick(page: Page, label: str, text: str, mac: str) -> None:
+    """Find a device or a gateway, and take it."""
+    box = page.get_by_role("combobox", name=label, exact=True)
+    box.click()
+    box.fill(text)
+    found = page.get_by_role("listbox", name=re.compile("that are found")).get_by_role("option")
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text(_spelt(mac))
+    box.press("Enter")
+
+
+def _choose_property(page: Page, name: str) -> None:
+    box = page.get_by_role("combobox", name="Property")
+    box.fill(name)
+    box.press("Escape")
+
+
+def test_only_what_is_wanted_is_heard(open_as: Open, demo: Service) -> None:
+    with (
+        new_mac(demo) as mac,
+        new_mac(demo) as other,
+        connected(demo, mac, demo.claim(mac).password) as gateway,
+    ):
+        page = open_as("/messages", Role.VIEWER)
+        expect(_reports(page).first).to_be_visible()  # of all devices
+        _pick(page, "Gateway", mac.upper(), mac)
+        expect(page).to_have_url(re.compile(f"Gateway={mac}"))
+        expect(page.get_by_text("Nothing heard yet")).to_be_visible()
+        _beat(gateway, other)
+        _happen(gateway, 7)
+        expect(_reports(page)).to_have_count(2)
+        expect(_reports(page).filter(has_text=_spelt(other))).to_contain_text("Heartbeat")
+
+        page.get_by_role("group", name="Kinds of reports").get_by_role("button", name="Event").click()
+        expect(page).to_have_url(re.compile("Kind=event"))
+        expect(_reports(page)).to_have_count(1)
+        expect(_reports(page)).to_contain_text(_spelt(mac))
+        expect(_reports(page)).to_contain_text("seq 7")
+        page.get_by_role("button", name="Show report").click()
+        told = json.loads(page.get_by_role("region", name="Report", exact=True).inner_text())
+        assert (told["kind"], told["device"], told["gateway"]) == ("event", f"bmac-{mac}", mac)
+        assert barriers(page) == []
+
+        page.goto(f"/messages?Gateway={mac}&Ids=bmac-{other}&Kind=heartbeat")
+        there(page)
+        _happen(gateway, 8)
+        _beat(gateway, mac)
+        _beat(gateway, other)
+        expect(_reports(page)).to_have_count(1)
+        expect(_reports(page)).to_contain_text(_spelt(other))
+        page.get_by_role("button", name="Clear all").click()
+        expect(page).to_have_url(f"{demo.url}/messages")
+        expect(_reports(page).filter(has_not_text=_spelt(other)).first).to_be_visible()
+
+
+def test_what_comes_waits_while_somebody_reads(open_as: Open, demo: Service) -> None:
+    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password) as gateway:
+        page = open_as(f"/messages?Gateway={mac}&Kind=event", Role.VIEWER)
+        there(page)
+        _happen(gateway, 1)
+        expect(_reports(page)).to_have_count(1)
+
+        page.get_by_role("button", name="Pause", exact=True).and_(page.locator("main button")).click()
+        _happen(gateway, 2, 3)
+        expect(page.get_by_role("button", name="2 new · Show")).to_be_visible()
+        expect(_reports(page)).to_have_count(1)
+        page.get_by_role("button", name="Go on").click()
+        expect(_reports(page)).to_have_count(3)
+        expect(_reports(page).first).to_contain_text("seq 3")
+
+        _reports(page).first.hover()
+        _happen(gateway, 4)
+        expect(page.get_by_role("button", name="1 new · Show")).to_be_visible()
+        expect(_reports(page)).to_have_count(3)
+        page.get_by_role("heading", level=1).hover()
+        expect(_reports(page)).to_have_count(4)
+
+        # Whoever goes through it with the keyboard is not disturbed between two rows.
+        page.get_by_role("button", name="Show report").first.focus()
+        page.keyboard.press("Tab")
+        _happen(gateway, 5)
+        expect(page.get_by_role("button", name="1 new · Show")).to_be_visible()
+        page.keyboard.press("Tab")
+        page.keyboard.press("Shift+Tab")
+        expect(page.get_by_role("button", name="1 new · Show")).to_be_visible()
+        expect(_reports(page)).to_have_count(4)
+        page.get_by_role("button", name="1 new · Show").click()
+        expect(_reports(page)).to_have_count(5)
+
+        # One that is open is being read, wherever the pointer is.
+        page.get_by_role("button", name="Show report").first.click()
+        page.get_by_role("heading", level=1).hover()
+        _happen(gateway, 6)
+        page.get_by_role("button", name="1 new · Show").click()
+        expect(_reports(page)).to_have_count(6)
+        expect(page.get_by_role("region", name="Report", exact=True)).to_contain_text('"seq": 5')
+
+        page.get_by_role("button", name="Clear", exact=True).click()
+        expect(page.get_by_text("Nothing heard yet")).to_be_visible()
+
+
+def test_all_is_counted_and_little_is_drawn(open_as: Open, demo: Service) -> None:
+    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password) as gateway:
+        page = open_as(f"/messages?Gateway={mac}&Kind=event", Role.VIEWER)
+        there(page)
+        main = page.get_by_role("main")
+        for heard in range(0, 400, 100):
+            _happen(gateway, *(number % 256 for number in range(heard, heard + 100)))
+            expect(main).to_contain_text(f"{min(heard + 100, 300)} reports")
+        expect(main).to_contain_text("100 older ones dropped")
+        expect(_reports(page).first).to_contain_text(f"seq {399 % 256}")
+        drawn = _reports(page).count()
+        assert drawn <= _SCREENFUL
+        # Who looks further sees them all.
+        more = page.get_by_role("button", name="Show more")
+        more.click()
+        expect(_reports(page).nth(drawn)).to_be_visible()
+        while more.is_visible():
+            _reports(page).last.scroll_into_view_if_needed()
+            page.wait_for_function("drawn => document.querySelectorAll('tbody tr').length > drawn", arg=drawn)
+            drawn = _reports(page).count()
+        expect(_reports(page)).to_have_count(300)
+        expect(_reports(page).last).to_contain_text("seq 100")
+
+        # What is counted is what is wanted now.
+        page.get_by_role("group", name="Kinds of reports").get_by_role("button", name="Heartbeat").click()
+        expect(main).not_to_contain_text("older ones dropped")
+        expect(main).to_contain_text("300 reports")
+
+
+def test_who_hears_nothing_is_told_why(open_as: Open, page: Page, watch: Watch) -> None:
+    watch.allow("WebSocket connection")
+    is_deaf = True
+
+    def part(socket: WebSocketRoute) -> None:
+        if is_deaf:
+            socket.close(code=1012)
+        else:
+            socket.connect_to_server()
+
+    page.route_web_socket("**/api/v1/live", part)
+    open_as("/messages", Role.VIEWER)
+    main = page.get_by_role("main")
+    expect(main).to_contain_text("There is no connection to the service.")
+    is_deaf = False
+    expect(_reports(page).first).to_be_visible()
+    expect(main.get_by_role("status").get_by_text("Listening", exact=True)).to_be_visible()
+    page.get_by_role("banner").get_by_role("button", name=re.compile("Pause")).click()
+    expect(main).to_contain_text("The whole console is paused")
+
+
+def test_a_request_by_hand_is_answered_and_in_the_history(open_as: Open) -> None:
+    page = open_as("/messages", Role.OPERATOR)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+    _pick(page, "Device or gateway", "Meeting room “Ada”", SENSOR)
+    expect(page).to_have_url(re.compile(f"To=bmac-{SENSOR}"))
+    _choose_property(page, "8006")
+    name = page.get_by_role("combobox", name="Property").input_value()
+    body = json.loads(page.get_by_role("region", name="Body of the request").inner_text())
+    assert body == {"operation": "read", "identifier": name, "timeoutMs": 15000}
+    _choose_property(page, "tx-power")
+    page.get_by_role("button", name="Send", exact=True).click()
+    outcome = page.get_by_role("region", name="Outcome")
+    expect(outcome.get_by_text(re.compile(r"^-?\d+ dBm$"))).to_be_visible()
+    expect(outcome.get_by_text(re.compile(r"^\d[\d,]* ms$"))).to_be_visible()
+    expect(outcome.get_by_role("list", name="Route").get_by_role("listitem").first).to_contain_text(
+        "Head office"
+    )
+
+    history = page.get_by_role("link", name="History", exact=True)
+    history.click()
+    rows = (
+        page.get_by_role("group", name="Requests to this device")
+        .get_by_role("row")
+        .filter(has_text="operator")
+    )
+    expect(rows.first).to_contain_text("tx-power")
+    before = rows.count()
+    page.get_by_role("button", name="Send again: Read tx-power").click()
+    expect(rows).to_have_count(before + 1)
+    rows.first.get_by_role("button", name="Details of Read").click()
+    expect(page.get_by_role("region", name="Response", exact=True)).to_contain_text("responseTime")
+    assert barriers(page) == []
+
+
+def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Service) -> None:
+    def answer(asked: Asked) -> list[Said]:
+        if asked.topic.endswith("/apiversion"):
+            return [asked.answer(version="2.4.0")]
+        return [asked.answer(responseTime=3, origin=0)] if "/write-decoded/" in asked.topic else []
+
+    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password, answer) as gateway:
+        page = open_as(f"/messages?To={mac}", Role.OPERATOR)
+        until(page, lambda: demo.ask("GET", f"/api/v1/gateways/{mac}")["apiVersion"] == "2.4.0")
+        page.get_by_text("Write", exact=True).click()
+        _choose_property(page, "tx-power")
+        send = page.get_by_role("button", name="Send…")
+        send.click()
+        expect(page.get_by_text("Say what to write.")).to_be_visible()
+        page.get_by_label("Write no value (NULL)").check()
+        send.click()
+        dialog = page.get_by_role("dialog", name="Write tx-power?")
+        expect(dialog).to_contain_text("no value (NULL)")
+        expect(dialog).to_contain_text(_spelt(mac))
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(dialog).to_have_count(0)
+        send.click()
+        assert _asked(gateway) == []
+        dialog.get_by_role("button", name="Write").click()
+        expect(page.get_by_role("region", name="Outcome")).to_contain_text("no value (NULL) is written")
+        assert [body.get("value") for body in _asked(gateway)] == [None]
+
+        # An ack is not answered; a read that is not says what may have happened.
+        page.get_by_text("Ack", exact=True).click()
+        box = page.get_by_role("combobox", name="Measurement or event")
+        box.fill("temperature")
+        box.press("Escape")
+        page.get_by_label("Time of the sample").fill("2026-11-16T12:00:00")
+        page.get_by_role("button", name="Send…").click()
+        page.get_by_role("dialog", name="Acknowledge temperature?").get_by_role(
+            "button", name="Acknowledge"
+        ).click()
+        outcome = page.get_by_role("region", name="Outcome")
+        expect(outcome).to_contain_text("Nobody answers an ack.")
+        until(page, lambda: len(_asked(gateway)) == 2)
+        assert _asked(gateway)[-1]["time"] == "2026-11-16T12:00:00.000Z"
+        page.get_by_text("Read", exact=True).click()
+        _choose_property(page, "tx-power")
+        page.get_by_text("Advanced").click()
+        page.get_by_label("Seconds to wait").fill("2")
+        page.get_by_role("button", name="Send", exact=True).click()
+        expect(outcome).to_contain_text("No answer came in time.")
+
+
+def _asked(gateway: Gateway) -> list[dict[str, object]]:
+    """What changes something; the service asks for more by itself."""
+    return [each.body for each in gateway.asked if re.search("/(write|ack)", each.topic)]
+
+
+def test_viewers_look_and_send_nothing(open_as: Open) -> None:
+    page = open_as("/messages?view=ask", Role.VIEWER)
+    expect(_reports(page).first).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_have_count(0)
+    page.get_by_role("button", name="Show report").first.click()
+    expect(page.get_by_role("button", name="Only this device")).to_be_visible()
+    expect(page.get_by_role("button", name="Ask this device")).to_have_count(0)
+    page.get_by_role("link", name="History", exact=True).click()
+    _pick(page, "Device or gateway", SENSOR, SENSOR)
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_have_count(0)

@@ -1,0 +1,391 @@
+"""Update jobs: made step by step, by mouse and by keyboard, and listed as they go."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import there
+from tests.browser.device import TRACKER
+from tests.browser.updates import MODEL, finish, new_firmware
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Locator, Page, Route
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+_FAR = 200
+"""So many keys lead to everything on a page."""
+
+
+@pytest.fixture
+def firmware(demo: Service) -> dict[str, Any]:
+    """Released firmware that no device has yet."""
+    found: dict[str, Any] = demo.ask("GET", f"/api/v1/firmware/{new_firmware(demo)[0]}")
+    return found
+
+
+@pytest.fixture
+def label(demo: Service) -> Iterator[str]:
+    """A label on three devices that can take the firmware, and on one that cannot."""
+    devices = demo.ask("GET", f"/api/v1/devices?ModelNumber={MODEL}&MaxResults=3")["items"]
+    name = f"wing {uuid4().hex[:8]}"
+    demo.ask(
+        "POST", "/api/v1/labels", {"label": name, "deviceIds": [*(each["id"] for each in devices), TRACKER]}
+    )
+    yield name
+    demo.ask("DELETE", f"/api/v1/labels/{quote(name)}")
+
+
+@pytest.fixture
+def job_name(demo: Service) -> Iterator[str]:
+    """What a test calls its jobs; they are over when it ends."""
+    name = f"Job {uuid4().hex[:8]}"
+    yield name
+    for job in _jobs(demo, name):
+        finish(demo, job["id"])
+
+
+def _jobs(demo: Service, name: str) -> list[dict[str, Any]]:
+    return [each for each in demo.ask("GET", "/api/v1/jobs")["items"] if each["name"] == name]
+
+
+def _next(page: Page) -> None:
+    page.get_by_role("button", name="Next", exact=True).click()
+
+
+def _heading(page: Page, text: str) -> Locator:
+    """The heading of a step: it has the focus as soon as one is there."""
+    found = page.get_by_role("heading", level=2, name=text)
+    expect(found).to_be_focused()
+    return found
+
+
+def _tab_to(page: Page, wanted: Locator) -> None:
+    """Go on with the Tab key alone."""
+    for _ in range(_FAR):
+        if wanted.evaluate("element => element === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    pytest.fail("the focus never gets there")
+
+
+def test_a_label_becomes_one_job_that_begins_with_a_canary(
+    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/new?Label={quote(label)}", Role.OPERATOR)
+    fitting = page.get_by_role("group", name="For the devices that you chose")
+    expect(page.get_by_role("group", name="For other models")).to_be_visible()
+    _next(page)
+    expect(page.get_by_role("alert")).to_contain_text("Firmware: Choose the firmware")
+    page.route("**/api/v1/firmware/*", lambda route: route.abort())  # The list knew all of it.
+    fitting.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor").check()
+    assert barriers(page) == []
+    _next(page)
+
+    _heading(page, "Which devices?")
+    expect(page.get_by_text("4 devices match")).to_be_visible()
+    expect(page.get_by_text("1 device is of another model")).to_be_visible()
+    expect(page.get_by_role("group", name="Devices that match").get_by_role("row")).to_have_count(5)
+    assert barriers(page) == []
+    _next(page)
+
+    _heading(page, "How carefully?")
+    page.get_by_label("Name", exact=True).fill(job_name)
+    page.get_by_label("How many go first").fill("1")
+    page.get_by_label("Counted in").select_option("devices")
+    page.get_by_text("More options").click()
+    assert barriers(page) == []
+    _next(page)
+
+    _heading(page, "Review and start")
+    told = page.get_by_role("region", name="What will happen")
+    expect(told).to_contain_text(f"3 devices will be updated to {firmware['version']}")
+    expect(told).to_contain_text("1 first, the others when 95 % of those have succeeded")
+    reasons = page.get_by_role("region", name="Left out, and why").locator("tbody tr")
+    expect(reasons).to_have_count(1)
+    expect(reasons).to_contain_text("The firmware is for another model")
+    expect(reasons.get_by_role("link")).to_have_attribute("href", f"/devices/{TRACKER}")
+    expect(page.get_by_role("region", name="Waves").get_by_role("listitem")).to_have_text(
+        ["1 Canary 1 device", "2 The others 2 devices"]
+    )
+    assert barriers(page) == []
+    page.get_by_role("button", name="Start job").dblclick()
+
+    expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
+    (job,) = _jobs(demo, job_name)
+    assert job["targets"] == {"filter": {"Label": [label]}, "all": False}
+    assert [(wave["name"], wave["size"]) for wave in job["waveStates"]] == [("Canary", 1), (None, 2)]
+    assert (job["gate"]["successPercent"], job["createdBy"]) == (95, "operator")
+
+
+def test_nothing_starts_without_a_device_that_can_take_it(open_as: Open, firmware: dict[str, Any]) -> None:
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Device={TRACKER}&Step=review", Role.OPERATOR)
+    expect(page.get_by_role("alert")).to_contain_text("No device can take this firmware")
+    expect(page.get_by_role("row").filter(has_text="The firmware is for another model")).to_be_visible()
+    expect(page.get_by_role("button", name="Start job")).to_be_disabled()
+    page.get_by_role("button", name="Change: Devices").click()
+    _heading(page, "Which devices?")
+    expect(page.get_by_text("1 device that you selected.")).to_be_visible()
+    page.go_back()
+    _heading(page, "Review and start")
+
+
+def test_what_is_selected_in_the_list_is_what_the_job_is_for(
+    open_as: Open, total: int, firmware: dict[str, Any]
+) -> None:
+    page = open_as("/devices", Role.OPERATOR)
+    page.get_by_role("checkbox", name="Select all on this list").click()
+    page.get_by_role("button", name="Update…").click()
+    expect(page).to_have_url(re.compile(r"/jobs/new\?Selection=\w+$"))
+    page.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor").check()
+    _next(page)
+    selected = re.compile(r"^\d+ devices that you selected\.")
+    expect(page.get_by_text(selected)).to_contain_text(f"{total} devices")
+    page.reload()
+    expect(page.get_by_text(selected)).to_contain_text(f"{total} devices")
+    page.get_by_role("button", name="Leave out").first.click()
+    expect(page.get_by_text(selected)).to_contain_text(f"{total - 1} devices")
+
+    page.goto(f"/devices/{TRACKER}")
+    page.get_by_role("link", name="Update…").click()
+    expect(page).to_have_url(re.compile(rf"/jobs/new\?Device={TRACKER}$"))
+
+
+def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
+    page = open_as("/jobs", Role.VIEWER)
+    there(page)
+    expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
+    expect(page.get_by_role("link", name="New update job")).to_have_count(0)
+    page.goto(f"/devices/{TRACKER}")
+    expect(page.get_by_role("tab", name="Live").or_(page.get_by_role("link", name="Live"))).to_be_visible()
+    expect(page.get_by_role("link", name="Update…")).to_have_count(0)
+    page.goto("/jobs/new")
+    expect(page.get_by_role("heading", level=1)).to_have_text("This page is not for you")
+
+
+def test_all_of_it_can_be_done_by_keyboard(
+    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}&Step=firmware", Role.OPERATOR)
+    _tab_to(page, page.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor"))
+    _tab_to(page, page.get_by_role("button", name="Next", exact=True))
+    page.keyboard.press("Enter")
+    _heading(page, "Which devices?")
+    _tab_to(page, page.get_by_role("button", name="Next", exact=True))
+    page.keyboard.press("Enter")
+    _heading(page, "How carefully?")
+    _tab_to(page, page.get_by_role("radio", name="At once", exact=True))
+    page.keyboard.press("ArrowUp")  # around the corner: when somebody says so
+    expect(page.get_by_role("radio", name="When somebody says so")).to_be_checked()
+    name = page.get_by_label("Name", exact=True)
+    for _ in range(_FAR):
+        if name.evaluate("element => element === document.activeElement"):
+            break
+        page.keyboard.press("Shift+Tab")
+    page.keyboard.type(job_name)
+    page.keyboard.press("Enter")
+    _heading(page, "Review and start")
+    make = page.get_by_role("button", name="Make job")
+    expect(make).to_be_enabled()
+    _tab_to(page, make)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
+    assert [job["state"] for job in _jobs(demo, job_name)] == ["CREATED"]
+
+
+def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
+    open_as: Open, label: str, firmware: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}", Role.OPERATOR)
+    share = page.get_by_label("How many go first")
+    share.fill("0")
+    page.get_by_text("More options").click()
+    page.get_by_label("Tries after a failure").fill("eleven")
+    page.get_by_text("More options").click()
+    page.get_by_role("radio", name="At a time").check()
+    page.get_by_label("Start time").fill("2020-01-01T00:00")
+    _next(page)
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("How many go first: A number above 0, up to 100.")
+    expect(alert).to_contain_text("Start time: This time has passed.")
+    expect(alert).to_contain_text("Tries after a failure: A whole number from 0 to 10.")
+    expect(share).to_be_focused()
+    expect(page.get_by_role("button", name="Plan (needs attention)")).to_be_visible()
+    alert.get_by_role("button", name="Tries after a failure").click()
+    expect(page.get_by_label("Tries after a failure")).to_be_focused()
+    assert barriers(page) == []
+
+    elsewhere = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Labels")
+    elsewhere.click()
+    asking = page.get_by_role("dialog", name="Leave without starting?")
+    expect(asking).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(asking).to_have_count(0)
+    expect(share).to_have_value("0")
+    elsewhere.click()
+    asking.get_by_role("button", name="Leave").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
+
+
+def test_jobs_are_listed_as_they_go_and_no_row_moves(
+    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+) -> None:
+    page = open_as("/jobs", Role.OPERATOR)
+    there(page)
+    order = {
+        "name": job_name,
+        "firmwareId": firmware["id"],
+        "targets": {"labels": [label]},
+        "autoApply": False,
+    }
+    made = demo.ask("POST", "/api/v1/jobs", order)
+    fresh = page.get_by_role("button", name=re.compile(r"^\d+ new, refresh$"))
+    listed = page.get_by_role("row")
+    row = listed.filter(has_text=job_name)
+    page.keyboard.press("Control+k")
+    page.keyboard.type(made["id"])
+    expect(page.get_by_role("group", name="Update jobs").get_by_role("option")).to_contain_text(job_name)
+    page.keyboard.press("Escape")
+    expect(fresh).to_be_visible()
+    expect(row).to_have_count(0)
+    fresh.click()
+    expect(row).to_contain_text("Not started")
+    expect(row).to_contain_text(f"{firmware['version']} MT MotionSensor 15x · {MODEL}")
+    expect(row.get_by_role("img", name="0 of 3 devices finished: 3 queued, 1 left out")).to_be_visible()
+    expect(fresh).to_have_count(0)
+
+    def tab(name: str) -> None:
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
+
+    tab("Paused")
+    expect(row).to_have_count(0)
+    tab("Not started")
+    expect(row).to_contain_text("Not started")
+    before = listed.all_inner_texts()
+    demo.ask("POST", f"/api/v1/jobs/{made['id']}/cancel")
+    expect(row).to_contain_text("Cancelled")
+    places = [job_name in text for text in listed.all_inner_texts()]
+    assert places == [job_name in text for text in before]
+    tab("Running")
+    expect(row).to_have_count(0)
+    tab("Over")
+    expect(row).to_contain_text("3 devices")
+
+
+def test_a_job_that_comes_into_the_state_is_told_however_old_it_is(
+    open_as: Open, demo: Service, job_name: str, firmware: dict[str, Any]
+) -> None:
+    order = {
+        "name": job_name,
+        "firmwareId": firmware["id"],
+        "targets": {"filter": {"ModelNumber": MODEL}},
+        "startAt": "2099-01-01T00:00:00Z",
+    }
+    older, newer = (demo.ask("POST", "/api/v1/jobs", order)["id"] for _ in range(2))
+    demo.ask("POST", f"/api/v1/jobs/{newer}/pause")
+    page = open_as("/jobs?State=paused")
+    rows = page.get_by_role("row").filter(has_text=job_name)
+    expect(rows).to_have_count(1)
+    demo.ask("POST", f"/api/v1/jobs/{older}/pause")
+    page.get_by_role("button", name="1 new, refresh").click()
+    expect(rows).to_have_count(2)
+
+
+def test_who_hears_no_answer_asks_again_and_makes_one_job(
+    open_as: Open, watch: Watch, demo: Service, job_name: str, label: str
+) -> None:
+    firmware, _ = new_firmware(demo)
+    page = open_as(f"/jobs/new?Firmware={firmware}&Label={quote(label)}&Step=plan", Role.OPERATOR)
+    page.get_by_label("Name", exact=True).fill(job_name)
+    page.get_by_role("radio", name="When somebody says so").check()
+    _next(page)
+    make = page.get_by_role("button", name="Make job")
+    expect(make).to_be_enabled()
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    watch.expect("ERR_FAILED")
+    page.route("**/api/v1/jobs", lose, times=1)
+    make.click()
+    expect(page.get_by_role("alert")).to_be_in_viewport()
+    expect(page.get_by_role("alert")).to_contain_text("Nobody knows whether the job was made.")
+    assert len(_jobs(demo, job_name)) == 1
+    make.click()
+    expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
+    assert len(_jobs(demo, job_name)) == 1
+
+
+def test_what_was_planned_outlives_a_reload(
+    open_as: Open, label: str, job_name: str, firmware: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}", Role.OPERATOR)
+    page.get_by_label("Name", exact=True).fill(job_name)
+    page.get_by_role("radio", name="When somebody says so").check()
+    _next(page)
+    make = page.get_by_role("button", name="Make job")
+    expect(make).to_be_enabled()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.reload()
+    expect(make).to_be_enabled()
+    expect(page.get_by_role("main")).to_contain_text(job_name)
+    page.get_by_role("button", name="Change: Plan").click()
+    page.get_by_role("button", name="Add rule").click()
+    expect(page.get_by_label(re.compile(r"^Rule \d: what to do$"))).to_have_count(2)
+
+    other = page.context.new_page()
+    other.goto(page.url.replace("Step=plan", "Step=review"))
+    expect(other.get_by_text("The plan of this address was made in another tab")).to_be_visible()
+    expect(other.get_by_role("heading", level=2, name="How carefully?")).to_be_visible()
+    _next(other)
+    expect(other.get_by_role("button", name="Start job")).to_be_enabled()
+
+
+def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
+    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}&Step=review", Role.OPERATOR)
+    told = page.get_by_role("region", name="What will happen")
+    expect(told).to_contain_text("3 devices will be updated")
+    page.get_by_role("button", name="Change: Devices").click()
+    _heading(page, "Which devices?")
+    (device,) = demo.ask("GET", f"/api/v1/devices?Label={quote(label)}&ModelNumber={MODEL}&MaxResults=1")[
+        "items"
+    ]
+    page.get_by_role("searchbox").fill(device["id"].removeprefix("bmac-"))
+    expect(page.get_by_text("1 device matches")).to_be_visible()
+    _next(page)
+    page.get_by_label("Name", exact=True).fill(job_name)
+    expect(page).to_have_url(re.compile("Plan="))
+    # What was planned is named by the addresses from before, too: each can be loaded anew.
+    page.go_back()
+    _heading(page, "Which devices?")
+    expect(page).to_have_url(re.compile("Plan="))
+    _next(page)
+    _next(page)
+    expect(told).to_contain_text("1 device will be updated")
+    page.evaluate("history.go(-3)")
+    expect(told).to_contain_text("3 devices will be updated")
+    expect(page.get_by_role("main")).to_contain_text(job_name)
+
+
+def test_who_comes_with_firmware_alone_is_asked_about_devices_of_its_model(
+    open_as: Open, firmware: dict[str, Any]
+) -> None:
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}", Role.OPERATOR)
+    expect(page).to_have_url(re.compile(rf"ModelNumber={MODEL}"))
+    expect(page.get_by_text("of another model")).to_have_count(0)

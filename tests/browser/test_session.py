@@ -1,0 +1,159 @@
+"""A session that ends by itself: what was typed is kept, out of sight, for whoever typed it alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
+from tests.browser.conftest import there, until
+from tests.browser.updates import new_firmware
+from tests.scenarios.serving import PASSWORD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+_TOKEN = "sessionStorage.getItem('meshfleet.token')"  # noqa: S105 # where it is
+
+
+@pytest.fixture(autouse=True)
+def _refusals(watch: Watch) -> None:
+    watch.allow(401)
+
+
+@pytest.fixture
+def other(demo: Service) -> Iterator[str]:
+    """Of somebody else, gone with the test: with one admin more, others could remove the last."""
+    name = f"mo-{uuid4().hex[:8]}"
+    yield name
+    demo.ask("DELETE", f"/api/v1/users/{name}")
+
+
+def _end(page: Page) -> Locator:
+    """End the session as if it were somewhere else; what stands in front of the page then."""
+    there(page)
+    token = page.evaluate(_TOKEN)
+    told = page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
+    assert told.ok
+    form = page.get_by_role("dialog", name="Sign in")
+    expect(form).to_contain_text("Your session has ended. Please sign in again.")
+    return form
+
+
+def _sign_in(form: Locator, name: str) -> None:
+    form.get_by_label("User name").fill(name)
+    form.get_by_label("Password").fill(PASSWORD)
+    form.get_by_label("Password").press("Enter")
+    expect(form).to_have_count(0)
+
+
+def _add_person(page: Page) -> tuple[Locator, Locator]:
+    """The dialog in which somebody begins to add another, and the field for the name."""
+    page.get_by_role("button", name="Add person").click()
+    dialog = page.get_by_role("dialog", name="Add a person")
+    return dialog, dialog.get_by_label("User name")
+
+
+def test_a_plan_is_there_again_and_goes_on(open_as: Open, demo: Service) -> None:
+    firmware, _ = new_firmware(demo)
+    page = open_as(f"/jobs/new?Firmware={firmware}&ModelNumber=0018&Step=plan", Role.OPERATOR)
+    name = page.get_by_label("Name", exact=True)
+    text = f"Night shift {uuid4().hex[:8]}"
+    name.fill(text)
+    form = _end(page)
+    expect(form).to_contain_text("kept for operator")
+    expect(form.get_by_label("User name")).to_have_value("operator")
+    expect(form.get_by_label("Password")).to_be_focused()
+    for hidden in (name, page.get_by_role("heading", name="How carefully?"), page.get_by_role("navigation")):
+        expect(hidden).to_be_hidden()
+    expect(page).to_have_title("Sign in · Meshfleet")
+    assert barriers(page) == []
+    # Esc does not open it, nor does a key that works everywhere.
+    for key in ("Escape", "Escape", "Control+k"):
+        page.keyboard.press(key)
+    expect(page.get_by_role("dialog")).to_have_count(1)
+
+    _sign_in(form, "operator")
+    expect(name).to_have_value(text)
+    expect(name).to_be_focused()
+    expect(page).to_have_title("New update job · Meshfleet")
+    there(page)
+    page.get_by_role("button", name="Next", exact=True).click()
+    expect(page.get_by_role("region", name="What will happen")).to_contain_text("will be updated")
+
+
+def test_a_plan_is_not_for_somebody_else(open_as: Open, demo: Service, other: str) -> None:
+    demo.person(other, Role.OPERATOR)
+    firmware, _ = new_firmware(demo)
+    page = open_as(f"/jobs/new?Firmware={firmware}&ModelNumber=0018&Step=plan", Role.OPERATOR)
+    name = page.get_by_label("Name", exact=True)
+    name.fill("Night shift")
+    expect(page).to_have_url(re.compile("Plan="))
+    _sign_in(_end(page), other)
+    expect(page.get_by_text("was made in another tab or by somebody else")).to_be_visible()
+    expect(name).to_have_value("")
+
+
+def test_what_could_not_be_read_meanwhile_is_read_again(open_as: Open) -> None:
+    page = open_as("/messages", Role.OPERATOR)
+    page.get_by_role("combobox", name="Property").fill("tx-power")
+    form = _end(page)
+    page.evaluate("history.pushState(null, '', '/labels')")
+    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+    _sign_in(form, "operator")
+    expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_dialog_is_hidden_too_and_another_person_finds_none(
+    open_as: Open, demo: Service, other: str
+) -> None:
+    demo.person(other, Role.ADMIN)
+    page = open_as("/people")
+    dialog, name = _add_person(page)
+    name.fill("nurse.jane")
+    form = _end(page)
+    expect(dialog).to_be_hidden()
+    expect(name).to_be_hidden()
+    _sign_in(form, "admin")
+    expect(name).to_have_value("nurse.jane")
+    expect(name).to_be_focused()
+    dialog.get_by_role("radio", name="Operator").check()
+
+    _sign_in(_end(page), other)
+    expect(page.get_by_role("button", name=f"Account: {other}")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("People")
+    expect(page.locator("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_who_signs_out_in_another_tab_leaves_nothing(open_as: Open, page: Page, *, is_over: bool) -> None:
+    open_as("/people")
+    _, name = _add_person(page)
+    name.fill("nurse.jane")
+    if is_over:
+        _end(page)
+    other = open_as("/labels", tab=page.context.new_page()) if is_over else page.context.new_page()
+    other.goto("/labels")
+    other.get_by_role("button", name="Account: admin").click()
+    other.get_by_role("button", name="Sign out").click()
+    until(page, lambda: page.evaluate(_TOKEN) is None)
+    expect(page.locator("dialog")).to_have_count(0)
+    expect(page.get_by_role("main")).to_contain_text("Your session has ended.")
+    expect(page.get_by_text(re.compile("is kept for"))).to_have_count(0)
+    page.get_by_label("User name").fill("admin")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Add person")).to_be_visible()
+    expect(page.locator("dialog")).to_have_count(0)

@@ -1,0 +1,218 @@
+"""Uploads of firmware in the console: what is checked before, what is seen, and what may come between."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from tests.browser.axe import barriers
+from tests.browser.conftest import until
+from tests.browser.firmware import forget, new_model, package
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
+    from tests.scenarios.serving import Service
+
+_DROP = """([name, size]) => {
+  const given = new DataTransfer();
+  given.items.add(new File([new Uint8Array(size)], name));
+  return given;
+}"""
+
+_LINE = {"offline": False, "latency": 0, "downloadThroughput": -1}
+
+
+def uploading(page: Page) -> Locator:
+    page.get_by_role("button", name="Upload firmware").click()
+    return page.get_by_role("dialog", name="Upload firmware")
+
+
+def fill(asking: Locator, model: str, version: str) -> None:
+    asking.get_by_role("combobox", name="Model").fill(model)
+    asking.get_by_role("textbox", name="Version", exact=True).fill(version)
+
+
+def test_an_image_is_uploaded_and_looked_at(
+    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+) -> None:
+    model = new_model()
+    image = tmp_path / "motion.zip"
+    image.write_bytes(package(model, "3.4.2"))
+    digest = hashlib.sha256(image.read_bytes()).hexdigest()
+    page = open_as("/firmware")
+    asking = uploading(page)
+    asking.get_by_label("Image").set_input_files(image)
+    expect(asking).to_contain_text(digest)
+    fill(asking, "0018", "3.4.2")
+    asking.get_by_role("textbox", name="Hardware").fill("1.0, 2.1.0")
+    asking.get_by_role("textbox", name="Notes").fill("Sees <b>more</b>.")
+    assert barriers(page) == []
+    watch.expect(400)
+    asking.get_by_role("button", name="Upload", exact=True).click()
+    expect(asking).to_contain_text(f"The image is for model {model}, not 0018.")
+    expect(asking.get_by_label("Image")).to_be_focused()
+    asking.get_by_role("combobox", name="Model").fill(model)
+    asking.get_by_role("button", name="Upload", exact=True).click()
+    try:
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 3.4.2")
+        main = page.get_by_role("main")
+        expect(main).to_contain_text("This is a draft")
+        details = page.get_by_role("region", name="Details")
+        for fact in (digest, "motion.zip", "1.0.0, 2.1.0", "Sees <b>more</b>.", "Nordic package"):
+            expect(details).to_contain_text(fact)
+        with page.expect_download() as saved:
+            details.get_by_role("button", name="Download image").click()
+        assert saved.value.suggested_filename == "motion.zip"
+        assert Path(saved.value.path()).read_bytes() == image.read_bytes()
+    finally:
+        forget(demo, model)
+
+
+def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Watch) -> None:
+    page = open_as("/firmware")
+    asking = uploading(page)
+    zone = asking.get_by_text("choose a file")
+
+    def drop(name: str, size: int) -> None:
+        given = page.evaluate_handle(_DROP, [name, size])
+        page.get_by_role("dialog").locator("label", has_text="choose").first.dispatch_event(
+            "drop", {"dataTransfer": given}
+        )
+
+    expect(zone).to_be_visible()
+    asking.get_by_role("button", name="Upload", exact=True).click()
+    for wrong in ("Choose the image.", "A model has four hex digits", "A version is such as"):
+        expect(asking).to_contain_text(wrong)
+    expect(asking.get_by_label("Image")).to_be_focused()
+    drop("manual.pdf", 10)
+    expect(asking).to_contain_text("manual.pdf is not an image: its name must end in .zip, .bin or .raucb.")
+    drop("empty.zip", 0)
+    expect(asking).to_contain_text("empty.zip is empty.")
+    drop("huge.zip", 16 * 1024 * 1024 + 1)
+    expect(asking).to_contain_text("a Nordic package has 16.0 MiB at most")
+    drop("gateway.raucb", 16 * 1024 * 1024 + 1)
+    expect(asking.get_by_role("combobox", name="Kind")).to_have_value("2")
+    expect(asking).not_to_contain_text("at most")
+    fill(asking, "0018", "3.0.256")
+    asking.get_by_role("textbox", name="From version on").fill("x")
+    asking.get_by_role("textbox", name="Hardware").fill("1.0.0, 2.0.0-beta.1")
+    asking.get_by_role("button", name="Upload", exact=True).click()
+    expect(asking).to_contain_text("with numbers up to 255")
+    expect(asking).to_contain_text("“2.0.0-beta.1” is no hardware version")
+    expect(asking.get_by_role("textbox", name="Version", exact=True)).to_be_focused()
+    asking.get_by_role("textbox", name="Version", exact=True).fill("3.0.0")
+    asking.get_by_role("textbox", name="From version on").fill("3.0.1")
+    expect(asking).to_contain_text("It is newer than the version itself.")
+    assert not [each for each in watch.asked if each.startswith("POST /api/v1/firmware")]
+
+
+def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
+    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+) -> None:
+    model = new_model()
+    image = tmp_path / "image.zip"
+    image.write_bytes(package(model, "1.0.0"))
+    page = open_as("/firmware")
+    asking = uploading(page)
+    asking.get_by_label("Image").set_input_files(image)
+    fill(asking, model, "1.0.0")
+    upload = asking.get_by_role("button", name="Upload", exact=True)
+
+    watch.expect("net::ERR_FAILED")
+    page.route("**/api/v1/firmware", lambda route: route.abort())
+    upload.click()
+    expect(asking.get_by_role("alert")).to_contain_text("The upload broke off")
+    page.unroute("**/api/v1/firmware")
+
+    # A line so slow that one can watch, and cancel.
+    bundle = tmp_path / "bundle.raucb"
+    bundle.write_bytes(bytes(8 * 1024 * 1024))
+    asking.get_by_label("Image").set_input_files(bundle)
+    line = page.context.new_cdp_session(page)
+    line.send("Network.enable")
+    line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": 200_000})
+    upload.click()
+    expect(asking.get_by_role("progressbar", name="Upload")).to_be_visible()
+    expect(asking).to_contain_text(re.compile(r"MiB of 8[.]0 MiB · \d+ %.*KiB/s"))
+    page.keyboard.press("Escape")
+    expect(asking).to_contain_text("The upload is under way.")
+    asking.get_by_role("button", name="Cancel upload").click()
+    expect(asking).to_contain_text("The upload was cancelled.")
+    line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": -1})
+    assert demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
+
+    # It is another file by now, which the browser does not let out.
+    asking.get_by_label("Image").set_input_files(image)
+    expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
+    image.write_bytes(package(model, "1.0.1"))
+    watch.expect("net::ERR_UPLOAD_FILE_CHANGED")
+    upload.click()
+    expect(asking).to_contain_text("The browser cannot read image.zip.")
+    expect(asking.get_by_role("combobox", name="Model")).to_have_value(model)
+    asking.get_by_label("Image").set_input_files(image)
+    try:
+        upload.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.0")
+    finally:
+        forget(demo, model)
+
+
+def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
+    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+) -> None:
+    model = new_model()
+    page = open_as("/firmware")
+    asking = uploading(page)
+    line = page.context.new_cdp_session(page)
+    answers: list[str] = []
+    line.on("Fetch.requestPaused", lambda paused: answers.append(paused["requestId"]))
+    line.send("Fetch.enable", {"patterns": [{"urlPattern": "*/api/v1/firmware", "requestStage": "Response"}]})
+
+    def send(version: str) -> None:
+        image = tmp_path / f"{version}.zip"
+        image.write_bytes(package(model, version))
+        asking.get_by_label("Image").set_input_files(image)
+        fill(asking, model, version)
+        asking.get_by_role("button", name="Upload", exact=True).click()
+        expect(asking).to_contain_text("All of it is sent.")
+        until(page, lambda: answers)
+
+    try:
+        # The service has taken it, and its answer is lost.
+        send("1.0.0")
+        watch.expect("net::ERR_CONNECTION_RESET")
+        line.send("Fetch.failRequest", {"requestId": answers.pop(), "errorReason": "ConnectionReset"})
+        expect(asking.get_by_role("alert")).to_contain_text("Look in the list")
+        expect(asking).not_to_contain_text("nothing of it was kept")
+
+        # Whoever gives up now does not know either.
+        send("1.0.1")
+        asking.get_by_role("button", name="Cancel upload").click()
+        expect(asking).to_contain_text("Look in the list")
+        line.send("Fetch.disable")
+        there = demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]
+        assert [each["version"] for each in there] == ["1.0.1", "1.0.0"]
+    finally:
+        forget(demo, model)
+
+
+def test_an_answer_without_a_word_does_not_hold_anybody(open_as: Open, watch: Watch, tmp_path: Path) -> None:
+    image = tmp_path / "image.zip"
+    image.write_bytes(package("0018", "1.0.0"))
+    page = open_as("/firmware")
+    asking = uploading(page)
+    asking.get_by_label("Image").set_input_files(image)
+    fill(asking, "0018", "1.0.0")
+    watch.expect("SyntaxError")
+    page.route("**/api/v1/firmware", lambda route: route.fulfill(status=204))
+    asking.get_by_role("button", name="Upload", exact=True).click()
+    expect(asking.get_by_role("alert")).to_be_visible()
+    asking.get_by_role("button", name="Cancel", exact=True).click()
+    expect(asking).to_have_count(0)

@@ -1,0 +1,148 @@
+"""A house of a test's own, whose devices are to be updated: gone when the test ends, but for its jobs."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from itertools import count
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
+
+from tests.browser.gateways import new_mac
+from tests.cli.outside import PATIENCE, Program
+from tests.scenarios.updating import image_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.scenarios.serving import Service
+
+MODEL: Final = "0018"
+SPEED: Final = "100"
+"""Heartbeats more than once in a second; an image takes a second or two."""
+
+_versions = count()
+
+
+class House(NamedTuple):
+    """Devices behind a gateway, and firmware that they do not have yet."""
+
+    service: Service
+    gateway: str
+    devices: list[str]
+    firmware: str
+    version: str
+
+    def job(self, **order: Any) -> dict[str, Any]:
+        """Make a job for all of them."""
+        body = {
+            "name": f"A house {uuid4().hex[:8]}",
+            "firmwareId": self.firmware,
+            "targets": {"deviceIds": self.devices},
+        }
+        made: dict[str, Any] = self.service.ask("POST", "/api/v1/jobs", body | order)
+        return made
+
+
+class Site:
+    """A gateway with devices of one model near to it: emulated, and gone without a trace in the end."""
+
+    def __init__(self, demo: Service, folder: Path, mac: str, devices: int) -> None:
+        folder.mkdir(exist_ok=True)
+        place = folder / "site.json"
+        place.write_text(json.dumps(_site(mac, devices)))
+        account = demo.claim(mac)
+        broker = f"mqtt://{account.user}:{account.password}@127.0.0.1:{demo.mqtt['mqtt'].port}"
+        self._given = ("--broker", broker, "--mac", mac, "--site", str(place), "--speed", SPEED)
+        self._demo = demo
+        self._count = devices
+        self.gateway = mac
+        self.devices: list[str] = []
+
+    @contextmanager
+    def running(self, *faults: str) -> Iterator[None]:
+        """Let it report for as long as this lasts; `faults` as `meshfleet gateway` takes them."""
+        trouble = [word for fault in faults for word in ("--fault", fault)]
+        with Program("gateway", *self._given, *trouble):
+            self.devices = _known(self._demo, self.gateway, self._count)
+            yield
+
+
+@contextmanager
+def new_site(demo: Service, folder: Path, *, devices: int) -> Iterator[Site]:
+    """One that nobody knows yet; when this ends it must be silent, or it would come back."""
+    with new_mac(demo) as mac:
+        try:
+            yield Site(demo, folder, mac, devices)
+        finally:
+            _await_silence(demo, mac)
+            behind = demo.ask("GET", f"/api/v1/devices?Gateway={mac}")["items"]
+            demo.release(mac)
+            for device in behind:
+                if device["id"] != f"bmac-{mac}":
+                    demo.ask("DELETE", f"/api/v1/devices/{device['id']}")
+
+
+@contextmanager
+def house(demo: Service, folder: Path, *faults: str, devices: int = 3) -> Iterator[House]:
+    """A site whose devices are to be updated, and the firmware for it."""
+    with new_site(demo, folder, devices=devices) as site, site.running(*faults):
+        yield House(demo, site.gateway, site.devices, *new_firmware(demo))
+
+
+def finish(demo: Service, job: str) -> None:
+    """Wait until a job is over; one that goes on is cancelled first."""
+
+    def is_over() -> bool:
+        told = demo.ask("GET", f"/api/v1/jobs/{job}")
+        if told["finishedAt"] is None and told["state"] != "CANCELING":
+            demo.ask("POST", f"/api/v1/jobs/{job}/cancel")
+        return told["finishedAt"] is not None
+
+    _until(is_over)
+
+
+def _until(holds: Callable[[], object]) -> None:
+    """Wait for what only the service knows."""
+    end = monotonic() + PATIENCE
+    while not holds():
+        assert monotonic() < end, "it never comes"
+        sleep(0.2)
+
+
+def _site(gateway: str, devices: int) -> dict[str, Any]:
+    front = f"c0{uuid4().hex[:8]}"
+    return {
+        "gateway": gateway,
+        "devices": [
+            {"mac": f"{front}{2 * place:02x}", "model": MODEL, "x": 1 + place / 10, "y": 1}
+            for place in range(devices)
+        ],
+    }
+
+
+def _known(demo: Service, gateway: str, devices: int) -> list[str]:
+    """The devices, as soon as all are there and have told what they are."""
+    path = f"/api/v1/devices?Gateway={gateway}&ModelNumber={MODEL}&Connected=true"
+    _until(lambda: len(demo.ask("GET", path)["items"]) == devices)
+    return [each["id"] for each in demo.ask("GET", path)["items"]]
+
+
+def _await_silence(demo: Service, gateway: str) -> None:
+    """Until it is known to be gone: what it said before has been taken by then, and brings nobody back."""
+    _until(lambda: not demo.ask("GET", f"/api/v1/gateways/{gateway}")["connected"])
+
+
+def new_version() -> str:
+    """A version that nobody has used: each worker has a service of its own."""
+    return "9.{}.{}".format(*divmod(next(_versions), 256))
+
+
+def new_firmware(demo: Service) -> tuple[str, str]:
+    """Released firmware of a version that nobody has used; its id, and the version."""
+    version = new_version()
+    firmware = demo.upload(MODEL, version, image_of(MODEL, version))
+    demo.ask("POST", f"/api/v1/firmware/{firmware}/release")
+    return firmware, version
