@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tests.node import NODE, PROGRAMS
 from tests.parts import ASYNCAPI_PARSER, need
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PATIENCE: Final = 60
 """Seconds until it must have judged; reached only when it never does."""
@@ -31,17 +34,22 @@ class _Verdict(msgspec.Struct, rename="camel"):
     faults: list[Fault]
 
 
-def judge(document: dict[str, Any]) -> list[Fault]:
-    """Errors and warnings; none for a document that is right."""
+def judge(documents: Sequence[dict[str, Any]]) -> list[list[Fault]]:
+    """Errors and warnings of each document; none of one that is right."""
     need(ASYNCAPI_PARSER)
     run = subprocess.run(
         [NODE, PROGRAMS / "asyncapi.mjs"],
-        input=msgspec.json.encode(document),
+        input=msgspec.json.encode(documents),
         capture_output=True,
         check=True,
         timeout=PATIENCE,
     )
-    verdict = msgspec.json.decode(run.stdout, type=_Verdict)
+    verdicts = msgspec.json.decode(run.stdout, type=list[_Verdict])
+    assert len(verdicts) == len(documents)
+    return [_faults(verdict) for verdict in verdicts]
+
+
+def _faults(verdict: _Verdict) -> list[Fault]:
     faults = [fault for fault in verdict.faults if fault.severity < _INFORMATION]
     assert verdict.is_read or faults
     return faults
