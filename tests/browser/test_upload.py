@@ -106,8 +106,11 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Wat
     asking.get_by_role("button", name="Upload", exact=True).click()
     expect(asking).to_contain_text("with numbers up to 255")
     expect(asking).to_contain_text("“2.0.0-beta.1” is no hardware version")
-    expect(asking.get_by_role("textbox", name="Version", exact=True)).to_be_focused()
-    asking.get_by_role("textbox", name="Version", exact=True).fill("3.0.0")
+    version = asking.get_by_role("textbox", name="Version", exact=True)
+    expect(version).to_be_focused()
+    expect(version).to_have_accessible_description(re.compile("numbers up to 255"))
+    version.fill("3.0.0")
+    expect(version).to_have_accessible_description("As its devices will tell it.")
     asking.get_by_role("textbox", name="From version on").fill("3.0.1")
     expect(asking).to_contain_text("It is newer than the version itself.")
     assert not [each for each in watch.asked if each.startswith("POST /api/v1/firmware")]
