@@ -4,10 +4,9 @@
 import { json } from 'node:stream/consumers'
 import { Parser } from '@asyncapi/parser'
 
-const parser = new Parser()
 const verdicts = []
 for (const given of await json(process.stdin)) {
-  const { document, diagnostics } = await parser.parse(JSON.stringify(given))
+  const { document, diagnostics } = await new Parser().parse(JSON.stringify(given))
   const faults = diagnostics.map(({ severity, code, path, message }) => ({ severity, code, path, message }))
   verdicts.push({ isRead: document !== undefined, faults })
 }
