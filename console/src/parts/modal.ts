@@ -26,3 +26,9 @@ export function showAbove(dialog: HTMLDialogElement): () => void {
     });
   };
 }
+
+/** Whether something stands in front of the page: no key reaches what is behind it. A dialog that must not be closed is
+ * closed for a moment when somebody insists, and what is behind it stays inert meanwhile. */
+export function isCovered(): boolean {
+  return document.querySelector("dialog[open], [inert]") !== null;
+}

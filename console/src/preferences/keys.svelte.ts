@@ -4,6 +4,7 @@
  * whose hand slips, switches them off; that is kept for this browser.
  */
 import { inBrowser } from "../kept";
+import { isCovered } from "../parts/modal";
 
 export interface Key {
   /** The keys as the browser calls them, with a blank between two. */
@@ -55,7 +56,7 @@ class Keys {
     if (event.ctrlKey || event.metaKey || event.altKey || event.key === "Shift") return;
     this.#first = null;
     if (event.target instanceof Element && event.target.closest(TYPED_INTO)) return;
-    if (document.querySelector("dialog[open]")) return;
+    if (isCovered()) return;
     const wasFirst = first !== null && event.timeStamp - first.at < PATIENCE;
     const found = (wasFirst && this.#find(`${first.key} ${event.key}`)) || this.#find(event.key);
     if (found) {
