@@ -147,6 +147,13 @@ def until(tab: Page, holds: Callable[[], object], wanted: str = "it") -> None:
     pytest.fail(f"{wanted} never comes")
 
 
+def stop_clock(tab: Page, watch: Watch) -> None:
+    """Let the time of a page stand still while nothing is under way: a clock that jumps ends what is."""
+    until(tab, lambda: not watch.pending, "an answer to everything")
+    tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 2)
+    until(tab, lambda: not watch.pending, "an answer to everything")
+
+
 def settle(tab: Page) -> None:
     """Wait until a page shows what it asked for."""
     tab.wait_for_load_state("networkidle")

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import until
+from tests.browser.device import TRACKER
 from tests.scenarios.serving import PASSWORD
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Open
     from tests.browser.watch import Watch
-
-TRACKER = "bmac-ca5bda1a0006"
-"""Measures temperature, pressure and humidity."""
 
 _RENEWAL = "POST /api/v1/auth/refresh"
 _LINES = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -10,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import there
+from tests.browser.conftest import stop_clock, there
 from tests.browser.test_job import press, rows, state
 from tests.browser.updates import MODEL, finish, house, new_firmware
 
@@ -125,7 +124,7 @@ def test_a_count_that_failed_can_be_asked_for_again(
     there(page)
     expect(failed).to_be_visible()
     # With a clock that stands still it is not counted again by itself.
-    page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
+    stop_clock(page, watch)
     expect(failed).to_be_visible()
     page.unroute("**/summary")
     expect(page.get_by_role("region", name="Why devices failed")).to_have_count(0)

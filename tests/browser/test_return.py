@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import settle, sign_in, until
+from tests.browser.conftest import settle, sign_in, stop_clock, until
 from tests.browser.devices import rows, searching
 from tests.scenarios.serving import Service, loopback
 
@@ -170,7 +169,7 @@ def test_nobody_is_called_ready_who_is_not_there(
         expect(_state(page)).to_have_text("Live")
         expect(health).to_have_text("Service ready")
         # With a clock that stands still nothing is looked at now and then.
-        page.clock.pause_at(dt.datetime.now(dt.UTC) + dt.timedelta(minutes=1))
+        stop_clock(page, watch)
         expect(_state(page)).to_have_text("Live")
         expect(health).to_have_text("Service ready")
         service.kill()

@@ -32,10 +32,14 @@ class Watch:
         self._allowed = [_SLOW]
         self.asked: list[str] = []
         """Everything that was asked for: the method, a blank, and the path with its query."""
+        self.pending: set[Request] = set()
+        """What nobody has answered yet."""
         context.add_init_script(_VIOLATIONS)
         context.on("console", self._console)
         context.on("weberror", self._error)
         context.on("request", self._request)
+        context.on("requestfinished", self._answer)
+        context.on("requestfailed", self._answer)
 
     def expect(self, *complaints: int | str) -> None:
         """Let a test provoke these: the status of a failed request, or part of a text. Each must come."""
@@ -67,4 +71,8 @@ class Watch:
         parts = urlsplit(request.url)
         if parts.scheme not in {"data", "blob"} and parts.netloc != self._host:
             self._complaints.append(f"to another host: {request.url}")
+        self.pending.add(request)
         self.asked.append(f"{request.method} {parts.path}{'?' + parts.query if parts.query else ''}")
+
+    def _answer(self, request: Request) -> None:
+        self.pending.discard(request)
