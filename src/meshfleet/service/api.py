@@ -1,6 +1,5 @@
 """The REST interface, put together: the routes, and all that they share."""
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
+from meshfleet.service.http.sharing import Sharing, giving
 from meshfleet.service.jobs import device_routes as update_routes
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.bell import Bell
@@ -87,8 +87,7 @@ _ROUTERS: Final = (
     asyncapi_routes.router,
 )
 
-_INJECTED: Final = (
-    "actor",
+_SHARED: Final = (
     "addresses",
     "bell",
     "broker",
@@ -110,7 +109,7 @@ _INJECTED: Final = (
     "traffic",
     "window",
 )
-"""Arguments of routes that do not come from the request."""
+"""Arguments of routes that the service has."""
 
 _READ: Final = {"limit": Provide(read_limit, sync_to_thread=False)}
 """Arguments that are read from every request in the same way."""
@@ -166,7 +165,7 @@ class Api:
             "traffic": self.traffic,
             "window": self.window,
         }
-        self.app = Door(Console(_litestar(shared, gatekeeper), site.load()), figures)
+        self.app = Door(Console(Sharing(_routes(), shared), site.load()), figures)
 
     def close(self) -> None:
         """Let go of threads."""
@@ -176,7 +175,7 @@ class Api:
 @cache
 def openapi_document() -> dict[str, Any]:
     """The REST interface as OpenAPI 3.1."""
-    return document.describe([*_ROUTERS, tell_document], _INJECTED, _READ)
+    return document.describe([*_ROUTERS, tell_document], ("actor", *_SHARED), _READ)
 
 
 @get("/api/v1/openapi.json", tags=["Operations"])
@@ -185,15 +184,16 @@ async def tell_document() -> dict[str, Any]:
     return openapi_document()
 
 
-def _litestar(shared: Mapping[str, object], gatekeeper: Gatekeeper) -> Litestar:
+@cache
+def _routes() -> Litestar:
     app = Litestar(
         [*_ROUTERS, live_routes.talk, tell_document],
         dependencies={
             "actor": Provide(_actor, sync_to_thread=False),
             **_READ,
-            **{name: Provide(_giving(each), sync_to_thread=False) for name, each in shared.items()},
+            **{name: Provide(giving(name), sync_to_thread=False) for name in _SHARED},
         },
-        middleware=[access.Access(gatekeeper), QueryNames()],
+        middleware=[access.Access(giving("gatekeeper")), QueryNames()],
         exception_handlers={Exception: answer},
         request_class=Asked,
         request_max_body_size=_LARGEST_BODY,
@@ -206,10 +206,3 @@ def _litestar(shared: Mapping[str, object], gatekeeper: Gatekeeper) -> Litestar:
 
 def _actor(request: Asked) -> Actor:
     return request.user
-
-
-def _giving(thing: object) -> Any:
-    def give() -> Any:
-        return thing
-
-    return give

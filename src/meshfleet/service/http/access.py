@@ -13,7 +13,7 @@ from meshfleet.errors import NotAllowed, NotLoggedIn
 from meshfleet.wire.rest import Role, parse_bearer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from litestar import Litestar
     from litestar.types import ASGIApp, Receive, Scope, Send
@@ -98,7 +98,7 @@ class Access(ASGIMiddleware):
 
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
+    def __init__(self, gatekeeper: Callable[[], Gatekeeper]) -> None:
         self._gatekeeper = gatekeeper
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
@@ -108,7 +108,7 @@ class Access(ASGIMiddleware):
             raise MethodNotAllowedException(headers={"allow": allowed(scope["path_template"])})
         least = ROLES[f"{method} {scope['path_template']}"]
         if least is not OPEN:
-            actor = await self._gatekeeper.identify(bearer_of(scope), address_of(scope))
+            actor = await self._gatekeeper().identify(bearer_of(scope), address_of(scope))
             if not actor.role.includes(least):
                 raise NotAllowed(f"this needs the role {least}; yours is {actor.role}")
             scope["user"] = actor
