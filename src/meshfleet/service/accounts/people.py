@@ -107,7 +107,6 @@ def _change_role(connection: Connection, username: str, role: Role, *, by: Actor
 
 def change_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
     """Give somebody another password; all their logins end."""
-    _locked_role(connection, username)
     _set_password(connection, username, hashed, by=by, now=now)
     connection.execute(delete(session).where(session.c.username == username))
 
@@ -123,7 +122,9 @@ def change_own_password(connection: Connection, hashed: str, *, knowing: str, by
 
 
 def _set_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
-    connection.execute(update(account).where(account.c.username == username).values(password=hashed))
+    mine = account.c.username == username
+    if not connection.execute(update(account).where(mine).values(password=hashed)).rowcount:
+        raise _nobody(username)
     audit.record(connection, by, "user.change-password", username, now=now)
 
 
@@ -142,19 +143,22 @@ def remove(connection: Connection, username: str, *, by: Actor, now: int) -> Non
 
 
 def _locked_role(connection: Connection, username: str) -> str:
-    """The role of somebody, who stays as they are until we are done."""
-    query = select(account.c.role).where(account.c.username == username)
-    role: str | None = connection.execute(query.with_for_update()).scalar()
-    if role is None:
+    """The role of somebody. They and all admins stay as they are until we are done.
+
+    Everybody locks in one order: of two admins who remove each other one comes after the other.
+    """
+    concerned = (account.c.username == username) | (account.c.role == Role.ADMIN.value)
+    query = select(account.c.username, account.c.role).where(concerned).order_by(account.c.username)
+    roles = {row.username: row.role for row in connection.execute(query.with_for_update())}
+    if username not in roles:
         raise _nobody(username)
+    role: str = roles[username]
     return role
 
 
 def _keep_an_admin(connection: Connection, leaving: str) -> None:
-    # Locked in one order by everybody, so that two admins who remove each other do not both succeed.
-    query = select(account.c.username).where(account.c.role == Role.ADMIN.value)
-    admins = connection.execute(query.order_by(account.c.username).with_for_update()).scalars().all()
-    if admins == [leaving]:
+    others = (account.c.role == Role.ADMIN.value) & (account.c.username != leaving)
+    if connection.execute(select(account.c.username).where(others).limit(1)).first() is None:
         raise LastAdmin(f"{leaving} is the last admin; make somebody else one first")
 
 
