@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 MOST_SCRIPT = 120_000
 MOST_STYLE = 15_000
 """Bytes on the wire."""
+MOST_FILES = 8
+"""Each is one more question; a browser asks no more than six at once."""
 
 _CHART = "u-over"
 """A word that is in the code of every chart, and nowhere else."""
@@ -52,6 +54,10 @@ def test_the_first_page_needs_little(first: set[Path]) -> None:
     }
     assert 20_000 < sizes[".js"] <= MOST_SCRIPT
     assert 1_000 < sizes[".css"] <= MOST_STYLE
+
+
+def test_the_first_page_comes_in_few_pieces(first: set[Path]) -> None:
+    assert 3 < len(first) <= MOST_FILES
 
 
 def test_charts_come_later(first: set[Path]) -> None:
