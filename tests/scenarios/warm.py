@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _OVEN = get_context("forkserver")
-_OVEN.set_forkserver_preload(["meshfleet.cli.serve", "meshfleet.service.app", "meshfleet.cli.demo_life"])
+_OVEN.set_forkserver_preload(["tests.scenarios.oven"])
 
 
 class WarmProgram(Program):

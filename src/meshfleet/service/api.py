@@ -165,7 +165,7 @@ class Api:
             "traffic": self.traffic,
             "window": self.window,
         }
-        self.app = Door(Console(Sharing(_routes(), shared), site.load()), figures)
+        self.app = Door(Console(Sharing(routes(), shared), site.load()), figures)
 
     def close(self) -> None:
         """Let go of threads."""
@@ -185,7 +185,8 @@ async def tell_document() -> dict[str, Any]:
 
 
 @cache
-def _routes() -> Litestar:
+def routes() -> Litestar:
+    """All of them, for every service in this process."""
     app = Litestar(
         [*_ROUTERS, live_routes.talk, tell_document],
         dependencies={
