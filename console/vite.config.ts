@@ -16,7 +16,7 @@ export default defineConfig(({ mode }) => ({
     // A strict policy lets no page bring its own styles or pictures inside an address.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    // What pages share is one file, and each page one more: in many small ones a page comes later, and packs worse.
+    // What pages share is one file, and each page one more: in many small ones a page comes later, and is larger.
     rolldownOptions: { output: { codeSplitting: { groups: [{ name: "common", minShareCount: 2 }] } } },
     // In kB. The reference of the REST interface is as large; it is fetched by who opens it, and in one piece.
     chunkSizeWarningLimit: 1600,

@@ -27,6 +27,9 @@ PATIENCE = 30_000
 
 _LOOK = 50
 
+_AHEAD = 4
+"""Seconds that a clock is stopped ahead of itself: it does not stop in the past, however slow we are."""
+
 ELSEWHERE = "fleet.test"
 """Another name of this machine, which browsers trust less than an address of its own."""
 
@@ -147,11 +150,17 @@ def until(tab: Page, holds: Callable[[], object], wanted: str = "it") -> None:
     pytest.fail(f"{wanted} never comes")
 
 
+def answered(tab: Page, watch: Watch) -> None:
+    """Wait until nobody waits for an answer, not even to what was asked for a moment ago."""
+    tab.wait_for_timeout(_LOOK)
+    until(tab, lambda: not watch.pending, "an answer to everything")
+
+
 def stop_clock(tab: Page, watch: Watch) -> None:
-    """Let the time of a page stand still while nothing is under way: a clock that jumps ends what is."""
-    until(tab, lambda: not watch.pending, "an answer to everything")
-    tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 2)
-    until(tab, lambda: not watch.pending, "an answer to everything")
+    """Let an installed clock stand still while nothing is under way: when it jumps, that would end."""
+    answered(tab, watch)
+    tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + _AHEAD)
+    answered(tab, watch)
 
 
 def settle(tab: Page) -> None:

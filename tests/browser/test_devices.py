@@ -11,7 +11,7 @@ from uuid import uuid4
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import hidden_sideways, settle, there, until
+from tests.browser.conftest import answered, hidden_sideways, there, until
 from tests.browser.devices import lists, names, pages, rows, searching, seen_ids
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def test_a_list_that_was_never_read_says_so_where_rows_would_be(
     alert = page.get_by_role("alert").filter(has_text="on fire")
     # It is read once more when the connection is there.
     there(page)
-    settle(page)
+    answered(page, watch)
     expect(alert).to_have_count(1)
     head = page.get_by_role("region", name="Devices").locator("thead").bounding_box()
     box = alert.bounding_box()

@@ -220,7 +220,7 @@ def test_a_handshake_that_nobody_answers_is_not_waited_for(
         until(page, lambda: len(sockets) == 2)
         state(page, "Reconnecting")
         # While time stands still, only a click can make it try again.
-        page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
+        page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 2)
         page.get_by_role("button", name="Try to connect now").click()
         until(page, lambda: len(sockets) == 3)
         page.clock.resume()

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import settle, sign_in, stop_clock, until
+from tests.browser.conftest import answered, settle, sign_in, stop_clock, until
 from tests.browser.devices import rows, searching
 from tests.scenarios.serving import Service, loopback
 
@@ -147,9 +147,11 @@ def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: Watch) -> N
         (502, "Service cannot be reached"),
     ):
         page.route("**/readyz", partial(_answer, status))
+        answered(page, watch)
         page.clock.fast_forward("00:21")
         expect(health).to_have_text(words)
     page.unroute_all()
+    answered(page, watch)
     page.clock.fast_forward("00:21")
     expect(health).to_have_text("Service ready")
 

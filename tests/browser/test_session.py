@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 _TOKEN = "sessionStorage.getItem('meshfleet.token')"  # noqa: S105 # where it is
 
-_CLOSE_AND_FIND = """dialog => {
+_CLOSE_AND_PRESS = """dialog => {
   dialog.close();
   document.dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true }));
+  document.dispatchEvent(new KeyboardEvent("keydown", { key: "?" }));
 }"""
 
 
@@ -89,7 +90,7 @@ def test_a_plan_is_there_again_and_goes_on(open_as: Open, demo: Service) -> None
     for key in ("Escape", "Escape", "Control+k"):
         page.keyboard.press(key)
     expect(page.get_by_role("dialog")).to_have_count(1)
-    form.evaluate(_CLOSE_AND_FIND)
+    form.evaluate(_CLOSE_AND_PRESS)
     expect(form.get_by_label("Password")).to_be_focused()
 
     _sign_in(form, "operator")

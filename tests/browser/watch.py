@@ -38,8 +38,8 @@ class Watch:
         context.on("console", self._console)
         context.on("weberror", self._error)
         context.on("request", self._request)
-        context.on("requestfinished", self._answer)
-        context.on("requestfailed", self._answer)
+        context.on("requestfinished", self._end)
+        context.on("requestfailed", self._end)
 
     def expect(self, *complaints: int | str) -> None:
         """Let a test provoke these: the status of a failed request, or part of a text. Each must come."""
@@ -74,5 +74,5 @@ class Watch:
         self.pending.add(request)
         self.asked.append(f"{request.method} {parts.path}{'?' + parts.query if parts.query else ''}")
 
-    def _answer(self, request: Request) -> None:
+    def _end(self, request: Request) -> None:
         self.pending.discard(request)

@@ -16,7 +16,7 @@ MOST_SCRIPT = 120_000
 MOST_STYLE = 15_000
 """Bytes on the wire."""
 MOST_FILES = 8
-"""Each is one more question; a browser asks no more than six at once."""
+"""The start, what all pages share, the overview, and what each of them looks like."""
 
 _CHART = "u-over"
 """A word that is in the code of every chart, and nowhere else."""

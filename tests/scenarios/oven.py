@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from meshfleet.cli import demo_life, serve
 from meshfleet.service import api, app
 
-__all__ = ["api", "app", "demo_life", "serve"]
+__all__ = ["app"]
 
 api.routes()

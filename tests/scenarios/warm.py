@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _OVEN = get_context("forkserver")
-_OVEN.set_forkserver_preload(["tests.scenarios.oven"])
+# What cannot be imported is left out without a word, as all tests are outside of their folder.
+_OVEN.set_forkserver_preload(["meshfleet.cli.serve", "meshfleet.cli.demo_life", "tests.scenarios.oven"])
 
 
 class WarmProgram(Program):

@@ -28,7 +28,7 @@ export function showAbove(dialog: HTMLDialogElement): () => void {
 }
 
 /** Whether something stands in front of the page: no key reaches what is behind it. A dialog that must not be closed is
- * closed for a moment when somebody insists, and what is behind it stays inert meanwhile. */
+ * closed for a moment when somebody insists: what is behind it stays inert meanwhile, and nothing else is ever inert. */
 export function isCovered(): boolean {
   return document.querySelector("dialog[open], [inert]") !== null;
 }

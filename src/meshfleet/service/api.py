@@ -1,7 +1,7 @@
 """The REST interface, put together: the routes, and all that they share."""
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from litestar import Litestar, get
 from litestar.di import Provide
@@ -27,7 +27,7 @@ from meshfleet.service.devices import routes as device_routes
 from meshfleet.service.devices.counting import Counting
 from meshfleet.service.firmware import routes as firmware_routes
 from meshfleet.service.firmware.addresses import Addresses
-from meshfleet.service.firmware.images import open_images
+from meshfleet.service.firmware.images import Images, open_images
 from meshfleet.service.firmware.intake import Intake
 from meshfleet.service.gateways import routes as gateway_routes
 from meshfleet.service.gateways.traffic import Traffic
@@ -57,6 +57,7 @@ from meshfleet.service.secrets import obtain
 from meshfleet.service.telemetry import hole_routes, link_routes
 from meshfleet.service.telemetry import routes as telemetry_routes
 from meshfleet.settings import Settings
+from meshfleet.wire.rest import BrokerPlace
 
 _LARGEST_BODY: Final = 1024 * 1024
 """Bytes (rest-27)."""
@@ -87,32 +88,33 @@ _ROUTERS: Final = (
     asyncapi_routes.router,
 )
 
-_SHARED: Final = (
-    "addresses",
-    "bell",
-    "broker",
-    "counting",
-    "database",
-    "figures",
-    "gatekeeper",
-    "images",
-    "intake",
-    "live",
-    "messaging",
-    "news",
-    "now",
-    "pages",
-    "passwords",
-    "readiness",
-    "reception",
-    "samples",
-    "traffic",
-    "window",
-)
-"""Arguments of routes that the service has."""
-
 _READ: Final = {"limit": Provide(read_limit, sync_to_thread=False)}
 """Arguments that are read from every request in the same way."""
+
+
+class Shared(NamedTuple):
+    """What routes are given beside what a request says; they call it by these names."""
+
+    addresses: Addresses
+    bell: Bell
+    broker: BrokerPlace | None
+    counting: Counting
+    database: Database
+    figures: Figures
+    gatekeeper: Gatekeeper
+    images: Images
+    intake: Intake
+    live: Live
+    messaging: Messaging
+    news: News
+    now: clock.Now
+    pages: Pages
+    passwords: Passwords
+    readiness: Readiness
+    reception: Reception
+    samples: SampleStore
+    traffic: Traffic
+    window: Window
 
 
 class Api:
@@ -143,28 +145,28 @@ class Api:
         self.addresses = Addresses(database.write_now(obtain, "images"), settings.url, now)
         images = open_images(database, settings.data)
         images.sweep()
-        shared = {
-            "addresses": self.addresses,
-            "bell": self.bell,
-            "broker": settings.broker,
-            "counting": Counting(database),
-            "database": database,
-            "figures": figures,
-            "gatekeeper": gatekeeper,
-            "images": images,
-            "intake": Intake(images.folder, largest=settings.firmware_max_size),
-            "live": self.live,
-            "messaging": Messaging(settings),
-            "news": News(self.live.jobs, self.bell),
-            "now": now,
-            "pages": Pages(database.write_now(obtain, "pages")),
-            "passwords": self._passwords,
-            "readiness": self.readiness,
-            "reception": reception,
-            "samples": samples,
-            "traffic": self.traffic,
-            "window": self.window,
-        }
+        shared = Shared(
+            addresses=self.addresses,
+            bell=self.bell,
+            broker=settings.broker,
+            counting=Counting(database),
+            database=database,
+            figures=figures,
+            gatekeeper=gatekeeper,
+            images=images,
+            intake=Intake(images.folder, largest=settings.firmware_max_size),
+            live=self.live,
+            messaging=Messaging(settings),
+            news=News(self.live.jobs, self.bell),
+            now=now,
+            pages=Pages(database.write_now(obtain, "pages")),
+            passwords=self._passwords,
+            readiness=self.readiness,
+            reception=reception,
+            samples=samples,
+            traffic=self.traffic,
+            window=self.window,
+        )
         self.app = Door(Console(Sharing(routes(), shared), site.load()), figures)
 
     def close(self) -> None:
@@ -175,7 +177,7 @@ class Api:
 @cache
 def openapi_document() -> dict[str, Any]:
     """The REST interface as OpenAPI 3.1."""
-    return document.describe([*_ROUTERS, tell_document], ("actor", *_SHARED), _READ)
+    return document.describe([*_ROUTERS, tell_document], ("actor", *Shared._fields), _READ)
 
 
 @get("/api/v1/openapi.json", tags=["Operations"])
@@ -192,7 +194,7 @@ def routes() -> Litestar:
         dependencies={
             "actor": Provide(_actor, sync_to_thread=False),
             **_READ,
-            **{name: Provide(giving(name), sync_to_thread=False) for name in _SHARED},
+            **{name: Provide(giving(name), sync_to_thread=False) for name in Shared._fields},
         },
         middleware=[access.Access(giving("gatekeeper")), QueryNames()],
         exception_handlers={Exception: answer},

@@ -178,7 +178,8 @@ def test_what_is_absent_in_a_change_stays(service: Running) -> None:
     "name", ["nobody", "a%20b", "%00", "%FF", "a%2Fb", "%2E%2E", "x" * 65, "apikey", "c0ffee000001"]
 )
 def test_nobody_is_not_found(service: Running, name: str) -> None:
-    for method, body in (("GET", None), ("PUT", {"role": "viewer"}), ("PUT", {}), ("DELETE", None)):
+    changes: list[dict[str, str]] = [{"role": "viewer"}, {"password": OTHER}, {}]
+    for method, body in (("GET", None), *(("PUT", change) for change in changes), ("DELETE", None)):
         answer = service.admin.request(method, f"{USERS}/{name}", json=body)
         assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), method
 
@@ -234,7 +235,7 @@ def test_the_last_admin_is_neither_removed_nor_demoted(database: Database) -> No
 def test_admins_who_remove_and_demote_each_other_at_once_leave_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshfleet.db.database._TRIES", 1)  # nobody stands in anybody's way
+    monkeypatch.setattr("meshfleet.db.database._TRIES", 1)  # is enough: nobody stands in anybody's way
     with running(database) as service:
         names = [service.new_user(Role.ADMIN) for _ in range(4)]
         clients = [service.client(service.log_in(name)) for name in names]

@@ -149,16 +149,17 @@ def _locked_role(connection: Connection, username: str) -> str:
     """
     concerned = (account.c.username == username) | (account.c.role == Role.ADMIN.value)
     query = select(account.c.username, account.c.role).where(concerned).order_by(account.c.username)
-    roles = {row.username: row.role for row in connection.execute(query.with_for_update())}
+    roles: dict[str, str] = {row.username: row.role for row in connection.execute(query.with_for_update())}
     if username not in roles:
         raise _nobody(username)
-    role: str = roles[username]
-    return role
+    return roles[username]
 
 
 def _keep_an_admin(connection: Connection, leaving: str) -> None:
     others = (account.c.role == Role.ADMIN.value) & (account.c.username != leaving)
-    if connection.execute(select(account.c.username).where(others).limit(1)).first() is None:
+    # Locked as well: who became an admin a moment ago is not among those that stay as they are.
+    query = select(account.c.username).where(others).order_by(account.c.username).limit(1)
+    if connection.execute(query.with_for_update()).first() is None:
         raise LastAdmin(f"{leaving} is the last admin; make somebody else one first")
 
 

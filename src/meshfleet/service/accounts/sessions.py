@@ -35,10 +35,11 @@ class Session(NamedTuple):
 
 def begin(connection: Connection, by: Actor, *, knowing: str, now: int) -> str:
     """Log somebody in who knows the password with this hash; ended logins are swept out on the way."""
-    connection.execute(delete(session).where(session.c.expires_at <= now))
     mine = (account.c.username == by.name) & (account.c.password == knowing)
     if not connection.execute(update(account).where(mine).values(last_login_at=now)).rowcount:
         raise WrongCredentials("the user was removed, or the password changed, a moment ago")
+    # Accounts before logins, as everybody locks them.
+    connection.execute(delete(session).where(session.c.expires_at <= now))
     new = secrets.token_urlsafe(16)
     connection.execute(
         insert(session).values(id=new, username=by.name, created_at=now, expires_at=now + LONGEST + _TOKEN)

@@ -98,8 +98,8 @@ class Access(ASGIMiddleware):
 
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, gatekeeper: Callable[[], Gatekeeper]) -> None:
-        self._gatekeeper = gatekeeper
+    def __init__(self, give_gatekeeper: Callable[[], Gatekeeper]) -> None:
+        self._give_gatekeeper = give_gatekeeper
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         """Pass the request on with `user` set, or refuse it."""
@@ -108,7 +108,7 @@ class Access(ASGIMiddleware):
             raise MethodNotAllowedException(headers={"allow": allowed(scope["path_template"])})
         least = ROLES[f"{method} {scope['path_template']}"]
         if least is not OPEN:
-            actor = await self._gatekeeper().identify(bearer_of(scope), address_of(scope))
+            actor = await self._give_gatekeeper().identify(bearer_of(scope), address_of(scope))
             if not actor.role.includes(least):
                 raise NotAllowed(f"this needs the role {least}; yours is {actor.role}")
             scope["user"] = actor

@@ -10,33 +10,33 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from litestar.types import ASGIApp, Receive, Scope, Send
 
-_things: Final[ContextVar[Mapping[str, object]]] = ContextVar("things")
+_shared: Final[ContextVar[object]] = ContextVar("shared")
 
 
 class Sharing:
-    """Gives the routes inside what they share, each thing by its name."""
+    """Gives the routes inside what they share."""
 
-    def __init__(self, inside: ASGIApp, things: Mapping[str, object]) -> None:
+    def __init__(self, inside: ASGIApp, shared: object) -> None:
         self._inside = inside
-        self._things = things
+        self._shared = shared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        before = _things.set(self._things)
+        before = _shared.set(self._shared)
         try:
             await self._inside(scope, receive, send)
         finally:
-            _things.reset(before)
+            _shared.reset(before)
 
 
 def giving(name: str) -> Callable[[], Any]:
-    """What gives a route the thing of this name."""
+    """What gives a route the part of it that has this name."""
 
     def give() -> Any:
-        return _things.get()[name]
+        return getattr(_shared.get(), name)
 
     return give
