@@ -2,6 +2,7 @@
 
 PYTHON ?=
 BENCH ?=
+TESTS ?=
 QUICK ?=
 export PYTHON
 
@@ -11,7 +12,7 @@ NODE := tests/node/node_modules/.package-lock.json
 # It looks at what is in the files, not at their dates, and does nothing when the console is built from them.
 BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 
-.PHONY: run test check format bench lock clean
+.PHONY: run test test-all check format bench lock clean
 
 # A service with a fleet to look at. It prints where it listens and, the first time, the password of admin.
 run: .venv/.ready-run
@@ -21,7 +22,13 @@ run: .venv/.ready-run
 test: .venv/.ready-dev $(NODE)
 	$(BUILD_CONSOLE)
 	scripts/parts
-	$(BIN)/pytest
+	$(BIN)/pytest $(TESTS)
+
+# What is too slow for every change: run it before a release, and before an issue is called resolved.
+test-all: .venv/.ready-dev $(NODE)
+	$(BUILD_CONSOLE)
+	scripts/parts
+	$(BIN)/pytest -m slow $(TESTS)
 
 check: .venv/.ready-dev
 	$(BIN)/ruff format --check
