@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 import psycopg
@@ -23,7 +25,7 @@ from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.secrets import obtain
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program, run
-from tests.servers import postgresql
+from tests.servers import free_port, postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +52,8 @@ def address(postgresql_server: str) -> Iterator[str]:
         server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def serve(folder: Path, address: str, **variables: str) -> Program:
-    given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(folder), "--database", address]
+def serve(folder: Path, address: str, *, port: int = 0, **variables: str) -> Program:
+    given = ["serve", "--json", "--http", f"127.0.0.1:{port}", "--data", str(folder), "--database", address]
     # Of two on one database only one may have a broker: that is tried where brokers are.
     return Program(*given, **{"MESHFLEET_MQTT": "off", **variables})
 
@@ -174,30 +176,66 @@ def test_a_service_tells_that_its_file_is_no_database(tmp_path: Path) -> None:
 
 
 def _assert_refused(folder: Path, address: str, word: str) -> None:
-    given = ["serve", "--http", "127.0.0.1:0", "--data", str(folder), "--database", address]
-    ended = run(*given)
+    given = ["serve", "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0", "--data", str(folder)]
+    ended = run(*given, "--database", address)
     assert (ended.exit_code, ended.stdout) == (1, "")
     assert isinstance(ended.exception, SystemExit), "it shows a traceback"
     assert word in ended.stderr
     assert "hush-hush" not in ended.stderr
 
 
-def test_who_waits_for_another_to_bring_the_database_up_to_date_can_be_stopped(
+@pytest.mark.rule("rest-160")
+def test_who_waits_for_another_to_bring_the_database_up_to_date_says_so_and_can_be_stopped(
     address: str, tmp_path: Path
 ) -> None:
-    with psycopg.connect(address) as other, serve(tmp_path, address) as program:
+    port = free_port()
+    with psycopg.connect(address) as other, serve(tmp_path, address, port=port) as program:
         other.execute("SELECT pg_advisory_xact_lock(%s)", (0x6D657368,))
         wait_until(address, _WANTS_LOCK, 1)
+        probed = [
+            httpx.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE)
+            for path in ("/readyz", "/healthz", "/api/v1/devices")
+        ]
         gave_way = threading.Timer(10, other.rollback)  # else a wrong one would never end
         gave_way.start()
-        code = program.end(SIGTERM)[0]
+        code, output, errors = program.end(SIGTERM)
         ended_first = gave_way.is_alive()
         gave_way.cancel()
         gave_way.join()
-    assert (code, ended_first) == (0, True)
+    assert (code, output, errors, ended_first) == (0, "", "", True)
+    assert [each.status_code for each in probed] == [503, 200, 503]
+    assert probed[0].json() == {
+        "status": "unavailable",
+        "reasons": [{"code": "starting", "text": "The service is starting."}],
+    }
+    assert probed[2].json()["code"] == "unavailable"
 
 
 # --- While it runs ---
+
+
+@pytest.mark.rule("rest-160")
+def test_a_service_that_runs_out_of_file_descriptors_says_so(tmp_path: Path) -> None:
+    given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    with Program(*given, before="ulimit -n 96") as program:
+        url = said(program)["url"]
+        place = urlsplit(url)
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            _wait_for_codes(client, [])
+            with ExitStack() as stack:
+                for _ in range(96):
+                    stack.enter_context(socket.create_connection((str(place.hostname), place.port or 0)))
+                _wait_for_codes(client, ["descriptors"])
+            _wait_for_codes(client, [])
+        assert program.end(SIGTERM)[0] == 0
+
+
+def _wait_for_codes(client: httpx.Client, expected: list[str]) -> None:
+    """Wait until a service gives these reasons why it is not ready, over a connection that it has already."""
+    until = time.monotonic() + PATIENCE
+    while (found := [each["code"] for each in client.get("/readyz").json().get("reasons", [])]) != expected:
+        assert time.monotonic() < until, found
+        time.sleep(0.02)
 
 
 def test_a_server_that_crashes_is_a_moment_without_answers(tmp_path: Path) -> None:

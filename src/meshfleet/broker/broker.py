@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from meshfleet.broker.door import Door
     from meshfleet.broker.journal import Consumer
     from meshfleet.broker.store import Saved
+    from meshfleet.errors import Trouble
     from meshfleet.settings import Limits
 
 _SERVICE: Final = "service"
@@ -97,7 +98,7 @@ class Broker:
             writing.cancel()
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why nothing is acknowledged at the moment; None: all is well."""
         return self._journal.trouble
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from meshfleet.broker.letters import Letter
     from meshfleet.broker.session import Session
+    from meshfleet.errors import Trouble
     from meshfleet.wire.mqtt.packets import Publish
 
     class Publisher(Protocol):
@@ -122,7 +123,7 @@ class Journal:
 
     def __init__(self, consumer: Consumer, *, place: int, owner: bytes) -> None:
         self.round = Round()
-        self.trouble: str | None = None
+        self.trouble: Trouble | None = None
         """Why nothing can be committed at the moment."""
         self._consumer = consumer
         self._place = place
@@ -227,7 +228,7 @@ class Journal:
             try:
                 await self._consumer.take(batch)
             except DatabaseUnavailable as exc:
-                self.trouble = str(exc)
+                self.trouble = exc.trouble
                 _log.error("cannot commit, publishers wait: %s", exc)
             else:
                 self.trouble = None

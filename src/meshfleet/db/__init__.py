@@ -8,6 +8,7 @@ Stores are functions on a `Connection`; `Database.read` and `Database.write` run
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from meshfleet.db.schema import migrate
 from meshfleet.errors import UnusableDatabase
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Database", "open_database"]
+__all__ = ["Database", "connect_database", "explained", "open_database", "upgrade_database"]
 
 
 def open_database(address: str, folder: Path, *, stop: Event | None = None) -> Database:
@@ -29,19 +31,34 @@ def open_database(address: str, folder: Path, *, stop: Event | None = None) -> D
 
     Who waits for another program that does the same gives up when `stop` is set.
     """
-    engines = (
-        sqlite.engines(folder / "meshfleet.sqlite") if address == "sqlite" else postgresql.engines(address)
-    )
-    database = Database(engines)
+    database = connect_database(address, folder)
     try:
-        database.write_now(migrate, stop or Event())
-    except DBAPIError as exc:
-        database.close()
-        raise UnusableDatabase(f"the database cannot be used: {words(exc)}") from exc
-    except AssertionError as exc:  # what SQLAlchemy says when it cannot read the version of a server
-        database.close()
-        raise UnusableDatabase("PostgreSQL 15 or newer is needed; this is another server") from exc
+        upgrade_database(database, stop or Event())
     except BaseException:
         database.close()
         raise
     return database
+
+
+def connect_database(address: str, folder: Path) -> Database:
+    """Prepare connections to a database without changing it; a server is not asked yet."""
+    return Database(
+        sqlite.engines(folder / "meshfleet.sqlite") if address == "sqlite" else postgresql.engines(address)
+    )
+
+
+def upgrade_database(database: Database, stop: Event) -> None:
+    """Bring a database up to date; wait while another program does that, until `stop` is set."""
+    with explained():
+        database.write_now(migrate, stop)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of the driver into `UnusableDatabase` with its words."""
+    try:
+        yield
+    except DBAPIError as exc:
+        raise UnusableDatabase(f"the database cannot be used: {words(exc)}") from exc
+    except AssertionError as exc:  # what SQLAlchemy says when it cannot read the version of a server
+        raise UnusableDatabase("PostgreSQL 15 or newer is needed; this is another server") from exc

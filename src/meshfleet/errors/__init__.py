@@ -110,6 +110,7 @@ from meshfleet.errors.link import (
     UntrustedBroker,
     UnusableCertificate,
 )
+from meshfleet.errors.readiness import ReadinessCode, Trouble
 from meshfleet.errors.requests import (
     BrokerUnavailable,
     Declined,
@@ -251,6 +252,7 @@ __all__ = [
     "PacketTooLarge",
     "PayloadTooLarge",
     "RangeNotSatisfiable",
+    "ReadinessCode",
     "Refused",
     "SamplesDamaged",
     "ServiceRefused",
@@ -263,6 +265,7 @@ __all__ = [
     "TooManyRequests",
     "TooManySubscriptions",
     "TooSlow",
+    "Trouble",
     "Unanswered",
     "Unavailable",
     "UnclaimedGateway",

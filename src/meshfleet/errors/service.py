@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from meshfleet.errors.readiness import ReadinessCode, Trouble
 from meshfleet.errors.root import Fault, FleetError
 
 if TYPE_CHECKING:
@@ -200,9 +201,15 @@ class Unavailable(FleetError):
 
 
 class DatabaseUnavailable(Unavailable):
-    """The database does not answer, or not as it should."""
+    """The database does not answer, or not as it should. `trouble` says what `/readyz` tells of it."""
 
     code = "database-unavailable"
+
+    def __init__(
+        self, reason: object = "", cause: ReadinessCode = ReadinessCode.DATABASE_UNREACHABLE
+    ) -> None:
+        super().__init__(reason)
+        self.trouble = Trouble(cause, str(reason))
 
 
 class ImagesUnavailable(Unavailable):

@@ -12,20 +12,22 @@ import sys
 import threading
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import uvicorn
 from msgspec.structs import replace
 
-from meshfleet.db import open_database
+from meshfleet.db import connect_database, upgrade_database
 from meshfleet.errors import Fault, MalformedText, WrongSettings
 from meshfleet.service import clock
 from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.api import Api, openapi_document
+from meshfleet.service.exclusive import sole_service
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
+from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.live.socket import LARGEST_MESSAGE, Socket
 from meshfleet.service.mqtt.listeners import entrances_of, with_ports
 from meshfleet.service.sockets import listening
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from litestar.types import ASGIApp, Receive, Scope, Send
+
     from meshfleet.db import Database
+    from meshfleet.service.mqtt.listeners import Entrance
     from meshfleet.settings import Settings
 
 __all__ = ["Started", "answer_requests", "openapi_document", "serve"]
@@ -91,30 +96,52 @@ async def serve(
         port = listener.getsockname()[1]
         settings = replace(with_ports(settings, entrances), http=settings.http._replace(port=port))
         _warn(settings, listener)
-        stop = threading.Event()
+        database = await asyncio.to_thread(connect_database, settings.database, settings.data)
         try:
-            database = await asyncio.to_thread(open_database, settings.database, settings.data, stop=stop)
-        finally:
-            stop.set()
-        try:
-            password = await asyncio.to_thread(_make_first_user, database)
-            if prepare is not None:
-                await asyncio.to_thread(prepare, database)
-            mqtt = tuple(map(str, entrances if settings.outside is None else [settings.outside]))
-            tell = partial(started, Started(settings.own_url, mqtt, password))
-            samples = await asyncio.to_thread(samples_of, database, settings)
-            try:
-                api = await asyncio.to_thread(Api, database, settings, samples)
-                gc.freeze()  # what is there by now stays, and is not looked at again: not even on the way out
-                if mqtt:
-                    api.readiness.await_taker()
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(take_reports(database, samples, settings, api, entrances), name="mqtt")
-                    tasks.create_task(answer_requests(api, settings, listener, started=tell), name="http")
-            finally:
-                await asyncio.to_thread(samples.close)
+            with contextlib.ExitStack() as stack:
+                await asyncio.to_thread(stack.enter_context, sole_service(database, settings))
+                async with HttpServer(settings, listener) as http:
+                    await _upgrade(database)
+                    await _run(database, settings, http, entrances, started=started, prepare=prepare)
         finally:
             await asyncio.to_thread(database.close)
+
+
+async def _upgrade(database: Database) -> None:
+    """Bring the database up to date. Cancelling this ends the wait for another program that does so."""
+    stop = threading.Event()
+    try:
+        await asyncio.to_thread(upgrade_database, database, stop)
+    finally:
+        stop.set()
+
+
+async def _run(  # noqa: PLR0913 # by name
+    database: Database,
+    settings: Settings,
+    http: HttpServer,
+    entrances: list[Entrance],
+    *,
+    started: Callable[[Started], None],
+    prepare: Callable[[Database], None] | None,
+) -> None:
+    """Run all parts of the service on a database that is up to date."""
+    password = await asyncio.to_thread(_make_first_user, database)
+    if prepare is not None:
+        await asyncio.to_thread(prepare, database)
+    mqtt = tuple(map(str, entrances if settings.outside is None else [settings.outside]))
+    tell = partial(started, Started(settings.own_url, mqtt, password))
+    samples = await asyncio.to_thread(samples_of, database, settings)
+    try:
+        api = await asyncio.to_thread(Api, database, settings, samples)
+        gc.freeze()  # what is there by now stays, and is not looked at again: not even on the way out
+        if mqtt:
+            api.readiness.await_taker()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(take_reports(database, samples, settings, api, entrances), name="mqtt")
+            tasks.create_task(http.run(api, started=tell), name="http")
+    finally:
+        await asyncio.to_thread(samples.close)
 
 
 def _warn(settings: Settings, listener: socket.socket) -> None:
@@ -130,14 +157,14 @@ def _warn(settings: Settings, listener: socket.socket) -> None:
 class _Server(uvicorn.Server):
     """A server that tells when it listens, and leaves signals to whoever runs us."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._tell = started
+        self.is_up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and tell."""
         await super().startup(sockets)
-        self._tell()
+        self.is_up.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -145,29 +172,64 @@ class _Server(uvicorn.Server):
         yield
 
 
+class HttpServer:
+    """Answers HTTP requests: that the service starts, until `run` gets the API.
+
+    Leaving the block lets requests that run come to their end.
+    """
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self._server = _Server(_config(settings, self._answer))
+        self._listener = listener
+        self._app: ASGIApp = answer_starting
+        self._serving: asyncio.Task[None]
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self._server.serve([self._listener]), name="http.server")
+        up = asyncio.create_task(self._server.is_up.wait())
+        await asyncio.wait({self._serving, up}, return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        await self._serving
+
+    async def run(self, api: Api, *, started: Callable[[], None]) -> None:
+        """Answer requests with the API until cancelled; those that run then come to their end."""
+        self._app = api.app
+        telling = asyncio.create_task(api.live.run(), name="live")
+        try:
+            if not self._serving.done():
+                started()
+            await asyncio.wait({self._serving, telling}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            api.readiness.drain()
+            self._server.should_exit = True
+            telling.cancel()
+            api.live.end()
+            await self._serving
+            api.close()
+            await asyncio.gather(telling, return_exceptions=True)
+        if not telling.cancelled():
+            telling.result()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
 async def answer_requests(
     api: Api, settings: Settings, listener: socket.socket, *, started: Callable[[], None]
 ) -> None:
-    """Answer requests until cancelled; those that run then come to their end."""
-    server = _Server(_config(settings, api), started)
-    serving = asyncio.create_task(server.serve([listener]), name="http")
-    telling = asyncio.create_task(api.live.run(), name="live")
-    try:
-        await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        server.should_exit = True
-        telling.cancel()
-        api.live.end()
-        await serving
-        api.close()
-        await asyncio.gather(telling, return_exceptions=True)
-    if not telling.cancelled():
-        telling.result()
+    """Answer requests with an API that is there already, until cancelled."""
+    async with HttpServer(settings, listener) as http:
+        await http.run(api, started=started)
 
 
-def _config(settings: Settings, api: Api) -> uvicorn.Config:
+def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
-        api.app,
+        app,
+        interface="asgi3",
         http=Connection,
         ws=Socket,
         ws_max_size=LARGEST_MESSAGE,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from meshfleet.service.api import Api
     from meshfleet.service.ingest.ingest import Ingest
     from meshfleet.service.mqtt.carrier import Carrier
-    from meshfleet.service.operations.readiness import Taker
+    from meshfleet.service.operations.readiness import Part
     from meshfleet.settings import Settings
 
 _PAUSE: Final = 1.0
@@ -54,7 +54,7 @@ class Following:
         settings: Settings,
         *,
         retention: Retention,
-        door: Taker,
+        door: Part,
         api: Api,
         ingest: Ingest,
         carrier: Carrier,

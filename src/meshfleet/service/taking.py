@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +10,9 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.broker import own
 from meshfleet.db.samples import SampleKind, open_samples
-from meshfleet.errors import FleetError, UnusableDatabase
+from meshfleet.errors import FleetError
 from meshfleet.service import clock
+from meshfleet.service.exclusive import takes_reports
 from meshfleet.service.following import Following
 from meshfleet.service.ingest.figures import IngestFigures
 from meshfleet.service.ingest.guests import Guests
@@ -21,7 +21,7 @@ from meshfleet.service.mqtt.endpoint import Endpoint
 from meshfleet.service.mqtt.outside import Outside, client_id, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _log = logging.getLogger(__name__)
-
-_TAKER: Final = 0x6D717474
-"""Any number, as long as no other lock on the database has it."""
 
 _SECOND: Final = 1000
 
@@ -67,42 +64,40 @@ async def take_reports(
     entrances: Sequence[Entrance],
 ) -> None:
     """Take reports until cancelled, if anybody can bring any."""
-    if settings.outside is None and not entrances:
+    if not takes_reports(settings):
         return
-    with contextlib.ExitStack() as stack:
-        await asyncio.to_thread(stack.enter_context, _only_taker(database))
-        owner = await database.write(own)
-        ingest = Ingest(
-            database,
-            samples,
-            prefix=settings.topic_prefix,
-            guests=None if settings.outside is None else Guests(welcome=settings.autoclaim),
-            owner=None if database.is_sqlite else owner,
-            now=clock.now,
-        )
-        await ingest.restore()
-        api.figures.show(IngestFigures(ingest.figures))
-        door = await _door(database, settings, api, ingest, owner)
-        following = Following(
-            database,
-            samples,
-            settings,
-            retention=_retention(settings),
-            door=door,
-            api=api,
-            ingest=ingest,
-            carrier=door.broker if isinstance(door, Endpoint) else door,
-        )
-        await following.restore()
-        for each in (ingest, door):
-            api.readiness.watch(each)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(ingest.run(), name="ingest")
-                tasks.create_task(following.run(), name="following")
-                await (door.run(entrances) if isinstance(door, Endpoint) else door.run())
-        finally:
-            await _end(ingest)
+    owner = await database.write(own)
+    ingest = Ingest(
+        database,
+        samples,
+        prefix=settings.topic_prefix,
+        guests=None if settings.outside is None else Guests(welcome=settings.autoclaim),
+        owner=None if database.is_sqlite else owner,
+        now=clock.now,
+    )
+    await ingest.restore()
+    api.figures.show(IngestFigures(ingest.figures))
+    door = await _door(database, settings, api, ingest, owner)
+    following = Following(
+        database,
+        samples,
+        settings,
+        retention=_retention(settings),
+        door=door,
+        api=api,
+        ingest=ingest,
+        carrier=door.broker if isinstance(door, Endpoint) else door,
+    )
+    await following.restore()
+    for each in (ingest, door):
+        api.readiness.watch(each)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ingest.run(), name="ingest")
+            tasks.create_task(following.run(), name="following")
+            await (door.run(entrances) if isinstance(door, Endpoint) else door.run())
+    finally:
+        await _end(ingest)
 
 
 async def _end(ingest: Ingest) -> None:
@@ -137,15 +132,3 @@ async def _door(
         options=await asyncio.to_thread(options_of, settings),
         max_age=settings.requests_max_age,
     )
-
-
-@contextlib.contextmanager
-def _only_taker(database: Database) -> Iterator[None]:
-    """Be the only one who takes reports into this database: what a broker remembers is there only once."""
-    with database.only_one(_TAKER) as alone:
-        if not alone:
-            raise UnusableDatabase(
-                "another Meshfleet takes reports into this database, with its own broker or from another; "
-                "give this one a database of its own, or --broker embedded --mqtt off"
-            )
-        yield

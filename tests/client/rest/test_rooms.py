@@ -221,7 +221,7 @@ async def test_the_audit_log_tells_who_changed_what(service: Stage, fleet: Fleet
 
 async def test_the_service_tells_how_it_is(fleet: Fleet) -> None:
     assert (await fleet.operations.health()).status == "ok"
-    assert (await fleet.operations.ready()).status == "ok"
+    assert (await fleet.operations.ready()).status == "ready"
     assert "meshfleet" in await fleet.operations.metrics()
     assert (await fleet.operations.openapi())["openapi"].startswith("3.1")
     assert (await fleet.operations.asyncapi())["asyncapi"].startswith("3.0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, LiteralString, NamedTuple
@@ -11,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshfleet.db import open_database
-from meshfleet.errors import FleetError, Unavailable
-from meshfleet.service.operations.readiness import Readiness
+from meshfleet.errors import FleetError, ReadinessCode, Trouble
+from meshfleet.service.operations.readiness import TEXTS, Readiness
 from tests.servers import postgresql
 from tests.service.http.running import PASSWORD, Running, running
 
@@ -30,25 +31,26 @@ _PATIENCE = 30.0
 
 
 @pytest.mark.rule("rest-159", "rest-160")
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_a_service_that_runs_is_healthy_and_ready(service: Running, path: str) -> None:
+@pytest.mark.parametrize(("path", "status"), [("/healthz", "ok"), ("/readyz", "ready")])
+def test_a_service_that_runs_is_healthy_and_ready(service: Running, path: str, status: str) -> None:
     answer = service.anonymous.get(path)
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert (answer.status_code, answer.json()) == (200, {"status": status})
 
 
-class _Taker(NamedTuple):
-    trouble: str | None = None
+class _Part(NamedTuple):
+    trouble: Trouble | None = None
 
 
 @pytest.mark.rule("rest-160")
-def test_a_service_that_is_to_take_reports_is_not_ready_before_somebody_takes_them() -> None:
+def test_a_service_that_is_to_take_reports_is_starting_until_it_takes_them() -> None:
     readiness = Readiness()
-    readiness.check()
+    assert readiness.troubles() == []
     readiness.await_taker()
-    with pytest.raises(Unavailable, match="not taken yet"):
-        readiness.check()
-    readiness.watch(_Taker())
-    readiness.check()
+    assert [each.code for each in readiness.troubles()] == [ReadinessCode.STARTING]
+    readiness.watch(_Part())
+    assert readiness.troubles() == []
+    readiness.drain()
+    assert [each.code for each in readiness.troubles()] == [ReadinessCode.DRAINING]
 
 
 @pytest.mark.rule("rest-161")
@@ -187,9 +189,21 @@ def test_without_its_database_a_service_is_healthy(lonely: Lonely) -> None:
 
 
 @pytest.mark.rule("rest-160", "rest-9", "rest-12", "rest-11")
-def test_without_its_database_a_service_is_not_ready_until_it_is_back(lonely: Lonely) -> None:
+def test_without_its_database_a_service_is_not_ready_until_it_is_back(
+    lonely: Lonely, caplog: pytest.LogCaptureFixture
+) -> None:
     with lonely.without_database() as service:
-        _check_unavailable(service.anonymous.get("/readyz"))
+        for _ in range(3):
+            answer = service.anonymous.get("/readyz")
+            assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/json")
+            assert answer.json() == {
+                "status": "unavailable",
+                "reasons": [
+                    {"code": "database-unreachable", "text": TEXTS[ReadinessCode.DATABASE_UNREACHABLE]}
+                ],
+            }
+        logged = [each for each in caplog.records if "ready" in each.getMessage()]
+        assert [each.levelno for each in logged] == [logging.WARNING], "each probe is logged, or none"
         _check_unavailable(service.viewer.get("/api/v1/devices"))
     assert service.anonymous.get("/readyz").status_code == 200
     assert service.viewer.get("/api/v1/devices").status_code == 200

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from meshfleet.errors import DatabaseUnavailable, Unavailable
+from meshfleet.errors import DatabaseUnavailable, ReadinessCode, Trouble
 from meshfleet.link import Address, Link, Publish
 from meshfleet.service.mqtt.outside import client_id, options_of
 from meshfleet.service.operations.readiness import Readiness
@@ -132,20 +132,19 @@ async def test_nothing_is_acknowledged_before_it_is_committed(some_shelf: Shelf)
 async def test_a_database_that_is_away_is_asked_again_for_the_same_reports(
     some_shelf: Shelf, caplog: pytest.LogCaptureFixture
 ) -> None:
-    some_shelf.failures = [DatabaseUnavailable("the disk is full")] * 3
+    full = DatabaseUnavailable("the disk is full", ReadinessCode.DISK_FULL)
+    some_shelf.failures = [full] * 3
     readiness = Readiness()
     async with Broker() as broker, Listening(broker.address, some_shelf) as listening:
         readiness.watch(listening.outside)
         peer = await broker.accept()
         await peer.grant()
         await listening.until_fine()
-        readiness.check()
+        assert readiness.troubles() == []
         peer.send(Publish(TOPIC, b"kept", 1, packet_id=7))
-        await until(lambda: listening.outside.trouble == "the disk is full")
-        with pytest.raises(Unavailable, match="reports are not taken as they should be: the disk is full"):
-            readiness.check()
+        await until(lambda: readiness.troubles() == [full.trouble])
         assert (await peer.expect(Puback)).packet_id == 7
-        readiness.check()
+        assert readiness.troubles() == []
     assert some_shelf.offered == [b"kept"] * 4
     assert some_shelf.committed == [b"kept"]
     assert caplog.text.count("cannot commit") == 1
@@ -197,7 +196,8 @@ async def test_a_broker_that_is_not_there_is_waited_for_and_told_of_once(
 ) -> None:
     mosquitto.stop()
     async with Listening(at(mosquitto), some_shelf) as listening:
-        assert listening.outside.trouble == f"{at(mosquitto)} does not send reports yet"
+        early = listening.outside.trouble
+        assert early == Trouble(ReadinessCode.BROKER, f"{at(mosquitto)} does not send reports yet")
         await until(lambda: "Connection refused" in str(listening.outside.trouble))
         await asyncio.to_thread(mosquitto.start)
         await listening.until_fine()

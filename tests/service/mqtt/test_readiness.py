@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors import DatabaseUnavailable, Unavailable
+from meshfleet.errors import DatabaseUnavailable, ReadinessCode
 from meshfleet.service.operations.readiness import Readiness
 from meshfleet.wire.mqtt.packets import Accept, Connack
 from tests.broker.stage import Stage, connect
@@ -20,16 +20,15 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.rule("rest-160")
 async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) -> None:
     readiness = Readiness()
-    readiness.check()
     async with Stage(sqlite_database) as stage:
         readiness.watch(stage.broker)
-        readiness.check()
-        stage.consumer.failures.append(DatabaseUnavailable("the disk is full"))
+        assert readiness.troubles() == []
+        full = DatabaseUnavailable("the disk is full", ReadinessCode.DISK_FULL)
+        stage.consumer.failures.append(full)
         viewer = await stage.stranger()
         viewer.send(connect("viewer", clean=False))
         await stage.until(lambda: stage.broker.trouble is not None)
-        with pytest.raises(Unavailable, match="reports are not taken as they should be: the disk is full"):
-            readiness.check()
+        assert readiness.troubles() == [full.trouble]
         assert (await viewer.expect(Connack)).code == Accept.ACCEPTED
-        readiness.check()
+        assert readiness.troubles() == []
     sqlite_database.close()

@@ -9,7 +9,7 @@ from meshfleet.wire import rest
 
 if TYPE_CHECKING:
     from meshfleet.client.rest.desk import Desk
-    from meshfleet.wire.rest import Health
+    from meshfleet.wire.rest import Health, Ready
 
 
 class Operations:
@@ -22,9 +22,9 @@ class Operations:
         """Whether the process is up; it is, or this raises."""
         return self._desk.read(rest.Health, await self._desk.ask_as(None, _get(rest.HEALTH)))
 
-    async def ready(self) -> Health:
-        """Whether database and broker are well; they are, or this raises."""
-        return self._desk.read(rest.Health, await self._desk.ask_as(None, _get(rest.READINESS)))
+    async def ready(self) -> Ready:
+        """Ask whether the service does its work. Raise `Unavailable` with its reasons if it does not."""
+        return self._desk.read(rest.Ready, await self._desk.ask_as(None, _get(rest.READINESS)))
 
     async def metrics(self) -> str:
         """Figures of the service and the fleet, as Prometheus reads them."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import Fault, ServiceRefused, Told, WireError
+from meshfleet.client.rest.calls import JSON
+from meshfleet.errors import Fault, ServiceRefused, Told, Unavailable, WireError
 from meshfleet.errors.told import error_of
 from meshfleet.wire import rest
+from meshfleet.wire.rest.operations import ToldNotReady
 from meshfleet.wire.rest.problems import MEDIA_TYPE, ToldProblem
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def error_in(answer: Answer, place: str, secrets: Iterable[str] = ()) -> FleetEr
             for each in problem.errors[:_FAULTS]
         )
         return error_of(problem.code, answer.status, Told(words, faults, answer.retry_after))
+    if (reasons := _reasons(answer)) is not None:
+        return Unavailable(_clean(reasons, secrets))
     if 300 <= answer.status < 400:  # noqa: PLR2004 # as HTTP has it
         return ServiceRefused(f"{place} redirects; give the address behind it instead")
     words = f"{place} answers with HTTP status {answer.status}"
@@ -51,6 +55,16 @@ def _problem(answer: Answer) -> ToldProblem | None:
         return None
     try:
         return rest.decode(ToldProblem, answer.body)
+    except WireError:
+        return None
+
+
+def _reasons(answer: Answer) -> str | None:
+    """Read why a service is not ready: the one answer that tells of a failure and is no problem."""
+    if answer.status != Unavailable.http or answer.content_type != JSON:
+        return None
+    try:
+        return " ".join(each.text for each in rest.decode(ToldNotReady, answer.body).reasons)
     except WireError:
         return None
 

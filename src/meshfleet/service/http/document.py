@@ -66,8 +66,8 @@ def describe(
             ),
         ),
     )
-    problems = {
-        f"{method} {route.path_format}": handler.opt.get("problems", ())
+    handlers: dict[str, HTTPRouteHandler] = {
+        f"{method} {route.path_format}": handler
         for route in app.routes
         for handler in getattr(route, "route_handlers", ())
         for method in handler.http_methods
@@ -83,7 +83,7 @@ def describe(
             _close_body(document, operation)
             operation["summary"] = operation["description"].partition(".")[0]
             _add_security(operation, ROLES[name])
-            _add_problems(operation, ROLES[name], problems[name])
+            _add_problems(operation, ROLES[name], handlers[name])
     return document
 
 
@@ -122,8 +122,10 @@ def _add_security(operation: dict[str, Any], least: Role | None) -> None:
     operation["security"] = [] if least is OPEN else [{"token": []}]
 
 
-def _add_problems(operation: dict[str, Any], least: Role | None, own: Iterable[int]) -> None:
-    for status in sorted({*_statuses(operation, least), *own}):
+def _add_problems(operation: dict[str, Any], least: Role | None, handler: HTTPRouteHandler) -> None:
+    """Describe what can go wrong, but for what a route answers in a body of its own."""
+    problems = {*_statuses(operation, least), *handler.opt.get("problems", ())}
+    for status in sorted(problems - set(handler.responses or ())):
         operation["responses"][str(int(status))] = {
             "description": HTTPStatus(status).phrase,
             "headers": _HEADERS.get(HTTPStatus(status), {}),

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from meshfleet.broker import check_owner
-from meshfleet.errors import DatabaseUnavailable, UnstorableReport
+from meshfleet.db.outages import cause_of
+from meshfleet.errors import DatabaseUnavailable, Trouble, UnstorableReport
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.ingest.figures import Counts
@@ -125,7 +126,7 @@ class Ingest:
         self._flush: _Flush | None = None
         self._turn = asyncio.Lock()
         """What is written is seen by readers in the same order."""
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, Trouble] = {}
         """What fails at the moment, by what is tried."""
         self.figures = Counts()
         self._followers = Followers(self.figures)
@@ -149,10 +150,10 @@ class Ingest:
         try:
             await self._commit_what_is_taken(batch)
         except DBAPIError as exc:  # nobody knows what it means, so nobody loses a report for it
-            raise DatabaseUnavailable(f"the database fails: {_words(exc)}") from exc
+            raise DatabaseUnavailable(f"the database fails: {_words(exc)}", cause_of(exc)) from exc
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """What cannot be written besides batches, of which whoever brings them knows."""
         return next((self._troubles[each] for each in sorted(self._troubles)), None)
 
@@ -188,8 +189,9 @@ class Ingest:
                     await self._guests.look(self._database)
                 await self.flush()
             except (DatabaseUnavailable, DBAPIError) as exc:
-                self._troubles["flush"] = f"what was coalesced cannot be written: {_words(exc)}"
-                _log.error("%s; it is kept", self._troubles["flush"])
+                words = f"what was coalesced cannot be written: {_words(exc)}"
+                self._troubles["flush"] = Trouble(cause_of(exc), words)
+                _log.error("%s; it is kept", words)
             else:
                 self._troubles.pop("flush", None)
 
@@ -200,8 +202,9 @@ class Ingest:
             try:
                 await work(self._now())
             except (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error) as exc:
-                self._troubles[work.__name__] = f"samples cannot be put in order: {_words(exc)}"
-                _log.error("%s; they stay where they are", self._troubles[work.__name__])
+                words = f"samples cannot be put in order: {_words(exc)}"
+                self._troubles[work.__name__] = Trouble(cause_of(exc), words)
+                _log.error("%s; they stay where they are", words)
                 passes = isinstance(exc, DatabaseUnavailable)  # a server that was away comes back by itself
                 pause = _PAUSE if passes else min(2 * pause, _LONGEST_PAUSE)
             else:
@@ -216,7 +219,9 @@ class Ingest:
             async with asyncio.timeout(_PATIENCE):
                 await self._samples.room()
         except TimeoutError:
-            raise DatabaseUnavailable(self.trouble or "samples are not written out fast enough") from None
+            if (trouble := self.trouble) is not None:
+                raise DatabaseUnavailable(trouble.detail, trouble.code) from None
+            raise DatabaseUnavailable("samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
         draft = Draft(self._now(), self.acking)

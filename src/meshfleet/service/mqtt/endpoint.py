@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from meshfleet.broker import Consumer
     from meshfleet.db import Database
+    from meshfleet.errors import Trouble
     from meshfleet.service.accounts.login import Reception
     from meshfleet.service.clock import Now
     from meshfleet.service.mqtt.listeners import Entrance
@@ -57,7 +58,7 @@ class Endpoint:
         figures.show(BrokerFigures(self.broker))
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why no reports are taken at the moment; None: all is well."""
         return self.broker.trouble
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from meshfleet.broker import Batch
 from meshfleet.broker.changes import Changes
 from meshfleet.broker.tree import Filters
-from meshfleet.errors import DatabaseUnavailable, LinkClosed, SubscriptionRefused
+from meshfleet.errors import DatabaseUnavailable, LinkClosed, ReadinessCode, SubscriptionRefused, Trouble
 from meshfleet.link import Delays, Link, Options
 from meshfleet.link.tls import context
 from meshfleet.service.secrets import obtain
@@ -108,7 +108,7 @@ class Outside:
         self._pauses = options.delays
         self._consumer = consumer
         self._unsubscribed: str | None = f"{address} does not send reports yet"
-        self._uncommitted: str | None = None
+        self._uncommitted: Trouble | None = None
         self._listeners: Filters[Callable[[Publish], None]] = Filters()
         self._wanted: list[str] = []
         self._word = slice(_word_at(prefix), _word_at(prefix) + len(_REPORT))
@@ -124,13 +124,13 @@ class Outside:
     # What the service does with it
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why no reports are taken at the moment; None: all is well."""
         if self._uncommitted is not None:
             return self._uncommitted
         if self._link.trouble is not None and not isinstance(self._link.trouble, LinkClosed):
-            return str(self._link.trouble)
-        return self._unsubscribed
+            return Trouble(ReadinessCode.BROKER, str(self._link.trouble))
+        return None if self._unsubscribed is None else Trouble(ReadinessCode.BROKER, self._unsubscribed)
 
     def send(self, messages: Sequence[Publish]) -> None:
         """Send messages, all of QoS 1, as soon as the broker takes them; see `Carrier`."""
@@ -277,7 +277,7 @@ class Outside:
             except DatabaseUnavailable as exc:
                 if self._uncommitted is None:
                     _log.error("cannot commit, reports wait at the broker: %s", exc)
-                self._uncommitted = str(exc)
+                self._uncommitted = exc.trouble
             else:
                 self._uncommitted = None
                 return

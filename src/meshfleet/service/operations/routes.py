@@ -1,15 +1,19 @@
 """`/healthz`, `/readyz` and `/metrics`."""
 
+from http import HTTPStatus
+from typing import Any, Final
+
 from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
+from litestar.openapi import ResponseSpec
 
 from meshfleet.db import Database
-from meshfleet.db.schema import is_current
-from meshfleet.errors import Unavailable
 from meshfleet.service.devices import summary
 from meshfleet.service.operations.figures import MEDIA_TYPE, Figures
 from meshfleet.service.operations.readiness import Readiness
-from meshfleet.wire.rest import Health
+from meshfleet.wire.rest import Health, NotReady, ReadinessReason, Ready
+
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 @get("/healthz")
@@ -18,13 +22,15 @@ async def tell_health() -> Health:
     return Health(status="ok")
 
 
-@get("/readyz")
-async def tell_readiness(database: Given[Database], readiness: Given[Readiness]) -> Health:
-    """Tell that the database answers and has the schema that we need, and that the broker can commit."""
-    readiness.check()
-    if not await database.read(is_current):
-        raise Unavailable("the database has another schema than this program needs")
-    return Health(status="ok")
+@get("/readyz", responses={_UNAVAILABLE: ResponseSpec(NotReady, description="Not ready, with the reasons.")})
+async def tell_readiness(database: Given[Database], readiness: Given[Readiness]) -> Response[Ready]:
+    """Tell whether the service does its work, and if not, why."""
+    reasons = await readiness.examine(database)
+    return _not_ready(reasons) if reasons else Response(Ready(status="ready"))
+
+
+def _not_ready(reasons: tuple[ReadinessReason, ...]) -> Response[Any]:
+    return Response(NotReady(status="unavailable", reasons=reasons), status_code=_UNAVAILABLE)
 
 
 @get("/metrics", media_type=MEDIA_TYPE)

@@ -102,7 +102,7 @@ from meshfleet.wire.rest.live import (
     ReleasedGateway,
     Resync,
 )
-from meshfleet.wire.rest.operations import Health
+from meshfleet.wire.rest.operations import Health, NotReady, ReadinessReason, Ready
 from meshfleet.wire.rest.orders import (
     Concurrency,
     Criterion,
@@ -321,12 +321,15 @@ __all__ = [
     "NewPassword",
     "NewRequest",
     "NewUser",
+    "NotReady",
     "Outcome",
     "PauseReason",
     "Place",
     "Problem",
     "Product",
     "Rate",
+    "ReadinessReason",
+    "Ready",
     "ReasonCount",
     "Refusal",
     "Reject",

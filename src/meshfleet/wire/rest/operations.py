@@ -4,10 +4,43 @@ from __future__ import annotations
 
 from typing import Literal
 
+from meshfleet.errors import ReadinessCode  # noqa: TC001 # msgspec reads it
 from meshfleet.wire.rest.bodies import Body
 
 
 class Health(Body, frozen=True, kw_only=True):
-    """All is well (rest-159, rest-160); what is not well is a problem."""
+    """The process is up (rest-159)."""
 
     status: Literal["ok"]
+
+
+class Ready(Body, frozen=True, kw_only=True):
+    """The service does its work (rest-160)."""
+
+    status: Literal["ready"]
+
+
+class ReadinessReason(Body, frozen=True, kw_only=True):
+    """A condition that keeps the service from its work; `text` is for people and may change."""
+
+    code: ReadinessCode
+    text: str
+
+
+class NotReady(Body, frozen=True, kw_only=True):
+    """The service does not do its work, and why (rest-160)."""
+
+    status: Literal["unavailable"]
+    reasons: tuple[ReadinessReason, ...]
+
+
+class ToldReason(Body, frozen=True, kw_only=True):
+    """A reason as a client reads it: a newer service may have codes that this client does not know."""
+
+    text: str
+
+
+class ToldNotReady(Body, frozen=True, kw_only=True):
+    """The reasons of a service that is not ready, as a client reads them."""
+
+    reasons: tuple[ToldReason, ...]

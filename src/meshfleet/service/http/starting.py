@@ -1,0 +1,58 @@
+"""Answers while the service starts: migrations may take minutes, and a probe is to learn why it waits."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from meshfleet.errors import ReadinessCode, Unavailable
+from meshfleet.service.http.headers import SAFE
+from meshfleet.service.operations.readiness import TEXTS, reason
+from meshfleet.wire.rest import HEALTH, READINESS, Health, NotReady, Problem
+from meshfleet.wire.rest.problems import MEDIA_TYPE
+
+_JSON: Final = "application/json"
+_RETRY_AFTER: Final = "2"
+"""Seconds."""
+
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
+
+
+async def answer_starting(scope: Any, _receive: Any, send: Any) -> None:
+    """Answer any request: that the process is up, else that the service starts (rest-160)."""
+    kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+    status, media_type, body = _answer(scope["path"])
+    headers = {
+        **SAFE,
+        "content-type": media_type,
+        "content-length": str(len(body)),
+        "retry-after": _RETRY_AFTER,
+    }
+    await send(
+        {
+            "type": f"{kind}.start",
+            "status": status,
+            "headers": [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()],
+        }
+    )
+    await send({"type": f"{kind}.body", "body": body, "more_body": False})
+
+
+def _answer(path: str) -> tuple[HTTPStatus, str, bytes]:
+    if path == HEALTH:
+        return HTTPStatus.OK, _JSON, msgspec.json.encode(Health(status="ok"))
+    if path == READINESS:
+        unready = NotReady(status="unavailable", reasons=(reason(ReadinessCode.STARTING),))
+        return _UNAVAILABLE, _JSON, msgspec.json.encode(unready)
+    problem = Problem(
+        type="about:blank",
+        title=_UNAVAILABLE.phrase,
+        status=_UNAVAILABLE,
+        detail=TEXTS[ReadinessCode.STARTING],
+        instance="",
+        code=Unavailable.code,
+        errors=(),
+    )
+    return _UNAVAILABLE, MEDIA_TYPE, msgspec.json.encode(problem)
