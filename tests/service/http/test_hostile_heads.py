@@ -101,6 +101,57 @@ def test_a_broken_chunk_ends_the_connection(service: Running, chunk: bytes) -> N
         assert connection.read() is None
 
 
+_HOSTS = {
+    "HTTP/1.1": 400,
+    "HTTP/1.0": 200,
+    "HTTP/1.1|Host: a|Host: a": 400,
+    "HTTP/1.1|Host: a|host: b": 400,
+    "HTTP/1.0|Host: a|Host: b": 400,
+    "HTTP/1.1|Host: a b": 400,
+    "HTTP/1.1|Host: a, b": 400,
+    "HTTP/1.1|Host: user@a": 400,
+    "HTTP/1.1|Host: http://a": 400,
+    "HTTP/1.1|Host: a:x": 400,
+    "HTTP/1.1|Host: [::1": 400,
+    "HTTP/1.1|Host: a/b": 400,
+    "HTTP/1.1|Host: \xe4": 400,
+    "HTTP/1.1|Host:": 200,
+    "HTTP/1.1|Host:  a.example:8080 ": 200,
+    "HTTP/1.1|Host: [::1]:8080": 200,
+    "HTTP/1.1|Host: my_host": 200,
+    "HTTP/1.1|X: y|HOST: localhost": 200,
+}
+"""Request lines without a target, with headers, and the status of the answer (RFC 9112, 3.2)."""
+
+
+@pytest.mark.rule("rest-271")
+def test_a_request_is_for_exactly_one_host(service: Running) -> None:
+    found = {}
+    for text in _HOSTS:
+        version, *headers = text.split("|")
+        lines = [f"GET /healthz {version}", *headers, "Connection: close", "", ""]
+        data = "\r\n".join(lines).encode("latin-1")
+        with talk(service) as connection:
+            for start in range(0, len(data), 7):  # also in fragments
+                connection.send(data[start : start + 7])
+            answer = connection.read()
+        found[text] = answer and answer.status
+    assert found == _HOSTS
+
+
+@pytest.mark.rule("rest-271", "rest-9")
+def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(service: Running) -> None:
+    """Also one that would be a WebSocket."""
+    for upgrade in ("", "Connection: Upgrade\r\nUpgrade: websocket\r\n"):
+        with talk(service) as connection:
+            connection.send(f"GET /api/v1/live HTTP/1.1\r\n{upgrade}\r\n".encode() + head("GET /healthz"))
+            answer = connection.read()
+            assert answer is not None
+            assert (answer.status, answer.headers["Content-Type"]) == (400, "application/problem+json")
+            assert "Host" in answer.json()["detail"]
+            assert connection.read() is None
+
+
 def test_a_whole_address_counts_by_its_path(service: Running) -> None:
     answer = ask(service, head("GET http://elsewhere/healthz", "Connection: close"))
     assert answer is not None

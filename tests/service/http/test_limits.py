@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.service.http import connection as connections
-from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.http.by_hand import Talk, ask, bearer, head, talk
 from tests.service.http.running import Running, running
 
 if TYPE_CHECKING:
@@ -93,19 +93,52 @@ def test_who_may_not_come_in_need_not_send_a_body(service: Running) -> None:
     ],
     ids=["path", "header", "headers"],
 )
-def test_a_head_without_end_is_cut_off(service: Running, start: str) -> None:
+@pytest.mark.rule("rest-272", "rest-12")
+def test_a_head_without_end_is_refused(service: Running, start: str) -> None:
     with talk(service) as connection:
-        try:
-            connection.send(start.encode())
-        except (BrokenPipeError, ConnectionResetError):
-            return  # it did not even wait for the rest
-        assert connection.read() is None
+        connection.send(start.encode())
+        _check_too_large(connection)
 
 
-def test_a_long_head_that_ends_is_read(service: Running) -> None:
-    answer = ask(service, head("GET /healthz", "X: " + "x" * 30_000, "Connection: close"))
+@pytest.mark.rule("rest-272", "rest-12")
+@pytest.mark.parametrize("piece", [2**20, 5_000], ids=["at once", "in pieces"])
+def test_a_head_of_64_kib_is_read_and_a_longer_one_is_not(service: Running, piece: int) -> None:
+    fitting = head("GET /healthz", "X: ")
+    fitting = head("GET /healthz", "X: " + "x" * (64 * 1024 - len(fitting)))
+    with talk(service) as connection:
+        for _ in range(2):  # the second is counted anew
+            _send_in(connection, fitting, piece)
+            answer = connection.read()
+            assert answer is not None
+            assert answer.status == 200
+        _send_in(connection, head("GET /healthz", "X: " + "x" * (64 * 1024)), piece)
+        _check_too_large(connection)
+
+
+@pytest.mark.rule("rest-272")
+def test_a_head_behind_a_large_body_is_counted_by_itself(service: Running) -> None:
+    body = b'{"label": "x"}' + b" " * 100_000
+    first = head("POST /api/v1/labels", bearer(service), f"Content-Length: {len(body)}") + body
+    second = head("GET /healthz")
+    with talk(service) as connection:
+        connection.send(first + second[:30])
+        answers = [connection.read()]
+        connection.send(second[30:])
+        answers.append(connection.read())
+    assert [each and each.status for each in answers] == [200, 200]
+
+
+def _send_in(connection: Talk, data: bytes, piece: int) -> None:
+    for start in range(0, len(data), piece):
+        connection.send(data[start : start + piece])
+
+
+def _check_too_large(connection: Talk) -> None:
+    answer = connection.read()
     assert answer is not None
-    assert answer.status == 200
+    assert (answer.status, answer.headers["Content-Type"]) == (431, "application/problem+json")
+    assert answer.json()["code"] == "head-too-large"
+    assert connection.read() is None
 
 
 # --- Too slow ---

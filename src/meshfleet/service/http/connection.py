@@ -8,6 +8,7 @@ its head again without that wish.
 
 from __future__ import annotations
 
+import re
 import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -31,14 +32,36 @@ if TYPE_CHECKING:
 
 _HEAD_SECONDS: Final = 20.0
 _LARGEST_HEAD: Final = 64 * 1024
+"""Bytes of a request line and its headers."""
+_LINE: Final = len(b"  HTTP/1.1\r\n")
+_FIELD: Final = len(b": \r\n")
+"""Bytes of a request line and of a header beside what they say."""
+_LINGER_SECONDS: Final = 2.0
+"""For a client to read why it is refused while it still sends: a close would reset the connection, and the
+answer be lost."""
 _READ_SECONDS: Final = 30.0
 """For a client to take what it asked for."""
 
 _SOCKET: Final = LIVE.encode("ascii")
 _READING: Final = ("GET", "HEAD")
 
+_HOST: Final = re.compile(
+    rb"(?:\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[\w\-.~!$&'()*+,;=:]+\]|(?:[\w\-.~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)"
+    rb"(?::[0-9]*)?",
+    re.ASCII,
+)
+"""The value of a Host header: RFC 9110, 7.2 and RFC 3986, 3.2.2."""
+
 _PIPELINED: Final = 16
 """Requests that wait for the one before: enough for anybody, and few enough to remember."""
+
+
+class _Refused(Exception):
+    """A head that is not taken. The parser fails with it, and what follows is not read."""
+
+    def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.answer = status, code, detail
 
 
 class Connection(HttpToolsProtocol):
@@ -51,7 +74,10 @@ class Connection(HttpToolsProtocol):
         self._most, self.limit_concurrency = self.limit_concurrency, None
         self._deadline: TimerHandle | None = None
         self._is_head = False
-        self._head = 0
+        self._has_body = False
+        self._head_read = 0
+        self._head_told = 0
+        self._is_refused = False
         self._unread: TimerHandle | None = None
         self._inside = self.app
         self._running: RequestResponseCycle | None = None
@@ -63,6 +89,7 @@ class Connection(HttpToolsProtocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._most is not None and len(self.connections) > self._most:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too-many-connections", "all connections are taken")
+            self.transport.close()
         else:
             self._await_head()
 
@@ -70,10 +97,7 @@ class Connection(HttpToolsProtocol):
         """Nothing is awaited any more."""
         self._stop_waiting()
         self._reads_again()
-        if self._running is not None and not self._running.response_complete:
-            # uvicorn tells only the last of several requests, and a stream before it would go on for ever.
-            self._running.disconnected = True
-            self._running.message_event.set()
+        self._end_running()  # uvicorn tells only the last of several requests; a stream would go on for ever
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -82,17 +106,34 @@ class Connection(HttpToolsProtocol):
         # For answers that have no end: who does not read one must not keep the service from stopping.
         self.scope["state"]["abort"] = self.transport.abort
         self._is_head = True
-        self._head = 0
+        self._head_read = self._head_told = 0
         if self._deadline is None:
             self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. The parser leaves white space behind its value, which is no part of it."""
+        super().on_header(name, value.rstrip(b" \t"))
+        self._count_head(len(name) + len(value) + _FIELD)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._has_body = True
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """The head is there; how long the body may take is up to the request."""
         self._is_head = False
         self.scope["method"] = self.parser.get_method().decode("ascii")
         self.scope["http_version"] = self.parser.get_http_version()
+        self._count_head(len(self.scope["method"]) + _LINE)
+        self._check_host()
         if self.scope["method"] == "CONNECT":
-            raise ValueError("we are no proxy")  # the parser fails with it, and what follows is not read
+            raise _Refused(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no proxy")
         if self.parser.should_upgrade():
             return  # `_read` decides what becomes of it
         self._stop_waiting()
@@ -108,10 +149,21 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, and end what takes too long or has grown too long."""
+        if self._is_refused:
+            return
         self._unset_keepalive_if_required()
+        was_head, self._has_body = self._is_head, False
         try:
             self._read(data)
-        except httptools.HttpParserError:
+            if self._is_head:
+                self._count_unfinished(data, is_continued=was_head)
+        except _Refused as exc:
+            self._refuse(*exc.answer)
+            return
+        except httptools.HttpParserError as exc:
+            if isinstance(exc.__context__, _Refused):
+                self._refuse(*exc.__context__.answer)
+                return
             self.logger.warning("what came from %s is no HTTP", self.client)
             self.send_400_response("")
             return
@@ -122,10 +174,39 @@ class Connection(HttpToolsProtocol):
         if self._deadline is None:
             # The rest of a body that nobody read, or empty lines: uvicorn would now wait for ever.
             self._await_head()
-        if self._is_head:
-            self._head += len(data)
-            if self._head > _LARGEST_HEAD:
-                self.transport.close()
+
+    def _count_head(self, size: int) -> None:
+        """Count what the parser has told of a head."""
+        self._head_told += size
+        self._check_head(self._head_told)
+
+    def _count_unfinished(self, data: bytes, *, is_continued: bool) -> None:
+        """Count the bytes of a head whose end has not come: the parser keeps a header until it is whole."""
+        if is_continued:
+            self._head_read += len(data)
+        elif not self._has_body:  # behind a body nobody knows where the head begins
+            ended = data.rfind(b"\r\n\r\n")
+            self._head_read = len(data) - (0 if ended < 0 else ended + 4)
+        self._check_head(self._head_read)
+
+    def _check_head(self, size: int) -> None:
+        if size > _LARGEST_HEAD:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            detail = f"the request line and headers have more than {_LARGEST_HEAD // 1024} KiB"
+            raise _Refused(status, "head-too-large", detail)
+
+    def _check_host(self) -> None:
+        """Refuse a request of which it is not clear which host it is for (RFC 9112, 3.2)."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1:
+            detail = "the request has more than one Host header"
+        elif not hosts and self.scope["http_version"] == "1.1":
+            detail = "the request has no Host header, which HTTP/1.1 requires"
+        elif hosts and not _HOST.fullmatch(hosts[0]):
+            detail = "the Host header is not a host with an optional port"
+        else:
+            return
+        raise _Refused(HTTPStatus.BAD_REQUEST, "invalid-request", detail)
 
     def _read(self, data: bytes) -> None:
         while not self.transport.is_closing():
@@ -191,12 +272,29 @@ class Connection(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no HTTP")
 
     def _refuse(self, status: HTTPStatus, code: str, detail: str) -> None:
+        """Answer that a request is not taken, and end the connection when the client has read that."""
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # in the middle of another answer there is no place for this one
+            return
         body = _problem(status, code, detail)
         headers = {**_headers(body), "connection": "close"}
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
-        self.transport.close()
+        self._is_refused = True
+        self._end_running()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._stop_waiting()
+        self._deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+
+    def _end_running(self) -> None:
+        """Let requests that run write nothing more."""
+        self.pipeline.clear()
+        for cycle in (self._running, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def _await_head(self) -> None:
         # Not by closing, which would wait until all that was written is read.
