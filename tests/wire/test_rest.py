@@ -267,6 +267,28 @@ def test_a_control_character_is_refused(parse: Callable[[str], str], control: st
         parse(f"a{control}b")
 
 
+@pytest.mark.rule("rest-273")
+def test_a_bidirectional_control_character_is_refused_by_its_name_in_new_texts() -> None:
+    controls = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    missed = []
+    for control in controls:
+        for parse in (rest.parse_friendly_name, rest.parse_new_label, rest.parse_key_name):
+            try:
+                missed.append((f"U+{ord(control):04X}", parse(f"a{control}b")))
+            except MalformedText as exc:
+                assert f"U+{ord(control):04X}" in exc.reason  # noqa: PT017 # a table reports all its rows
+                assert control not in exc.reason  # noqa: PT017
+    assert missed == []
+
+
+@pytest.mark.rule("rest-273")
+@pytest.mark.parametrize(
+    "text", ["מעבדה 3", "مختبر", "\u0645\u06cc\u200c\u0634\u0648\u062f", "👩\u200d🔬", "a\u00adb"]
+)
+def test_scripts_from_right_to_left_and_joiners_are_names_and_labels(text: str) -> None:
+    assert rest.parse_friendly_name(text) == rest.parse_new_label(text) == rest.parse_key_name(text) == text
+
+
 @pytest.mark.rule("rest-66")
 @pytest.mark.parametrize("dots", [".", "..", " . ", "\t..\n"])
 def test_a_label_is_not_what_means_something_else_in_a_path(dots: str) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.service.devices import registry
+from meshfleet.wire.ids import mac_of, parse_device_id
 from tests.service.http.by_hand import ask, bearer, head
 from tests.service.http.running import PASSWORD
 
@@ -118,6 +120,47 @@ def test_an_odd_text_in_a_body_is_refused_or_kept_as_it_is(service: Running, odd
     claim = admin.post("/api/v1/gateways", json={"mac": mac, "friendlyName": odd})
     assert claim.status_code in {201, 400}
     assert ("\0" in odd) <= (claim.status_code == 400)
+
+
+_OVERRIDE = "\u202e"
+
+
+@pytest.mark.rule("rest-273")
+def test_a_bidirectional_control_character_is_refused_in_every_text_that_is_shown(service: Running) -> None:
+    device, odd = service.new_device(), f"a{_OVERRIDE}b"
+    admin = service.admin
+    job = {"name": odd, "firmwareId": "fw-1", "targets": {"all": True}}
+    waves = {**job, "name": "good", "waves": [{"name": odd, "count": 1}]}
+    answers = {
+        "label": admin.post("/api/v1/labels", json={"label": odd}),
+        "attached label": admin.put(f"/api/v1/devices/{device}/labels/{odd}"),
+        "friendly name": admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": odd}),
+        "gateway": admin.post("/api/v1/gateways", json={"mac": service.new_mac(), "friendlyName": odd}),
+        "API key": admin.post("/api/v1/api-keys", json={"name": odd, "role": "viewer"}),
+        "job": admin.post("/api/v1/jobs", json=job),
+        "wave": admin.post("/api/v1/jobs", json=waves),
+        "notes": admin.post(
+            "/api/v1/firmware",
+            data={"modelNumber": "2011", "version": "1.0.0", "notes": f"first line\n{odd}"},
+            files={"image": ("a.bin", b"x")},
+        ),
+    }
+    missed = {
+        name: answer.text
+        for name, answer in answers.items()
+        if answer.status_code != 400 or "U+202E (RIGHT-TO-LEFT OVERRIDE)" not in answer.text
+    }
+    assert missed == {}
+
+
+@pytest.mark.rule("rest-273")
+def test_a_label_from_before_with_such_a_character_is_shown_found_and_removed(service: Running) -> None:
+    old, device = f"{service.new_name()}{_OVERRIDE}", service.new_device()
+    service.database.write_now(registry.attach, [(old, mac_of(parse_device_id(device)))], at=service.clock())
+    listed = service.admin.get("/api/v1/devices", params={"Label": old}).json()["items"]
+    assert [each["labels"] for each in listed] == [[old]]
+    assert service.admin.delete(f"/api/v1/devices/{device}/labels/{old}").status_code == 200
+    assert service.admin.delete(f"/api/v1/labels/{old}").status_code == 204
 
 
 @pytest.mark.rule("auth-3")

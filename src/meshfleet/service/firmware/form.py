@@ -13,6 +13,7 @@ from meshfleet.service.devices.model import three_parts
 from meshfleet.wire.diagnostics import FirmwareType
 from meshfleet.wire.ids import ModelNumber, Version, parse_model_number
 from meshfleet.wire.package import MAX_SIZE, is_zip, read_image
+from meshfleet.wire.rest import bidirectional_control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -181,6 +182,8 @@ def _notes(text: str) -> str:
         raise _Unfit(f"has {len(text)} characters; {LONGEST_NOTES} are allowed")
     if any(unicodedata.category(char) == "Cc" for char in text.translate(_LINES)):
         raise _Unfit("has control characters")
+    if (reason := bidirectional_control(text)) is not None:
+        raise _Unfit(reason)
     return text
 
 

@@ -16,7 +16,7 @@ from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
 from meshfleet.service.labels import store
 from meshfleet.wire.ids import Mac, mac_of, parse_device_id
-from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label
+from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label, parse_new_label
 
 _DEVICES: Final = 1000
 """At once; others wait meanwhile."""
@@ -44,7 +44,7 @@ async def add_label(
 ) -> Label:
     """Add a label, and put it on devices; a label that exists stays as it is."""
     devices = _devices(data.device_ids)
-    return await database.write(store.add, parse_label(data.label), devices, by=actor, now=now())
+    return await database.write(store.add, parse_new_label(data.label), devices, by=actor, now=now())
 
 
 @delete("/{label:str}")
@@ -65,7 +65,7 @@ async def attach_label(
 ) -> Device:
     """Put a label on a device; an unknown label is made."""
     mac = device_in_path(device_id)
-    return await database.write(store.attach, parse_label(segment(label)), mac, by=actor, now=now())
+    return await database.write(store.attach, parse_new_label(segment(label)), mac, by=actor, now=now())
 
 
 @delete("/{device_id:str}/labels/{label:str}", status_code=200)

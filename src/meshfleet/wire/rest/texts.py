@@ -35,9 +35,26 @@ def parse_bearer(header: str) -> str | None:
     return found[1] if found else None
 
 
+_BIDIRECTIONAL: Final = frozenset(
+    {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+)
+"""Marks, embeddings, overrides and isolates that change the order in which the text around them is shown."""
+
+
+def bidirectional_control(text: str) -> str | None:
+    """Name the first bidirectional control character in a text: with one, a text can look like another.
+
+    Letters of scripts that are written from right to left need none.
+    """
+    found = next((char for char in text if char in _BIDIRECTIONAL), None)
+    if found is None:
+        return None
+    return f"has the bidirectional control character U+{ord(found):04X} ({unicodedata.name(found)})"
+
+
 def parse_friendly_name(text: str, field: str = "name") -> str:
-    """Read the name of a device: 1 to 128 characters after trimming (rest-44)."""
-    return _line(text, field, most=128)
+    """Read the new name of a device: 1 to 128 characters after trimming (rest-44)."""
+    return _new_line(text, field, most=128)
 
 
 def parse_name_part(text: str, field: str = "name") -> str:
@@ -50,6 +67,13 @@ def parse_label(text: str, field: str = "label") -> str:
     label = _line(unicodedata.normalize("NFC", text), field, most=64)
     if label in {".", ".."}:
         raise MalformedText(field, f"{label!r} means something else in a path")
+    return label
+
+
+def parse_new_label(text: str, field: str = "label") -> str:
+    """Read a label that a device is to have; those that are there may still have what is refused here."""
+    label = parse_label(text, field)
+    _refuse_bidirectional(label, field)
     return label
 
 
@@ -79,8 +103,20 @@ def parse_password(text: str, field: str = "password") -> str:
 
 
 def parse_key_name(text: str, field: str = "name") -> str:
-    """Read the name of an API key."""
-    return _line(text, field, most=64)
+    """Read the name of a new API key."""
+    return _new_line(text, field, most=64)
+
+
+def _new_line(text: str, field: str, *, most: int) -> str:
+    line = _line(text, field, most=most)
+    _refuse_bidirectional(line, field)
+    return line
+
+
+def _refuse_bidirectional(text: str, field: str) -> None:
+    reason = bidirectional_control(text)
+    if reason is not None:
+        raise MalformedText(field, reason)
 
 
 def _line(text: str, field: str, *, most: int) -> str:

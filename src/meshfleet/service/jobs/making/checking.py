@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors import Fault, InvalidRequest, MalformedTime
 from meshfleet.service.jobs.making import waves
+from meshfleet.wire.rest import bidirectional_control
 from meshfleet.wire.times import parse_millis, write_millis
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def _names(asked: NewJob) -> Iterator[Fault]:
             continue
         if not name.strip():
             yield Fault(field, "is empty")
+        elif (reason := bidirectional_control(name)) is not None:
+            yield Fault(field, reason)
         elif any(unicodedata.category(each) in _INVISIBLE for each in name):
             yield Fault(field, "has characters that nobody sees")
 
