@@ -4,6 +4,9 @@ PYTHON ?=
 BENCH ?=
 TESTS ?=
 QUICK ?=
+# Where `make run` listens: a port, or HOST:PORT. Without them 8080 and 1883, or the next ports that are free.
+HTTP ?=
+MQTT ?=
 export PYTHON
 
 BIN := .venv/bin
@@ -14,10 +17,16 @@ BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 
 .PHONY: run test test-all check format bench lock clean
 
+place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
+PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
+
 # A service with a fleet to look at. It prints where it listens and, the first time, the password of admin.
-run: .venv/.ready-run
+# Ports that were chosen are checked first: setting up and building take minutes.
+run:
+	@$(if $(PLACES),"$${PYTHON:-python3}" scripts/check_ports.py $(PLACES))
+	@$(MAKE) --no-print-directory .venv/.ready-run
 	$(BUILD_CONSOLE)
-	$(BIN)/meshfleet serve --demo
+	$(BIN)/meshfleet serve --demo $(PLACES)
 
 test: .venv/.ready-dev $(NODE)
 	$(BUILD_CONSOLE)

@@ -87,6 +87,7 @@ POSTGRESQL = Part("postgresql", ("postgres",), ("usr/lib/postgresql/*/bin",))
 BASH = Part("bash", ("bash",))
 CURL = Part("curl", ("curl",))
 JQ = Part("jq", ("jq",))
+MAKE = Part("make", ("make",))
 CHROMIUM = Part("chromium", ("chromium", "chromium-browser", "google-chrome"))
 
 PARTS = (
@@ -99,6 +100,7 @@ PARTS = (
     BASH,
     CURL,
     JQ,
+    MAKE,
     CHROMIUM,
 )
 

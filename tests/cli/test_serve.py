@@ -195,7 +195,9 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         with serve(tmp_path, "--http", f"127.0.0.1:{port}") as program:
             code, output, errors = program.end()
     assert (code, output, len(errors.splitlines())) == (1, "", 1)
-    assert f"127.0.0.1:{port}" in errors
+    assert f"127.0.0.1:{port}: port {port} is in use by another program" in errors
+    assert "--http HOST:PORT" in errors
+    assert not (tmp_path / "data").exists(), "something was made before the port was tried"
 
 
 def test_who_could_not_start_is_told_the_password_later(tmp_path: Path) -> None:

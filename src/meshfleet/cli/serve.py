@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from meshfleet.cli.connections import allow_clients
-from meshfleet.cli.settings import SettingsCommand, settings_of, settings_options
+from meshfleet.cli.settings import SettingsCommand, chosen_settings, settings_of, settings_options
 from meshfleet.cli.stopping import log_to_terminal, until_stopped
 from meshfleet.link import run
 
@@ -37,6 +37,11 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
     user, admin, with the password in MESHFLEET_ADMIN_PASSWORD, or with one that is printed once.
     """
     settings = settings_of(config, flags)
+    if demo:
+        from meshfleet.cli.demo_ports import move_to_free_ports  # noqa: PLC0415 # only a demo moves
+
+        chosen = chosen_settings(config, flags)
+        settings = move_to_free_ports(settings, chosen, say=partial(click.echo, err=True))
     log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
     # It is heavy, and not needed to tell of mistakes.
     from meshfleet.service import app  # noqa: PLC0415

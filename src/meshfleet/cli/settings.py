@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshfleet.errors import WrongSettings
-from meshfleet.settings import SETTINGS, load
+from meshfleet.settings import SETTINGS, load, names_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,10 +55,18 @@ def _help(setting: Setting) -> str:
     return f"{setting.help}  [env var: {setting.variable}{default}]"
 
 
+def chosen_settings(config: Path | None, flags: dict[str, Any]) -> frozenset[str]:
+    """Collect the names of the settings that were given to a command with these options, in whatever way."""
+    return names_given(_given(flags), os.environ, file=config)
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: flags[each.field] for each in SETTINGS if flags.get(each.field) is not None}
+
+
 def settings_of(config: Path | None, flags: dict[str, Any]) -> Settings:
     """Read the settings that a command with these options was given."""
-    given = {each.name: flags[each.field] for each in SETTINGS if flags.get(each.field) is not None}
     try:
-        return load(given, os.environ, file=config)
+        return load(_given(flags), os.environ, file=config)
     except WrongSettings as exc:
         raise click.UsageError(f"the settings cannot be used:\n{exc}") from exc

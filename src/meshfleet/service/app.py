@@ -89,9 +89,9 @@ async def serve(
     gc.set_threshold(*_COLLECTED)
     sys.setswitchinterval(_TURN)
     with (
-        held(settings.data),
         listening(settings.http, "http") as listener,
         entrances_of(settings) as entrances,
+        held(settings.data),  # it may make the folder, so what is wrong with an address is told before
     ):
         port = listener.getsockname()[1]
         settings = replace(with_ports(settings, entrances), http=settings.http._replace(port=port))

@@ -19,10 +19,10 @@ from meshfleet.settings.model import Listen, Settings
 from meshfleet.settings.retention import Retention
 
 if TYPE_CHECKING:
-    from meshfleet.settings.loading import load
+    from meshfleet.settings.loading import load, names_given
     from meshfleet.settings.table import SETTINGS, Setting
 else:
-    _LATER: Final = {"SETTINGS": "table", "Setting": "table", "load": "loading"}
+    _LATER: Final = {"SETTINGS": "table", "Setting": "table", "load": "loading", "names_given": "loading"}
 
     def __getattr__(name: str) -> object:
         if name not in _LATER:
@@ -30,4 +30,4 @@ else:
         return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
-__all__ = ["SETTINGS", "Limits", "Listen", "Retention", "Setting", "Settings", "load"]
+__all__ = ["SETTINGS", "Limits", "Listen", "Retention", "Setting", "Settings", "load", "names_given"]

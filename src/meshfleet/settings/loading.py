@@ -44,6 +44,13 @@ def load(flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path |
     return _settings(values)
 
 
+def names_given(
+    flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None
+) -> frozenset[str]:
+    """Collect the names of the settings that flags, variables or a file give; others have their defaults."""
+    return frozenset(from_file(file, []) | from_variables(variables) | from_flags(flags))
+
+
 def _read(given: Mapping[str, Given], faults: list[Fault]) -> dict[str, Any]:
     """The values, by their places."""
     values = {}
