@@ -1,6 +1,6 @@
-"""Show what a broker passes on, and acknowledge it.
+"""Show what a broker passes on, and acknowledge it: all reports, or what another filter matches.
 
-python examples/listen.py mqtt://127.0.0.1:1883 'mt/#'
+python examples/listen.py mqtt://user:password@127.0.0.1:1883 ['mt/gateway/+/device/#']
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import os
 import sys
 from uuid import uuid4
 
-from meshfleet.errors import FleetError
+from meshfleet.errors import FleetError, SubscriptionRefused
 from meshfleet.link import Address, Link, run
 
+REPORTS = "mt/gateway/+/device/#"
 
-async def listen(url: str, wanted: str) -> None:
+
+async def listen(url: str, wanted: str = REPORTS) -> None:
     """Print every message on a line of its own, until interrupted."""
     async with Link(Address.parse(url), client_id=f"listen-{uuid4()}", clean=True) as link:
         await link.subscribe(wanted)
@@ -24,10 +26,12 @@ async def listen(url: str, wanted: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:  # noqa: PLR2004 # program, broker, filter
+    if len(sys.argv) not in {2, 3}:  # program, broker, perhaps a filter
         sys.exit(__doc__)
     try:
-        run(listen(sys.argv[1], sys.argv[2]))
+        run(listen(*sys.argv[1:]))
+    except SubscriptionRefused as refused:
+        sys.exit(f"The broker refused the filter {', '.join(refused.filters)}. Reports are at {REPORTS}")
     except FleetError as problem:
         sys.exit(f"{problem}")
     except KeyboardInterrupt:

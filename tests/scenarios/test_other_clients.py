@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import ssl
+import subprocess
+import sys
+import time
 from itertools import count
+from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING
 
@@ -13,14 +18,13 @@ import pytest
 import trustme
 
 from meshfleet.wire.rest import Role
-from tests.cli.outside import Program
+from tests.cli.outside import PATIENCE, Program
 from tests.scenarios.peers import Heard, Js, Mosquitto, Paho, Peer, Place
 from tests.scenarios.serving import PASSWORD, Service, loopback
 from tests.service.mqtt.house import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.xdist_group("other clients")
 
@@ -89,6 +93,34 @@ def _talk(gateway: Peer, operator: Peer, mac: str) -> None:
         report = Heard(f"mt/gateway/{mac}/device/{D}/property/8000", payload, 1, retain=False)
         gateway.say(report)
         assert operator.hear() == report
+
+
+# --- The example that listens ---
+
+LISTEN = Path(__file__).parents[2] / "examples" / "listen.py"
+
+
+def test_the_example_that_listens_hears_reports_and_names_a_filter_that_is_refused(service: Service) -> None:
+    viewer, claimed = service.person("listener", Role.VIEWER), service.claim("02005e300001")
+    host, port = service.mqtt["mqtt"]
+    command = [sys.executable, str(LISTEN), f"mqtt://{viewer.user}:{viewer.password}@{host}:{port}"]
+    refused = subprocess.run(
+        [*command, "mt/#"], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "refused the filter mt/#." in refused.stderr
+    report = Heard(f"mt/gateway/{claimed.user}/device/{D}/property/8000", b"{}", 1, retain=False)
+    with (
+        Paho(Place("mqtt", service.mqtt["mqtt"], service.data), claimed) as gateway,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listening,
+    ):
+        assert listening.stdout is not None
+        until = time.monotonic() + PATIENCE
+        while not select.select([listening.stdout], [], [], 0.1)[0]:  # nobody tells when it has subscribed
+            assert time.monotonic() < until
+            gateway.say(report)
+        assert listening.stdout.readline() == f"{report.topic} {{}}\n"
+        listening.kill()
 
 
 # --- A gateway, from its claim to its end ---
