@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db import open_database
 from meshfleet.db import postgresql as on_server
+from meshfleet.db.database import words
 from meshfleet.errors import DatabaseUnavailable, FleetError, UnusableDatabase, WrongSettings
 from tests.db.test_database import PATIENCE, add, texts
 from tests.db.test_postgresql import scalar
@@ -43,6 +45,33 @@ def refusal(address: str, folder: Path) -> FleetError:
         open_database(address, folder)
     assert PASSWORD not in "".join(traceback.format_exception(raised.value))
     return raised.value
+
+
+# --- What a server says ---
+
+
+def test_a_name_that_the_server_cuts_within_a_character_is_told_without_broken_characters(
+    postgresql_server: str, tmp_path: Path
+) -> None:
+    login, _, place = postgresql_server.rpartition("postgres@")
+    address = f"{login}postgres:{PASSWORD}@{place}/{'ä' * 40}"  # the server takes 63 bytes of it
+    told = str(refusal(address, tmp_path))
+    assert "\N{REPLACEMENT CHARACTER}" not in told
+    assert r'"' + "ä" * 31 + r'\xc3"' in told
+    assert "\n" not in told
+
+
+def test_a_database_without_an_encoding_is_used_as_utf_8(postgresql_server: str, tmp_path: Path) -> None:
+    """Its texts would come as bytes, and what it says in characters that nobody can read."""
+    with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as server:
+        server.execute("CREATE DATABASE plain ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
+    address = f"{postgresql_server}/plain"
+    with closing(open_database(address, tmp_path)) as database:
+        database.write_now(add, "Kühlraum 東京")
+        assert database.read_now(texts) == ["Kühlraum 東京"]
+        with pytest.raises(DBAPIError) as raised:
+            database.write_now(scalar, 'DROP TABLE "größe"')
+        assert words(raised.value) == 'table "größe" does not exist'
 
 
 # --- A server that is not there all the time ---

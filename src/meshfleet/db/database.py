@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
+import psycopg
+from psycopg.pq import DiagnosticField
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -35,6 +37,8 @@ _TRIES: Final = 5
 
 _CONFLICTS: Final = {"40001", "40P01", "23503"}
 """Serialization failure, deadlock, and a row that went while another began to refer to it."""
+
+_UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 
 _LEAVING: Final = 2.0
 """Seconds in which a server notices that a program was killed, and drops its locks. The server waits for the
@@ -181,7 +185,24 @@ def _unavailable(exc: Exception) -> DatabaseUnavailable:
 
 
 def words(exc: Exception) -> str:
-    """What the driver says, without the statement and its values, which may hold what nobody should read."""
+    """Put what the driver says on one line, without the statement and its values, which may be secret."""
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
     diagnosis = getattr(reason, "diag", None)  # of PostgreSQL, whose text goes on with the statement
-    return (getattr(diagnosis, "message_primary", None) or str(reason)).strip()
+    text = getattr(diagnosis, "message_primary", None) or str(reason)
+    if _UNREADABLE in text and isinstance(reason, psycopg.Error):
+        text = _decoded(reason) or text.replace(_UNREADABLE, "?")
+    return " ".join(text.split())
+
+
+def _decoded(error: psycopg.Error) -> str | None:
+    """Read a message of a server that is not UTF-8 throughout; show what cannot be read by its bytes.
+
+    A server cuts long names after 63 bytes, be it within a character, and sends what comes before the login
+    in an encoding that it does not tell. psycopg replaces all that it cannot read by the same character.
+    """
+    raw = None
+    if error.pgresult is not None:
+        raw = error.pgresult.error_field(DiagnosticField.MESSAGE_PRIMARY)
+    elif error.pgconn is not None:
+        raw = error.pgconn.error_message
+    return raw.decode("utf-8", "backslashreplace") if raw else None

@@ -57,6 +57,7 @@ def _engine(url: URL) -> Engine:
         connect_args={
             "options": options,
             "connect_timeout": 10,
+            "client_encoding": "utf8",  # else texts come in the database's own encoding, or as bytes
             "application_name": "meshfleet",
             **_KEPT_ALIVE,
         },
