@@ -124,7 +124,7 @@ _HOSTS = {
 """Request lines without a target, with headers, and the status of the answer (RFC 9112, 3.2)."""
 
 
-@pytest.mark.rule("rest-271")
+@pytest.mark.rule("rest-12")
 def test_a_request_is_for_exactly_one_host(service: Running) -> None:
     found = {}
     for text in _HOSTS:
@@ -139,7 +139,7 @@ def test_a_request_is_for_exactly_one_host(service: Running) -> None:
     assert found == _HOSTS
 
 
-@pytest.mark.rule("rest-271", "rest-9")
+@pytest.mark.rule("rest-12", "rest-9")
 def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(service: Running) -> None:
     """Also one that would be a WebSocket."""
     for upgrade in ("", "Connection: Upgrade\r\nUpgrade: websocket\r\n"):

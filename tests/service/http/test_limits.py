@@ -93,14 +93,14 @@ def test_who_may_not_come_in_need_not_send_a_body(service: Running) -> None:
     ],
     ids=["path", "header", "headers"],
 )
-@pytest.mark.rule("rest-272", "rest-12")
+@pytest.mark.rule("rest-27", "rest-12")
 def test_a_head_without_end_is_refused(service: Running, start: str) -> None:
     with talk(service) as connection:
         connection.send(start.encode())
         _check_too_large(connection)
 
 
-@pytest.mark.rule("rest-272", "rest-12")
+@pytest.mark.rule("rest-27", "rest-12")
 @pytest.mark.parametrize("piece", [2**20, 5_000], ids=["at once", "in pieces"])
 def test_a_head_of_64_kib_is_read_and_a_longer_one_is_not(service: Running, piece: int) -> None:
     fitting = head("GET /healthz", "X: ")
@@ -115,7 +115,7 @@ def test_a_head_of_64_kib_is_read_and_a_longer_one_is_not(service: Running, piec
         _check_too_large(connection)
 
 
-@pytest.mark.rule("rest-272")
+@pytest.mark.rule("rest-27")
 def test_a_head_behind_a_large_body_is_counted_by_itself(service: Running) -> None:
     body = b'{"label": "x"}' + b" " * 100_000
     first = head("POST /api/v1/labels", bearer(service), f"Content-Length: {len(body)}") + body

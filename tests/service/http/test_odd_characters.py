@@ -125,7 +125,7 @@ def test_an_odd_text_in_a_body_is_refused_or_kept_as_it_is(service: Running, odd
 _OVERRIDE = "\u202e"
 
 
-@pytest.mark.rule("rest-273")
+@pytest.mark.rule("rest-44", "rest-66")
 def test_a_bidirectional_control_character_is_refused_in_every_text_that_is_shown(service: Running) -> None:
     device, odd = service.new_device(), f"a{_OVERRIDE}b"
     admin = service.admin
@@ -153,7 +153,7 @@ def test_a_bidirectional_control_character_is_refused_in_every_text_that_is_show
     assert missed == {}
 
 
-@pytest.mark.rule("rest-273")
+@pytest.mark.rule("rest-44", "rest-66")
 def test_a_label_from_before_with_such_a_character_is_shown_found_and_removed(service: Running) -> None:
     old, device = f"{service.new_name()}{_OVERRIDE}", service.new_device()
     service.database.write_now(registry.attach, [(old, mac_of(parse_device_id(device)))], at=service.clock())

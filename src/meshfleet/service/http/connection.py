@@ -273,7 +273,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, code: str, detail: str) -> None:
         """Answer that a request is not taken, and end the connection when the client has read that."""
-        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+        if getattr(self.cycle, "response_started", False) and not self.cycle.response_complete:
             self.transport.close()  # in the middle of another answer there is no place for this one
             return
         body = _problem(status, code, detail)
