@@ -78,9 +78,15 @@ class Service:
 
     def is_ready(self) -> bool:
         """Whether it says that all is well."""
+        return not self.reasons()
+
+    def reasons(self) -> list[str]:
+        """The codes of the reasons why it is not ready."""
         answer = httpx.get(f"{self.url}/readyz", verify=self._trusting, timeout=PATIENCE)
         assert answer.status_code in {200, 503}, answer.text
-        return answer.status_code == 200
+        codes = [each["code"] for each in answer.json().get("reasons", [])]
+        assert bool(codes) is (answer.status_code == 503), answer.text
+        return codes
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """Ask as admin, who logs in after each start, and when the token has ended."""

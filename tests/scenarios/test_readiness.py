@@ -1,7 +1,9 @@
-"""A service that cannot write what it has coalesced goes on taking reports, and says so."""
+"""A service that cannot do its work says why: on `/readyz`, until it can again."""
 
 from __future__ import annotations
 
+import sqlite3
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from tests.scenarios.stored import samples
 from tests.service.mqtt.site import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -34,11 +37,9 @@ async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
     ):
         gateway = await service.guest(service.claim(GATEWAY))
         connection.execute("ALTER TABLE reject RENAME TO elsewhere")  # of no use but to a flush
-        await until(lambda: not service.is_ready())
-        at = write_millis(time.time_ns() // 1_000_000)
-        payload = f'{{"time":"{at}","seq":1,"value":"0100"}}'.encode()
+        await until(lambda: service.reasons() == ["schema"])
         topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
-        gateway.send(Publish(topic, payload, 1, packet_id=1))
+        gateway.send(Publish(topic, _payload("0100"), 1, packet_id=1))
         assert await gateway.expect(Puback) == Puback(1)
         connection.execute("ALTER TABLE elsewhere RENAME TO reject")
         await until(service.is_ready)
@@ -47,3 +48,58 @@ async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
         code, errors = service.stop()
     assert (code, "DELETE" in errors) == (0, False), errors
     assert "what was coalesced cannot be written: UndefinedTable" in errors
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of its own of 24 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(disk)]
+    if subprocess.run(["/usr/bin/mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    yield disk
+    subprocess.run(["/usr/bin/umount", str(disk)], check=True)
+
+
+@pytest.mark.rule("rest-160")
+async def test_a_full_disk_is_told_until_there_is_space(small_disk: Path) -> None:
+    with Service(small_disk, *loopback("--mqtt")) as service:
+        gateway = await service.guest(service.claim(GATEWAY))
+        assert service.reasons() == []
+        rest = small_disk / "rest"
+        with pytest.raises(OSError, match="No space left"):
+            _fill(rest)
+        for number in range(100):  # more than the pages that SQLite has already
+            topic = f"mt/gateway/{GATEWAY}/device/c0ffee0001{number:02x}/measurement/8800"
+            gateway.send(Publish(topic, _payload("01" * 500), 1, packet_id=number + 1))
+        await until(lambda: service.reasons() == ["disk-full"])
+        rest.unlink()
+        await until(service.is_ready)
+        for number in range(100):
+            assert await gateway.expect(Puback) == Puback(number + 1)
+        await service.hang_up()
+        assert service.stop()[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.rule("rest-160")
+async def test_a_database_that_another_program_locks_is_told_until_it_lets_go(tmp_path: Path) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service:
+        other = sqlite3.connect(service.data / "meshfleet.sqlite", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        await until(lambda: service.reasons() == ["database-locked"])
+        other.close()
+        await until(service.is_ready)
+        assert service.stop()[0] == 0
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def _payload(value: str) -> bytes:
+    at = write_millis(time.time_ns() // 1_000_000)
+    return f'{{"time":"{at}","seq":1,"value":"{value}"}}'.encode()
