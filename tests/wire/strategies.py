@@ -17,13 +17,7 @@ from meshfleet.wire.topics import BroadcastTopic, ReportTopic, RequestTopic, Res
 macs = st.integers(0, 2**48 - 1).map(lambda number: Mac(f"{number:012x}"))
 
 
-@st.composite
-def _identifier(draw: st.DrawFn) -> Identifier:
-    front = draw(st.lists(st.integers(0x80, 0xFF), max_size=3))
-    return Identifier(bytes([*front, draw(st.integers(0, 0x7F))]).hex())
-
-
-identifiers = _identifier()
+identifiers = st.binary(min_size=1, max_size=4).map(lambda raw: Identifier(raw.hex()))
 
 identifier_names = st.text(
     st.characters(exclude_characters="/+#\x7f", exclude_categories=("Cc", "Cs")), min_size=1, max_size=128

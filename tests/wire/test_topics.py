@@ -82,12 +82,13 @@ def test_a_word_without_identifier_is_rejected_with_one(text: str) -> None:
     _rejects(MalformedIdentifier, "identifier", f"{text}/temperature")
 
 
-@pytest.mark.rule("topic-13", "topic-18", "id-9", "id-24")
+@pytest.mark.rule("topic-13", "topic-18", "id-8", "id-9", "id-24")
 @pytest.mark.parametrize("front", RAW)
 def test_a_raw_word_needs_a_hex_identifier(front: str) -> None:
-    assert TOPICS.parse(f"{front}/8800").identifier == "8800"
+    for identifier in ("8800", "80", "0505", "beef", "80ff", "000080ff"):
+        assert TOPICS.parse(f"{front}/{identifier}").identifier == identifier
     _rejects(MalformedIdentifier, "identifier", front)
-    for identifier in ("880", "80", "0505", "EF10", "8800 ", "sauna", "+", "#", "0\u0665"):
+    for identifier in ("880", "880011223", "EF10", "8800 ", "sauna", "+", "#", "0\u0665"):
         _rejects(MalformedIdentifier, "identifier", f"{front}/{identifier}")
 
 
@@ -119,10 +120,11 @@ def test_a_name_without_the_marker_is_rejected_when_unknown_or_of_another_kind()
 
 @pytest.mark.rule("topic-13")
 def test_hex_in_a_measurement_error_is_raw_even_if_a_catalogue_has_it_as_a_name() -> None:
-    topics = Topics(names={"05", "beef"})
+    topics = Topics(names={"05", "beef", "sauna"})
     raw, decoded = Kind.MEASUREMENT_ERROR, Kind.MEASUREMENT_ERROR_DECODED
     assert topics.parse(f"{DEVICE}/measurement-error/05") == _error_topic(raw, "05")
-    assert topics.parse(f"{DEVICE}/measurement-error/beef") == _error_topic(decoded, "beef")
+    assert topics.parse(f"{DEVICE}/measurement-error/beef") == _error_topic(raw, "beef")
+    assert topics.parse(f"{DEVICE}/measurement-error/sauna") == _error_topic(decoded, "sauna")
 
 
 @pytest.mark.rule("id-1", "id-2", "id-4")

@@ -15,7 +15,7 @@ export interface Subject {
   readonly called: Readonly<Record<Form, string>>;
 }
 
-const HEX = /^(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]$/;
+const HEX = /^(?:[0-9a-f]{2}){1,4}$/;
 
 /** Tell a raw identifier from a name. */
 function isIdentifier(text: string): boolean {

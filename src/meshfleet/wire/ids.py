@@ -41,8 +41,8 @@ EVERY_GATEWAY: Final = Mac("ffffffffffff")
 
 _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
-# A byte from 80 on is followed by another one, a byte below 80 is the last.
-_IDENTIFIER = re.compile(r"(?:[89a-f][0-9a-f]){0,3}[0-7][0-9a-f]")
+# The vendor's own identifiers mark their last byte (below 80), but others may be in use (id-8).
+_IDENTIFIER = re.compile(r"(?:[0-9a-f]{2}){1,4}")
 _MODEL_NUMBER = re.compile(r"[0-9A-Fa-f]{4}")
 # A level of a topic without MQTT's wildcards, control characters and what UTF-8 cannot say.
 _NAME = re.compile(r"[^/+#\x00-\x1f\x7f\ud800-\udfff]{1,128}")
@@ -74,14 +74,14 @@ def mac_of(device: DeviceId) -> Mac:
 
 
 def is_identifier(text: str) -> bool:
-    """Tell a raw identifier from a name."""
+    """Tell a raw identifier, the lowercase hex of any 1 to 4 bytes, from a name (id-7 to id-9)."""
     return _IDENTIFIER.fullmatch(text) is not None
 
 
 def parse_identifier(text: str, field: str = "identifier") -> Identifier:
     """Read an identifier in lowercase hex."""
     if not is_identifier(text):
-        raise MalformedIdentifier(field, f"{shown(text)} is not the lowercase hex of an identifier")
+        raise MalformedIdentifier(field, f"{shown(text)} is not 2, 4, 6 or 8 lowercase hex digits")
     return Identifier(text)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from meshfleet.gateway import Faults, Mode
 from meshfleet.gateway.requests.answering import MOST_OPEN
 from meshfleet.gateway.world.products import Mode as DeviceMode
-from meshfleet.wire.codes import Operation, Status
+from meshfleet.wire.codes import Operation, Origin, Status
 from meshfleet.wire.ids import Mac, Version
 from meshfleet.wire.responses import decode
 from tests.gateway.requests.desk import Desk, chain
@@ -144,11 +144,14 @@ def test_an_identifier_that_a_device_does_not_have_is_unknown() -> None:
     asked = desk()
     missing = ("read/8112", "read/05", "write/ee8001", "read/9800", "read-decoded/alarm", "read/ff00")
     assert statuses(asked, SENSOR, *missing) == {Status.UNKNOWN_IDENTIFIER}
+    unlisted = ("read/9999", "read/80ff", "write/beef", "read/00008000")
+    assert statuses(asked, SENSOR, *unlisted) == {Status.UNKNOWN_IDENTIFIER}
+    assert asked.ask(SENSOR, "read/80ff")["origin"] == Origin.CONNECTED  # the device itself says so
     assert statuses(asked, CLIP, "read/8803", "read/8121") == {Status.UNKNOWN_IDENTIFIER}
     assert statuses(asked, GATEWAY, "read/8810", "write/9800") == {Status.UNKNOWN_IDENTIFIER}
     named = ("read-decoded/nonsense", "read-decoded/8000", "write-decoded/Tx-Power")
     assert statuses(asked, SENSOR, *named) == {Status.UNKNOWN_IDENTIFIER}
-    malformed = ("read", "read/", "read/80", "read/EF10", "read/xyz", "read/temperature", "write")
+    malformed = ("read", "read/", "read/800", "read/EF10", "read/xyz", "read/temperature", "write")
     assert statuses(asked, SENSOR, *malformed[:1], *malformed[2:]) == {Status.UNKNOWN_IDENTIFIER}
 
 

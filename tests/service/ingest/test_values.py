@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.db.samples import NO_SEQ, More, SampleKind
 from meshfleet.wire.identifiers.numbers import identifier_number
-from meshfleet.wire.ids import IdentifierName
+from meshfleet.wire.ids import Identifier, IdentifierName
 from tests.service.ingest.intake import NOON
 from tests.service.ingest.messages import A, number, prop, report, spelt
 
@@ -181,6 +181,24 @@ async def test_names_that_no_catalogue_has_get_a_number_and_are_remembered(intak
     assert intake.names() == dict(zip(numbers, names, strict=True))
     found = [(each.kind, each.identifier) for each in await intake.samples()]
     assert sorted(found) == sorted([(0, each) for each in numbers] + [(2, numbers[0])])
+
+
+@pytest.mark.rule("id-8", "id-32")
+async def test_raw_values_of_identifiers_outside_the_catalogue_are_stored_each_under_its_own(
+    intake: Intake,
+) -> None:
+    unlisted = [
+        Identifier(each) for each in ("beef", "9999", "80ff", "0080ff", "000080ff", "ef", "00ef", "ffffffff")
+    ]
+    await intake.take(*(report(f"event/{each}", NOON, seq=1, value="0a") for each in unlisted))
+    await intake.take(*(report(f"measurement-error/{each}", NOON, seq=1, error=9) for each in unlisted))
+    await intake.take(*(report(f"property/{each}", NOON, value="") for each in unlisted))
+    assert intake.rejects() == []
+    found = await intake.samples()
+    numbers = sorted(identifier_number(each) for each in unlisted)
+    for kind in (SampleKind.EVENT, SampleKind.MEASUREMENT_ERROR, SampleKind.PROPERTY):
+        assert [each.identifier for each in found if each.kind == kind] == numbers
+    assert {(each.number, each.raw) for each in found if each.kind == SampleKind.EVENT} == {(None, b"\n")}
 
 
 async def test_known_names_are_not_remembered_again(in_file: Intake) -> None:

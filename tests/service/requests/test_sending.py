@@ -33,17 +33,20 @@ def last(third: Gateway) -> Asked:
 # --- What is sent ---
 
 
-@pytest.mark.rule("rest-97", "request-26", "request-35")
+@pytest.mark.rule("rest-97", "request-19", "request-26", "request-35")
 @pytest.mark.parametrize(
     ("operation", "identifier", "given"),
     [
         ("apiversion", None, {"priority": 3}),
         ("read", "8010", {}),
         ("read", "8010", FULL),
+        ("read", "9999", {}),
+        ("write", "80ff", {"value": "01"}),
         ("read-decoded", "battery-level", FULL),
         ("write", "8010", {"value": "00ff", **FULL}),
         ("write-decoded", "friendly-name", {"value": "Door 3", **FULL}),
         ("write-decoded", "some-name-of-theirs", {"value": {"a": [1, None]}, "ext": {"unit": "K"}}),
+        ("write-decoded", "tx-power", {"value": 4, "ext": {"unit": "dBm"}}),
     ],
 )
 def test_a_request_is_sent_as_it_was_given(  # noqa: PLR0913, PLR0917 # its cases

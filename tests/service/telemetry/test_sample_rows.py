@@ -8,6 +8,8 @@ import pytest
 
 from meshfleet.db.samples.sample import Clock, More, Sample, SampleKind
 from meshfleet.service.telemetry.rows import KINDS
+from meshfleet.wire.identifiers.numbers import identifier_number
+from meshfleet.wire.ids import Identifier
 from meshfleet.wire.times import write_millis
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store, walk
 
@@ -133,6 +135,19 @@ def test_a_hex_identifier_is_read_in_either_case(service: Running, text: str) ->
     device = service.new_device()
     store(service, device, sample(identifier=0x9F01, number=1), sample(number=2))
     assert [row["value"] for row in ask(service, path(device), Identifier=text)["items"]] == [1]
+
+
+@pytest.mark.rule("rest-83", "id-32")
+def test_an_identifier_outside_the_catalogue_is_shown_and_found_as_it_was_spelled(service: Running) -> None:
+    device, texts = service.new_device(), ["beef", "80ff", "000080ff", "ef", "00ef"]
+    store(
+        service, device, *(sample(identifier=identifier_number(Identifier(each)), raw=b"x") for each in texts)
+    )
+    for text in texts:
+        (row,) = ask(service, path(device), Identifier=text)["items"]
+        assert row == PLAIN | {"identifier": text, "name": None, "raw": "78"}
+    sheet = service.viewer.get(path(device), headers={"Accept": "text/csv"}).text
+    assert sorted(line.split(",")[2] for line in sheet.splitlines()[1:]) == sorted(texts)
 
 
 @pytest.mark.rule("rest-83")

@@ -102,11 +102,11 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"id": ""}, "id: '' is not the lowercase hex of an identifier"),
-        ({"id": "99"}, "id: '99' is not the lowercase hex of an identifier"),
-        ({"id": "9C00"}, "id: '9C00' is not the lowercase hex of an identifier"),
-        ({"id": "0x9900"}, "id: '0x9900' is not the lowercase hex of an identifier"),
-        ({"id": "8080808001"}, "id: '8080808001' is not the lowercase hex of an identifier"),
+        ({"id": ""}, "id: '' is not 2, 4, 6 or 8 lowercase hex digits"),
+        ({"id": "990"}, "id: '990' is not 2, 4, 6 or 8 lowercase hex digits"),
+        ({"id": "9C00"}, "id: '9C00' is not 2, 4, 6 or 8 lowercase hex digits"),
+        ({"id": "0x9900"}, "id: '0x9900' is not 2, 4, 6 or 8 lowercase hex digits"),
+        ({"id": "8080808001"}, "id: '8080808001' is not 2, 4, 6 or 8 lowercase hex digits"),
         ({"name": ""}, "name: '' is not the name of an identifier"),
         ({"name": "sound/level"}, "name: 'sound/level' is not the name of an identifier"),
         ({"name": "sound+"}, "name: 'sound+' is not the name of an identifier"),

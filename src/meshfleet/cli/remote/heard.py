@@ -9,7 +9,7 @@ from msgspec import UNSET
 from meshfleet.cli.remote.values import decoded
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers import BUILTIN, Decoded
-from meshfleet.wire.ids import device_id, is_identifier
+from meshfleet.wire.ids import device_id
 from meshfleet.wire.rest import LiveHeartbeat, LiveLink, LiveSample
 from meshfleet.wire.times import write_time
 
@@ -39,7 +39,7 @@ def heard(report: Report) -> Live:
 
 def _sample(report: Report, body: Any, common: Any) -> LiveSample:
     word = str(report.identifier)
-    entry, is_hex = BUILTIN.find(word), is_identifier(word)
+    entry, is_hex = BUILTIN.find(word), not report.kind.decoded
     told = _given(body, "value")
     raw = told if is_hex else None
     meant = (decoded(word, raw) if raw else None) or Decoded(None)

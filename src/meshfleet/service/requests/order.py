@@ -137,12 +137,16 @@ def _identifier(asked: NewRequest) -> AnyIdentifier | None:
 
 
 def _check_encodable(name: str, request: requests.WriteDecoded) -> None:
-    """Refuse a value that no gateway could encode. Names that only gateways know are theirs to judge."""
+    """Refuse a value that no gateway could encode.
+
+    Names and extensions that the catalogue does not know are passed on: the gateway decides (request-19).
+    """
     entry = BUILTIN.find(name)
     if entry is None or entry.layout is None or request.value is None:
         return
+    ext = None if request.ext is UNSET or entry.extension is None else request.ext
     try:
-        entry.encode(request.value, None if request.ext is UNSET else request.ext)
+        entry.encode(request.value, ext)
     except UnencodableValue as exc:
         raise UnencodableValue("value", f"does not fit {name}: {exc.reason}") from exc
 

@@ -1,13 +1,15 @@
 """Identifiers as numbers, as they are stored.
 
-A hex identifier is its own number. A name that the catalogue does not know gets a negative one, which is a
-hash of it: every process gives the same, and nobody has to keep a list in order to know it.
+A hex identifier is its own number. One that begins with zero bytes (`00ef`) also has its length in the
+number, above the four bytes of the value, so that it is not the identifier `ef` (id-32). A name that the
+catalogue does not hold gets a negative number, a hash of the name: every process computes the same one,
+without a shared list.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.wire.identifiers.catalogue import BUILTIN
 from meshfleet.wire.ids import Identifier, is_identifier
@@ -16,10 +18,14 @@ if TYPE_CHECKING:
     from meshfleet.wire.topics import AnyIdentifier
 
 
+_VALUE_BITS: Final = 32
+"""Bits of an identifier's value; its length is above them where the value alone does not tell it."""
+
+
 def identifier_number(text: AnyIdentifier) -> int:
-    """The number of a hex identifier or a name; both ways to say the same give the same (report-37)."""
+    """Return the number of an identifier: the same for its hex and for its name (report-37)."""
     if is_identifier(text):
-        return int(text, 16)
+        return _hex_number(text)
     if (entry := BUILTIN.find(text)) is not None:
         return int(entry.id, 16)
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -27,6 +33,16 @@ def identifier_number(text: AnyIdentifier) -> int:
 
 
 def number_identifier(number: int) -> Identifier:
-    """The hex identifier with this number, which is not negative."""
-    digits = f"{number:x}"
-    return Identifier(digits if len(digits) % 2 == 0 else f"0{digits}")
+    """Return the hex identifier with this number, which is not negative."""
+    length, value = divmod(number, 1 << _VALUE_BITS)
+    return Identifier(value.to_bytes(length or _shortest(value)).hex())
+
+
+def _hex_number(text: str) -> int:
+    value, length = int(text, 16), len(text) // 2
+    return value if length == _shortest(value) else length << _VALUE_BITS | value
+
+
+def _shortest(value: int) -> int:
+    """Count the bytes of a value without zeros in front."""
+    return max(1, (value.bit_length() + 7) // 8)
