@@ -28,7 +28,7 @@ def test_there_are_commands() -> None:
 def test_a_command_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, *words = shlex.split(line.replace("…", "1234567890abcdef"))
     monkeypatch.chdir(tmp_path)
-    for image in (word for word in words if word.endswith(".zip")):
+    for image in (word for word in words if word.endswith((".zip", ".bin"))):
         Path(image).touch()  # who types this has one
     command: click.Command = main
     context: click.Context | None = None

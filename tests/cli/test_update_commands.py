@@ -15,6 +15,7 @@ from meshfleet.client import Job
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
 from tests.cli.shell import Shell, at_terminal
+from tests.images import bare_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +73,7 @@ def test_firmware_goes_up_and_is_released_shown_and_listed(admin: Shell, image: 
     shown = admin.text("firmware", "show", record["id"])
     assert shown.startswith(words)
     assert re.search(r"^hardware +1\.0\.0, 1\.2\.0\nfrom version +any\n", shown, re.MULTILINE)
+    assert re.search(r"^type +Nordic package$", shown, re.MULTILINE)
     assert admin.object(
         "firmware", "list", "--version", image.version, "--state", "released"
     ) == admin.object("firmware", "show", record["id"])
@@ -108,13 +110,36 @@ def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: Made, tmp_path
     assert "sha256" in admin.failure(*given, "--model", MODEL, "--sha256", "0" * 64)
     assert "--model" in admin.failure(*given, code=2)
     admin.failure("firmware", "upload", str(tmp_path / "nothing"), "--model", MODEL, "--version", "1", code=2)
+    other = ["firmware", "upload", str(image.file), "--version", "9.0.0", "--model", MODEL]
+    assert f"version {image.version}; the record says 9.0.0" in admin.failure(*other)
+
+
+@pytest.mark.rule("rest-213", "rest-215")
+def test_a_file_that_is_no_package_is_taken_as_a_bare_image_only_when_called_so(
+    admin: Shell, image: Made, tmp_path: Path
+) -> None:
+    file = tmp_path / "hostname"
+    file.write_text("my-host\n")
+    given = ["firmware", "upload", str(file), "--model", MODEL, "--version", image.version]
+    assert "is not a Nordic package (a zip file)" in admin.failure(*given)
+    assert "it has 8 bytes" in admin.failure(*given, "--bare")
+    made = admin.text(*given, "--bare", "--override")
+    assert made.endswith(f" is version {image.version} for {MODEL}, a bare image.\n")
+    firmware = made.split()[0]
+    assert re.search(r"^type +bare image$", admin.text("firmware", "show", firmware), re.MULTILINE)
+    listed = admin.text("firmware", "list", "--version", image.version)
+    assert "bare image" in listed
+    admin.text("firmware", "remove", firmware)
+    file.write_bytes(bare_image())
+    assert admin.object(*given, "--bare")["bare"] is True
 
 
 def test_an_upload_at_a_terminal_leaves_one_line(admin: Shell, image: Made) -> None:
     given = ["firmware", "upload", str(image.file), "--model", MODEL, "--version", image.version]
     shown, code = at_terminal(admin, *given)
     assert code == 0
-    assert re.search(rf"fw-[0-9a-f]{{16}} is version {image.version} for {MODEL}\.\n$", shown)
+    words = rf"fw-[0-9a-f]{{16}} is version {image.version} for {MODEL}, a Nordic package\.\n$"
+    assert re.search(words, shown)
 
 
 # --- Jobs ---

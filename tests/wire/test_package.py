@@ -61,7 +61,13 @@ def _rejected(data: bytes) -> MalformedImage:
 @given(st.binary(min_size=1, max_size=200), _model_numbers, _versions)
 def test_what_is_packed_is_read(binary: bytes, model_number: ModelNumber, version: Version) -> None:
     packed = package.pack(binary, model_number=model_number, version=version)
-    expected = Image(size=len(binary), sha256=hashlib.sha256(packed).digest(), model_number=model_number)
+    is_told = version[0] > 0 and (*version[:3], version.beta) != (255, 255, 255, 255)
+    expected = Image(
+        size=len(binary),
+        sha256=hashlib.sha256(packed).digest(),
+        model_number=model_number,
+        version=version if is_told else None,
+    )
     assert package.read_image(packed) == expected
     assert _files(packed)["application.bin"] == binary
 
@@ -126,6 +132,28 @@ def test_nothing_is_no_image() -> None:
 def test_a_package_of_the_older_tools_tells_its_model(init_packet: dict[str, Any], part: str) -> None:
     image = package.read_image(_package(init_packet | {"device_type": 15}, part=part))
     assert (image.size, image.model_number) == (len(BINARY), "000F")
+
+
+@pytest.mark.rule("rest-214")
+def test_a_package_tells_its_version_where_its_number_can_be_one() -> None:
+    told = {
+        0x01000000: "1.0.0",
+        0x02040003: "2.4.0-beta.3",
+        0xFFFFFF00: "255.255.255",
+        0xFFFFFFFF: None,  # not set
+        0: None,
+        7: None,  # a counter
+        10203: None,  # 1.2.3 in the decimal digits of another tool
+        0x00FFFFFF: None,
+        -1: None,
+        2**32: None,
+        10**400: None,
+        "2.4.0": None,
+        None: None,
+    }
+    found = {number: package.read_image(_package({"application_version": number})).version for number in told}
+    assert {number: version and str(version) for number, version in found.items()} == told
+    assert package.read_image(_package(None)).version is None
 
 
 @pytest.mark.parametrize("init_packet", [None, {}, {"device_type": None}, {"device_type": 0xFFFF}])

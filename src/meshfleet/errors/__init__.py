@@ -43,6 +43,7 @@
     ├── UnreadableMemory          what emulated devices kept cannot be given back to them
     ├── Refused                   the service does not do what it was asked for
     │   ├── InvalidRequest        names each field that is wrong
+    │   │   └── ImageCheckFailed  a firmware image that an admin may still accept
     │   ├── InvalidToken          for the next page: not ours, or of other filters
     │   ├── NotLoggedIn
     │   ├── WrongCredentials
@@ -139,6 +140,7 @@ from meshfleet.errors.service import (
     BodyTooLarge,
     Conflict,
     DatabaseUnavailable,
+    ImageCheckFailed,
     ImageDamaged,
     ImagesUnavailable,
     InUse,
@@ -214,6 +216,7 @@ __all__ = [
     "GatewayTimeout",
     "GatewayTooOld",
     "ImageBroken",
+    "ImageCheckFailed",
     "ImageDamaged",
     "ImageUnavailable",
     "ImagesUnavailable",

@@ -44,6 +44,12 @@ class InvalidRequest(Refused):
         return "; ".join(f"{field}: {message}" for field, message in self.faults)
 
 
+class ImageCheckFailed(InvalidRequest):
+    """A firmware image that fails a check which an admin may override (rest-215)."""
+
+    code = "image-check-failed"
+
+
 class InvalidToken(Refused):
     """A token for the next page that is not ours, or belongs to other filters (rest-19)."""
 

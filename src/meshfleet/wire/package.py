@@ -5,9 +5,10 @@ that go over the air, and a `dat_file` for the bootloader. The older form of it 
 `init_packet_data` what the part is for and what it must look like: `firmware_crc16`, or `firmware_length` and
 `firmware_hash`. The newer form has all that, signed, in the `dat_file` alone: the bootloader's affair.
 
-No version is read from a package. The older form has an `application_version`, a number that means whatever
-its maker wants, and nothing at all unless set; the newer one has a number in the `dat_file` that only grows.
-`pack` writes the bytes in which devices report theirs, but who compared that would refuse what others make.
+The older form also has an `application_version`. Its four bytes are those in which devices report their
+version (major, minor, patch, beta), as `pack` writes them. A number below 1.0.0 in this reading may as well
+be a counter or decimal digits of another tool, and all ones mean that it was not set: these say no version.
+The newer form has a number that only grows, in the `dat_file`.
 
 Images come from outside. Nothing is unpacked to disk, and no more than `MAX_SIZE` to memory.
 """
@@ -27,12 +28,10 @@ from msgspec import Meta, Struct
 
 from meshfleet.errors import MalformedImage, MalformedVersion, plain, shown
 from meshfleet.wire.decoders import decoder_of
-from meshfleet.wire.ids import ModelNumber, model_number
+from meshfleet.wire.ids import ModelNumber, Version, model_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from meshfleet.wire.ids import Version
 
 MAX_SIZE: Final = 16 * 1024 * 1024
 """Bytes of a package, packed and unpacked: far more than the flash of any device."""
@@ -47,6 +46,9 @@ _ZIP: Final = b"PK"
 _ENTRY: Final = b"PK\x01\x02"
 _ENCRYPTED: Final = 0x1
 
+_FIRST_VERSION: Final = 0x01000000
+"""The least `application_version` that says a version: 1.0.0."""
+_NO_VERSION: Final = 0xFFFFFFFF
 _ANY: Final = 0xFFFF
 """As device type or revision: for all of them."""
 _ANY_SOFTDEVICE: Final = 0xFFFE
@@ -77,10 +79,13 @@ class Image(Struct, frozen=True):
     sha256: bytes
     """Of the file as it was downloaded."""
     model_number: ModelNumber | None
-    """What it says it is for."""
+    """The model that it says it is for."""
+    version: Version | None = None
+    """The version that it says it is."""
 
 
 class _InitPacket(Struct, frozen=True):
+    application_version: int | str | None = None
     device_type: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
     firmware_crc16: int | None = None
     firmware_length: int | None = None
@@ -121,7 +126,8 @@ def read_image(data: bytes) -> Image:
     size = sum(_checked_size(part, files) for part in parts)
     types = (part.init_packet_data.device_type for part in parts)
     number = next((number for number in types if number not in (None, _ANY)), None)
-    return Image(size, digest, None if number is None else model_number(number))
+    version = _version(parts[0].init_packet_data)
+    return Image(size, digest, None if number is None else model_number(number), version)
 
 
 def pack(binary: bytes, *, model_number: ModelNumber, version: Version) -> bytes:
@@ -148,6 +154,14 @@ def pack(binary: bytes, *, model_number: ModelNumber, version: Version) -> bytes
             _MANIFEST: msgspec.json.format(msgspec.json.encode(manifest), indent=4),
         }
     )
+
+
+def _version(told: _InitPacket) -> Version | None:
+    """Read the version of the first part, the application where there is one."""
+    number = told.application_version
+    if not isinstance(number, int) or not _FIRST_VERSION <= number < _NO_VERSION:
+        return None
+    return Version(*number.to_bytes(4))
 
 
 def _version_number(version: Version) -> int:

@@ -10,14 +10,23 @@ import msgspec
 import pytest
 
 from meshfleet.client import Fleet
-from meshfleet.errors import AlreadyExists, ImageDamaged, InvalidRequest, NotFound, WireError
+from meshfleet.errors import (
+    AlreadyExists,
+    ImageCheckFailed,
+    ImageDamaged,
+    InvalidRequest,
+    NotFound,
+    WireError,
+)
 from tests.client.rest.scripted import answer, scripted
-from tests.service.firmware.uploads import BUNDLE, MODEL, PACKAGE, new_content, new_version
+from tests.service.firmware.uploads import BUNDLE, MODEL, new_content, new_version, package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
+
+PACKAGE = package("3.4.2")
 
 
 def names(folder: Path) -> set[str]:
@@ -53,6 +62,19 @@ async def test_an_open_file_goes_up_from_where_it_is(fleet: Fleet) -> None:
         file, model_number=MODEL, version=new_version(), file_name="a.raucb", type=2
     )
     assert (record.size, record.type) == (len(BUNDLE), 2)
+
+
+async def test_a_bare_image_says_so_and_one_that_fails_its_check_needs_an_override(fleet: Fleet) -> None:
+    given: Any = {"model_number": MODEL, "file_name": "a.bin"}
+    record = await fleet.firmware.upload(io.BytesIO(new_content()), version=new_version(), bare=True, **given)
+    assert (record.bare, record.type) == (True, 1)
+    version = new_version()
+    with pytest.raises(ImageCheckFailed, match="5 bytes"):
+        await fleet.firmware.upload(io.BytesIO(b"hello"), version=version, bare=True, **given)
+    record = await fleet.firmware.upload(
+        io.BytesIO(b"hello"), version=version, bare=True, override=True, **given
+    )
+    assert (record.bare, record.size) == (True, 5)
 
 
 async def test_a_record_lives_from_draft_to_its_end(fleet: Fleet) -> None:

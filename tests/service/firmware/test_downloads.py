@@ -15,6 +15,7 @@ from meshfleet.service.firmware.addresses import Addresses
 from meshfleet.wire import rest
 from meshfleet.wire.ids import Mac
 from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware
+from tests.images import bare_image
 from tests.service.firmware.uploads import digest, new_content, released, uploaded
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tests.service.http.running import Running
 
 GATEWAY = Mac("d0cf5e000001")
-LARGE = bytes(range(256)) * 4096
+LARGE = bare_image(bytes(range(256)) * 4096)[: 1 << 20]
 """A megabyte, so four pieces."""
 
 
@@ -193,7 +194,7 @@ def _sent(service: Running) -> float:
 
 @pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])
 def test_an_image_that_was_damaged_is_an_error_and_never_half_of_it(service: Running, damage: str) -> None:
-    content = new_content() * 1000
+    content = new_content() * 500
     record = released(service, content)
     _damage(service, digest(content), damage)
     for answer in (

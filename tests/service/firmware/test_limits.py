@@ -33,10 +33,10 @@ def service(sqlite_of_module: Database) -> Iterator[Running]:
 
 @pytest.mark.rule("rest-27")
 def test_an_image_may_be_as_large_as_is_set_and_no_larger(service: Running) -> None:
-    assert upload(service, b"x" * LARGEST).status_code == 201
+    assert upload(service, b"x" * LARGEST, "x.raucb").status_code == 201
     before = kept(service)
     for more in (1, 500_000, 5_000_000):
-        answer = upload(service, b"x" * (LARGEST + more))
+        answer = upload(service, b"x" * (LARGEST + more), "x.raucb")
         assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
     assert (kept(service), under_way(service)) == (before, [])
 

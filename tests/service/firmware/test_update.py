@@ -12,6 +12,7 @@ from meshfleet.testing import running_fleet
 from meshfleet.wire.ids import ModelNumber, Version, device_id
 from meshfleet.wire.package import pack
 from meshfleet.wire.rest import FIRMWARE
+from tests.images import bare_image
 from tests.servers import TRUSTING_NOBODY
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ PATIENCE = 60.0
 """Seconds until something must have happened; reached only when it never does."""
 
 NEWER = "9.8.7"
+NEWEST = "9.9.10"
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +53,17 @@ def _device(admin: httpx.Client, device: str) -> dict[str, Any]:
     return shown
 
 
-def _start(admin: httpx.Client, device: str, model: str) -> None:
-    value = {"modelNumber": int(model, 16), "version": NEWER, "type": 0}
+def _start(admin: httpx.Client, device: str, model: str, version: str = NEWER) -> None:
+    value = {"modelNumber": int(model, 16), "version": version, "type": 0}
     body = {"operation": "write-decoded", "identifier": "start-firmware-update", "value": value}
     answer = admin.post(f"/api/v1/devices/{device}/requests", json=body)
     assert (answer.status_code, answer.json()["status"]) == (200, 0), answer.text
+
+
+def _release(admin: httpx.Client, name: str, image: bytes, **fields: str) -> None:
+    made = admin.post(FIRMWARE, data=fields, files={"image": (name, image)})
+    assert made.status_code == 201, made.text
+    assert admin.post(f"{FIRMWARE}/{made.json()['id']}/release").status_code == 200
 
 
 def _state(admin: httpx.Client, device: str) -> str:
@@ -76,16 +84,13 @@ def test_a_device_gets_the_firmware_that_was_uploaded(fleet: RunningFleet, admin
     _until(lambda: _state(admin, device) == "failed")
 
     package = pack(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(NEWER))
-    made = admin.post(
-        FIRMWARE,
-        data={"modelNumber": model, "version": NEWER},
-        files={"image": ("new firmware.zip", package)},
-    )
-    assert made.status_code == 201, made.text
-    assert admin.post(f"{FIRMWARE}/{made.json()['id']}/release").status_code == 200
-
+    _release(admin, "new firmware.zip", package, modelNumber=model, version=NEWER)
     _start(admin, device, model)
     _until(lambda: _device(admin, device)["firmwareVersion"] == NEWER)
     figures = admin.get("/metrics").text
     assert 'meshfleet_firmware_questions_total{outcome="answered"} 1.0' in figures
     assert f"meshfleet_image_bytes_total {float(len(package))}" in figures
+
+    _release(admin, "app.bin", bare_image(), modelNumber=model, version=NEWEST, bare="true")
+    _start(admin, device, model, NEWEST)
+    _until(lambda: _device(admin, device)["firmwareVersion"] == NEWEST)

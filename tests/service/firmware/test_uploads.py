@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.wire.ids import ModelNumber, Version
-from meshfleet.wire.package import MAX_SIZE, pack
+from meshfleet.wire.package import MAX_SIZE
 from meshfleet.wire.rest import FIRMWARE
 from tests.service.firmware.uploads import (
     BUNDLE,
     MODEL,
-    PACKAGE,
     digest,
     faults,
     kept,
     new_content,
     new_version,
+    package,
     under_way,
     upload,
     uploaded,
@@ -38,15 +37,16 @@ if TYPE_CHECKING:
 @pytest.mark.rule("rest-107", "rest-109", "rest-8", "rest-108")
 def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
     version = new_version()
+    content = package(version)
     answer = upload(
         service,
-        PACKAGE,
+        content,
         "fw.zip",
         version=version,
         hardwareVersions=["1.2.0", "2.0"],
         minVersion="1.0.0-beta.2",
         notes="First line\nand more: ü",
-        sha256=digest(PACKAGE).upper(),
+        sha256=digest(content).upper(),
         type="1",
     )
     assert answer.status_code == 201, answer.text
@@ -57,9 +57,10 @@ def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
         "modelNumber": MODEL,
         "version": version,
         "type": 1,
+        "bare": False,
         "fileName": "fw.zip",
-        "size": len(PACKAGE),
-        "sha256": digest(PACKAGE),
+        "size": len(content),
+        "sha256": digest(content),
         "hardwareVersions": ["1.2.0", "2.0.0"],
         "minVersion": "1.0.0-beta.2",
         "notes": "First line\nand more: ü",
@@ -72,10 +73,15 @@ def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
 def test_what_nobody_says_is_as_usual(service: Running) -> None:
     record = uploaded(service, modelNumber="00ab")
     assert (record["modelNumber"], record["hardwareVersions"], record["minVersion"]) == ("00AB", [], None)
-    assert (record["notes"], record["type"]) == ("", 1)
+    assert (record["notes"], record["type"], record["bare"]) == ("", 1, True)
     bundle = uploaded(service, BUNDLE, name="Gateway.RAUCB")
-    assert bundle["type"] == 2
-    assert uploaded(service, BUNDLE, name="x.raucb", type="1")["type"] == 1
+    assert (bundle["type"], bundle["bare"]) == (2, False)
+    for kind in ("1", None):
+        record = uploaded(service, name="x.raucb", bare="true", type=kind)
+        assert (record["type"], record["bare"]) == (1, True)
+    version = new_version()
+    record = uploaded(service, package(version), version=version, bare="false", override="false")
+    assert (record["type"], record["bare"]) == (1, False)
 
 
 def test_parts_may_come_in_any_order(service: Running) -> None:
@@ -84,6 +90,7 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
         ("image", ("a.bin", content)),
         ("version", (None, new_version())),
         ("modelNumber", (None, MODEL)),
+        ("bare", (None, "true")),
     ]
     for ordered in (parts, parts[::-1]):
         answer = service.admin.post(FIRMWARE, files=ordered)
@@ -104,7 +111,10 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
     ],
 )
 def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> None:
-    record = uploaded(service, PACKAGE if given.endswith(".zip") else None, name=given)
+    version = new_version()
+    record = uploaded(
+        service, package(version) if given.endswith(".zip") else None, name=given, version=version
+    )
     assert record["fileName"] == expected
     image = service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
     assert image.status_code == 200
@@ -139,6 +149,10 @@ def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> 
         ({"sha256": "0" * 64}, "sha256"),
         ({"type": "3"}, "type"),
         ({"type": ""}, "type"),
+        ({"type": "2"}, "bare"),
+        ({"bare": "yes"}, "bare"),
+        ({"bare": ["true", "true"]}, "bare"),
+        ({"override": "1"}, "override"),
         ({"unknown": "x"}, "unknown"),
         ({"ModelNumber": "0018"}, "ModelNumber"),
     ],
@@ -182,24 +196,83 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (PACKAGE[:-200], "zip that cannot be read"),
-        (PACKAGE[:100], "zip"),
+        (package("3.4.2")[:-200], "zip that cannot be read"),
+        (package("3.4.2")[:100], "zip"),
         (b"PK\x03\x04 and then nonsense", "zip"),
-        (b"hello", "is called .zip and is none; a bare image is called .bin"),
-        (pack(b"x" * 99, model_number=ModelNumber("0005"), version=Version(1, 0, 0)), "for model 0005"),
+        (b"hello", "is not a Nordic package (a zip file)"),
+        (package("3.4.2", "0005"), "is a package for model 0005; the record says 0018"),
+        (package("3.4.1"), "is a package of version 3.4.1; the record says 3.4.2"),
+        (package("3.4.2-beta.1"), "is a package of version 3.4.2-beta.1; the record says 3.4.2"),
     ],
 )
 def test_a_package_that_gateways_would_refuse_is_refused(
     service: Running, content: bytes, reason: str
 ) -> None:
-    assert reason in faults(upload(service, content, "fw.zip"))["image"]
+    for name in ("fw.zip", "fw"):
+        refused = upload(service, content, name, version="3.4.2", bare=None)
+        assert reason in faults(refused)["image"]
     assert digest(content) not in kept(service)
     assert not under_way(service)
     assert uploaded(service, content, name="fw.raucb")["type"] == 2
 
 
+@pytest.mark.rule("rest-214")
+def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service: Running) -> None:
+    answer = upload(service, package("1.2.3", "0005"), "fw.zip", version="3.4.2", override="true")
+    assert [each["message"] for each in answer.json()["errors"]] == [
+        "is a package for model 0005; the record says 0018",
+        "is a package of version 1.2.3; the record says 3.4.2",
+    ]
+
+
+# --- Bare images ---
+
+
+@pytest.mark.rule("rest-213", "firmware-39")
+@pytest.mark.parametrize("name", ["hostname", "hostname.bin", "hostname.zip"])
+def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, name: str) -> None:
+    for content in (b"my-host\n", new_content()):
+        reason = faults(upload(service, content, name, bare=None, override="true"))["image"]
+        assert "If it is a bare image, set `bare` (command line: --bare)" in reason
+        assert digest(content) not in kept(service)
+
+
+@pytest.mark.rule("rest-213", "rest-215", "firmware-39")
+def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_keeps(
+    service: Running,
+) -> None:
+    content = b"my-host\n"
+    answer = upload(service, content, "hostname")
+    assert (answer.status_code, answer.json()["code"]) == (400, "image-check-failed")
+    reason = faults(answer)["image"]
+    assert "8 bytes" in reason
+    assert "set `override`" in reason
+    assert not under_way(service)
+    record = uploaded(service, content, name="hostname", override="true")
+    assert (record["bare"], record["size"]) == (True, len(content))
+    (row,) = service.admin.get("/api/v1/audit", params={"Target": record["id"]}).json()["items"]
+    assert (row["action"], row["detail"]["bare"], row["detail"]["sha256"]) == (
+        "firmware.upload",
+        True,
+        digest(content),
+    )
+    assert "8 bytes" in row["detail"]["override"]
+    fine = uploaded(service, override="true")
+    (row,) = service.admin.get("/api/v1/audit", params={"Target": fine["id"]}).json()["items"]
+    assert "override" not in row["detail"]
+
+
+@pytest.mark.rule("rest-213")
+def test_a_package_is_no_bare_image_whatever_is_overridden(service: Running) -> None:
+    version = new_version()
+    answer = upload(service, package(version), "fw.bin", version=version, bare="true", override="true")
+    assert "is a zip file, not a bare image" in faults(answer)["image"]
+
+
 @pytest.mark.rule("firmware-17")
-@pytest.mark.parametrize("content", [bytes(MAX_SIZE + 1), PACKAGE.ljust(MAX_SIZE + 1)], ids=["bare", "zip"])
+@pytest.mark.parametrize(
+    "content", [bytes(MAX_SIZE + 1), package("3.4.2").ljust(MAX_SIZE + 1)], ids=["bare", "zip"]
+)
 def test_what_is_larger_than_any_package_is_none(service: Running, content: bytes) -> None:
     reason = faults(upload(service, content, "fw.zip"))["image"]
     assert reason.startswith(f"has {MAX_SIZE + 1} bytes; a Nordic package has at most {MAX_SIZE}")
@@ -239,6 +312,7 @@ def test_another_content_type_is_refused(service: Running, kind: str) -> None:
 
 _WHOLE = (
     b'--x\r\nContent-Disposition: form-data; name="modelNumber"\r\n\r\n0018\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="bare"\r\n\r\ntrue\r\n'
     b'--x\r\nContent-Disposition: form-data; name="version"\r\n\r\n%s\r\n'
     b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.bin"\r\n\r\n%s\r\n--x--\r\n'
 )
@@ -300,7 +374,8 @@ def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memor
     content = bytes(range(256)) * 4096
 
     def body() -> Iterator[bytes]:
-        front, _, end = _WHOLE.replace(b"a.bin", b"a.raucb").partition(b"%s\r\n--x--")
+        form = _WHOLE.replace(b"a.bin", b"a.raucb").replace(b"true", b"false")
+        front, _, end = form.partition(b"%s\r\n--x--")
         yield front % new_version().encode()
         yield from (content for _ in range(pieces))
         yield (b"%s\r\n--x--" + end).replace(b"%s", b"")

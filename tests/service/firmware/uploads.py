@@ -10,8 +10,9 @@ from sqlalchemy import func, select
 
 from meshfleet.db.tables import image_chunk
 from meshfleet.wire.ids import ModelNumber, Version
-from meshfleet.wire.package import pack
+from meshfleet.wire.package import is_zip, pack
 from meshfleet.wire.rest import FIRMWARE
+from tests.images import bare_image
 
 if TYPE_CHECKING:
     import httpx
@@ -20,15 +21,19 @@ if TYPE_CHECKING:
     from tests.service.http.running import Running
 
 MODEL = "0018"
-PACKAGE = pack(b"firmware" * 500, model_number=ModelNumber(MODEL), version=Version(3, 4, 2))
 BUNDLE = b"\x00hsqs bundle" * 1000
 
 _numbers = count(1)
 
 
 def new_content() -> bytes:
-    """An image that no other test has."""
-    return b"image %d " % next(_numbers) * 100
+    """A bare image that no other test has."""
+    return bare_image(b"image %d " % next(_numbers) * 100)
+
+
+def package(version: str, model: str = MODEL) -> bytes:
+    """A Nordic package of this version."""
+    return pack(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(version))
 
 
 def new_version() -> str:
@@ -40,9 +45,11 @@ def new_version() -> str:
 def upload(
     service: Running, content: bytes | None = None, name: str = "image.bin", **fields: Any
 ) -> httpx.Response:
-    """Upload an image; a field of None is left out."""
+    """Upload an image, by its look a bare one or a package; a field of None is left out."""
     image = new_content() if content is None else content
-    given = {"modelNumber": MODEL, "version": new_version(), **fields}
+    is_bare = not is_zip(image) and not name.lower().endswith((".zip", ".raucb"))
+    bare = {"bare": "true"} if is_bare else {}
+    given = {"modelNumber": MODEL, "version": new_version(), **bare, **fields}
     return service.admin.post(
         FIRMWARE,
         data={field: value for field, value in given.items() if value is not None},

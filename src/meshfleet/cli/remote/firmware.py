@@ -31,17 +31,23 @@ if TYPE_CHECKING:
 
     from meshfleet.client import Firmware, Fleet
 
+_TYPES: Final = {1: "Nordic package", 2: "RAUC bundle"}
+
+
+def _type(record: Firmware) -> str:
+    return "bare image" if record.bare else _TYPES[record.type]
+
+
 _COLUMNS: Final = (
     Column("id", lambda each: each.id, is_whole=True),
     Column("model", lambda each: each.model_number),
     Column("version", lambda each: each.version),
+    Column("type", _type),
     Column("state", lambda each: each.state),
     Column("size", lambda each: each.size),
     Column("by", lambda each: each.created_by),
     Column("since", lambda each: to_seconds(each.created_at), is_whole=True),
 )
-
-_TYPES: Final = {1: "Nordic package", 2: "RAUC bundle"}
 
 
 @click.group()
@@ -74,12 +80,17 @@ def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @click.option("--min-version", type=TEXT, help="The oldest version from which a device can take it.")
 @click.option("--notes", type=TEXT, default="", help="For people.")
 @click.option("--sha256", type=TEXT, help="What the hash of the image must be.")
-@click.option("--type", type=click.IntRange(1, 2), help="1: a Nordic package; 2: a RAUC bundle.")
+@click.option(
+    "--type", type=click.IntRange(1, 2), help="1: a Nordic package or a bare image; 2: a RAUC bundle."
+)
+@click.option("--bare", is_flag=True, help="The file is a bare image (.bin), not a package.")
+@click.option("--override", is_flag=True, help="Accept an image that fails its check; audited.")
 @json_option
 def upload(image: Path, *, as_json: bool, **told: Any) -> None:
     """Upload an image; its record is a draft until it is released."""
     record = talk(lambda fleet: _upload(fleet, image, told))
-    answer(record, f"{record.id} is version {record.version} for {record.model_number}.", as_json=as_json)
+    words = f"{record.id} is version {record.version} for {record.model_number}, a {_type(record)}."
+    answer(record, words, as_json=as_json)
 
 
 async def _upload(fleet: Fleet, image: Path, told: dict[str, Any]) -> Firmware:
@@ -166,7 +177,7 @@ def _facts(record: Firmware) -> Iterable[tuple[str, object]]:
     yield "hardware", record.hardware_versions or "any"
     yield "from version", record.min_version or "any"
     yield "file", record.file_name
-    yield "type", _TYPES[record.type]
+    yield "type", _type(record)
     yield "size", f"{record.size} bytes"
     yield "sha256", record.sha256
     yield "uploaded", f"{record.created_at} by {record.created_by}"

@@ -54,11 +54,14 @@ class Firmware:
         notes: str = "",
         sha256: str | None = None,
         type: int | None = None,  # noqa: A002 # its name on the wire
+        bare: bool = False,
+        override: bool = False,
         file_name: str | None = None,
     ) -> rest.Firmware:
         """Upload an image: a path, or an open file. It is read piece by piece, and its hash is checked.
 
         The record is a draft until it is released. `file_name` is needed where an open file has no name.
+        `bare`: the image is no package. `override` accepts one that fails its check (ImageCheckFailed).
         """
         file = Path(image) if isinstance(image, str | PathLike) else image
         single = {
@@ -68,6 +71,8 @@ class Firmware:
             "notes": notes or None,
             "sha256": sha256,
             "type": type,
+            "bare": bare or None,
+            "override": override or None,
         }
         fields = query(single, {"hardwareVersions": several(hardware_versions)})
         upload = Upload("image", file, _name(file, file_name), fields)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Index,
     Integer,
@@ -12,6 +13,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 from meshfleet.db.tables.columns import Sorted, metadata
@@ -23,6 +25,7 @@ firmware = Table(
     Column("model", Integer, nullable=False),
     Column("version", Sorted, nullable=False),
     Column("type", SmallInteger, nullable=False),
+    Column("bare", Boolean, nullable=False, server_default=false()),
     Column("file_name", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("sha256", LargeBinary, nullable=False, index=True),

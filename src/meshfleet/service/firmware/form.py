@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet.errors import Fault, InvalidRequest, MalformedImage, WireError, shown
+from meshfleet.errors import Fault, ImageCheckFailed, InvalidRequest, MalformedImage, WireError, shown
 from meshfleet.service.devices.model import three_parts
+from meshfleet.wire.bare import check_bare
 from meshfleet.wire.diagnostics import FirmwareType
 from meshfleet.wire.ids import ModelNumber, Version, parse_model_number
 from meshfleet.wire.package import MAX_SIZE, is_zip, read_image
@@ -31,8 +32,10 @@ MIN_VERSION: Final = "minVersion"
 NOTES: Final = "notes"
 SHA256: Final = "sha256"
 TYPE: Final = "type"
+BARE: Final = "bare"
+OVERRIDE: Final = "override"
 
-FIELDS: Final = frozenset({MODEL, VERSION, HARDWARE, MIN_VERSION, NOTES, SHA256, TYPE})
+FIELDS: Final = frozenset({MODEL, VERSION, HARDWARE, MIN_VERSION, NOTES, SHA256, TYPE, BARE, OVERRIDE})
 """Besides the image."""
 
 LONGEST_NOTES: Final = 10_000
@@ -45,8 +48,11 @@ _TOO_LARGE: Final = f"a Nordic package has at most {MAX_SIZE} (a RAUC bundle is 
 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BUNDLE: Final = ".raucb"
-_PACKAGE: Final = ".zip"
-_NO_ZIP: Final = "is called .zip and is none; a bare image is called .bin"
+_NO_PACKAGE: Final = (
+    "is not a Nordic package (a zip file). If it is a bare image, set `bare` (command line: --bare)"
+)
+_NOT_BARE: Final = "is a zip file, not a bare image; leave `bare` out (command line: --bare)"
+_TO_OVERRIDE: Final = "To accept it all the same, set `override` (command line: --override)"
 _LINES: Final = str.maketrans("", "", "\n\r\t")
 
 
@@ -56,6 +62,9 @@ class NewFirmware(Struct, frozen=True, kw_only=True):
     model: ModelNumber
     version: Version
     type: FirmwareType
+    bare: bool = False
+    override: bool = False
+    """Accept an image that fails its check (rest-215)."""
     file_name: str
     hardware: tuple[str, ...]
     min_version: Version | None
@@ -114,6 +123,10 @@ def read_form(
     notes = reading.one(NOTES, _notes)
     told = reading.one(SHA256, _sha256)
     kind = reading.one(TYPE, _type)
+    bare = reading.one(BARE, _flag) or False
+    override = reading.one(OVERRIDE, _flag) or False
+    if bare and kind is FirmwareType.RAUC_BUNDLE:
+        reading.faults.append(Fault(BARE, "does not go with type 2, a RAUC bundle"))
     if told is not None and not faults and told != image.sha256:  # with these the image is not even whole
         reading.faults.append(Fault(SHA256, f"is not that of the image, which is {image.sha256.hex()}"))
     if reading.faults or model is None or version is None:
@@ -121,7 +134,9 @@ def read_form(
     return NewFirmware(
         model=model,
         version=version,
-        type=kind or _usual_type(file_name),
+        type=kind or (FirmwareType.NORDIC_PACKAGE if bare else _usual_type(file_name)),
+        bare=bare,
+        override=override,
         file_name=file_name,
         hardware=tuple(dict.fromkeys(hardware)),
         min_version=min_version,
@@ -140,22 +155,47 @@ def read_file_name(text: str) -> str:
     return "" if name in {".", ".."} else name
 
 
-def check_package(new: NewFirmware, image: Arrived) -> None:
-    """Look into an image that may be a package, as gateways will (firmware-17). It may take a while."""
+def check_image(new: NewFirmware, image: Arrived) -> str:
+    """Check an image as gateways and devices will (firmware-17, firmware-39). It may take a while.
+
+    Return what failed and was overridden, "" if nothing was. Raise ImageCheckFailed for what can be
+    overridden, and InvalidRequest for what cannot.
+    """
     if new.type is not FirmwareType.NORDIC_PACKAGE:
-        return
+        return ""
     if image.size > MAX_SIZE:  # no chip that Nordic's packages are for holds a tenth of it
         raise InvalidRequest([Fault(IMAGE, f"has {image.size} bytes; {_TOO_LARGE}")])
     content = image.place.read_bytes()
-    if new.file_name.lower().endswith(_PACKAGE) and not is_zip(content):
-        raise InvalidRequest([Fault(IMAGE, _NO_ZIP)])
+    if is_zip(content) is new.bare:
+        raise InvalidRequest([Fault(IMAGE, _NOT_BARE if new.bare else _NO_PACKAGE)])
+    reason = _bare_fault(content) if new.bare else _package_fault(new, content)
+    if reason and not new.override:
+        raise ImageCheckFailed([Fault(IMAGE, f"{reason}. {_TO_OVERRIDE}")])
+    return reason
+
+
+def _bare_fault(content: bytes) -> str:
+    faults = "; ".join(check_bare(content))
+    return faults and f"does not look like a bare image of a Cortex-M chip: {faults}"
+
+
+def _package_fault(new: NewFirmware, content: bytes) -> str:
+    """Compare a package with its record. Only a difference in version can be overridden.
+
+    A maker may number its packages in another way, but gateways refuse a package for another model.
+    """
     try:
         found = read_image(content)
     except MalformedImage as exc:
         reason = exc.reason if exc.field == IMAGE else f"{exc.field} {exc.reason}"
         raise InvalidRequest([Fault(IMAGE, reason)]) from None
+    version = ""
+    if found.version not in {None, new.version}:
+        version = f"is a package of version {found.version}; the record says {new.version}"
     if found.model_number not in {None, new.model}:
-        raise InvalidRequest([Fault(IMAGE, f"is for model {found.model_number}, not {new.model}")])
+        model = f"is a package for model {found.model_number}; the record says {new.model}"
+        raise InvalidRequest([Fault(IMAGE, reason) for reason in (model, version) if reason])
+    return version
 
 
 def _usual_type(file_name: str) -> FirmwareType:
@@ -193,7 +233,13 @@ def _sha256(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
+def _flag(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise _Unfit(f"{shown(text)} is neither true nor false")
+    return text == "true"
+
+
 def _type(text: str) -> FirmwareType:
     if text not in {"1", "2"}:
-        raise _Unfit(f"{shown(text)} is neither 1, a Nordic package, nor 2, a RAUC bundle")
+        raise _Unfit(f"{shown(text)} is neither 1, a Nordic package or a bare image, nor 2, a RAUC bundle")
     return FirmwareType(int(text))

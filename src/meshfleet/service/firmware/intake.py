@@ -14,7 +14,7 @@ from multipart import (  # type: ignore[import-untyped] # a single file, which c
 
 from meshfleet.errors import BodyTooLarge, Fault, InvalidRequest, UnsupportedMediaType, plain
 from meshfleet.service.firmware.arriving import arriving
-from meshfleet.service.firmware.form import FIELDS, IMAGE, check_package, read_file_name, read_form
+from meshfleet.service.firmware.form import FIELDS, IMAGE, check_image, read_file_name, read_form
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,6 +40,8 @@ class Upload(NamedTuple):
 
     new: NewFirmware
     image: Arrived
+    overridden: str
+    """What the check of the image found and `override` accepted."""
 
 
 class Intake:
@@ -67,8 +69,8 @@ class Intake:
             arrived = await image.finish()
             new = read_form(parts.fields, parts.file_name, arrived, parts.all_faults())
             async with self._checking:
-                await asyncio.to_thread(check_package, new, arrived)
-            yield Upload(new, arrived)
+                overridden = await asyncio.to_thread(check_image, new, arrived)
+            yield Upload(new, arrived, overridden)
 
     async def _read(self, request: Asked, parser: Any, parts: _Parts) -> None:
         total = 0

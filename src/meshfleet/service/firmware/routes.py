@@ -67,8 +67,15 @@ class _Upload(Operation):
             form.NOTES: _text("For people.", max_length=form.LONGEST_NOTES),
             form.SHA256: _text("Checked against the image.", pattern="^[0-9A-Fa-f]{64}$"),
             form.TYPE: _text(
-                "1: a Nordic distribution package; 2: a RAUC bundle, as is a file called *.raucb unless set.",
+                "1: a Nordic distribution package or a bare image; 2: a RAUC bundle, as is a file called "
+                "*.raucb unless set.",
                 enum=["1", "2"],
+            ),
+            form.BARE: _text("The image is a bare one, without a package around it.", enum=["true", "false"]),
+            form.OVERRIDE: _text(
+                "Accept a bare image that does not look like one, or a package whose version number means "
+                "something else. The audit log keeps what was found.",
+                enum=["true", "false"],
             ),
         }
         schema = Schema(

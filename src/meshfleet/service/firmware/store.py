@@ -40,14 +40,25 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(  # noqa: PLR0913 # by name
-    connection: Connection, new: NewFirmware, image: Arrived, *, images: Images, by: Actor, now: int
+    connection: Connection,
+    new: NewFirmware,
+    image: Arrived,
+    overridden: str = "",
+    *,
+    images: Images,
+    by: Actor,
+    now: int,
 ) -> Firmware:
-    """Keep an image and its record, both or none (rest-113, rest-114)."""
+    """Store an image and its record, both or none (rest-113, rest-114).
+
+    `overridden`: what the check of the image found and an admin accepted, for the audit log (rest-215).
+    """
     row = {
         "id": f"fw-{secrets.token_hex(8)}",
         "model": int(new.model, 16),
         "version": str(new.version),
         "type": int(new.type),
+        "bare": new.bare,
         "file_name": new.file_name,
         "size": image.size,
         "sha256": image.sha256,
@@ -70,7 +81,8 @@ def add(  # noqa: PLR0913 # by name
             raise
         raise _exists(new) from None
     found = show(connection, str(row["id"]))
-    _record(connection, "upload", found, by=by, now=now)
+    override = {"override": overridden, "sha256": found.sha256} if overridden else {}
+    _record(connection, "upload", found, by=by, now=now, **({"bare": True} if new.bare else {}), **override)
     return found
 
 
@@ -169,7 +181,9 @@ def _change(connection: Connection, firmware_id: str, **values: Any) -> None:
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
 
-def _record(connection: Connection, deed: str, what: Firmware, *, by: Actor, now: int) -> None:
+def _record(  # by name
+    connection: Connection, deed: str, what: Firmware, *, by: Actor, now: int, **more: Any
+) -> None:
     audit.record(
         connection,
         by,
@@ -178,6 +192,7 @@ def _record(connection: Connection, deed: str, what: Firmware, *, by: Actor, now
         now=now,
         modelNumber=what.model_number,
         version=what.version,
+        **more,
     )
 
 
@@ -191,6 +206,7 @@ def _firmware(row: Row[Any]) -> Firmware:
         model_number=model_number(row.model),
         version=row.version,
         type=row.type,
+        bare=row.bare,
         file_name=row.file_name,
         size=row.size,
         sha256=row.sha256.hex(),

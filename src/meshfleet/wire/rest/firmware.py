@@ -25,7 +25,9 @@ class Firmware(Body, frozen=True, kw_only=True):
     model_number: ModelText
     version: VersionText
     type: Literal[1, 2]
-    """1 is a Nordic distribution package, 2 a RAUC bundle (firmware-17)."""
+    """1 is a Nordic distribution package or a bare image, 2 a RAUC bundle (firmware-17)."""
+    bare: bool
+    """It is a bare image: no package around it, so its model and version are as the uploader gave them."""
     file_name: str
     size: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
