@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import count
 from typing import TYPE_CHECKING, Final
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
@@ -33,6 +35,15 @@ def package(model: str, version: str) -> bytes:
         model_number=ModelNumber(model),
         version=Version.parse(version),
     )
+
+
+def deflated(package: bytes) -> bytes:
+    """The same package as tools write it that compress their zips."""
+    packed = BytesIO()
+    with ZipFile(BytesIO(package)) as before, ZipFile(packed, "w", ZIP_DEFLATED) as after:
+        for name in before.namelist():
+            after.writestr(name, before.read(name))
+    return packed.getvalue()
 
 
 @contextmanager

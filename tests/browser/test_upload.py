@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
 from tests.browser.conftest import until
-from tests.browser.firmware import forget, new_model, package
+from tests.browser.firmware import deflated, forget, new_model, package
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -44,20 +44,23 @@ def test_an_image_is_uploaded_and_looked_at(
 ) -> None:
     model = new_model()
     image = tmp_path / "motion.zip"
-    image.write_bytes(package(model, "3.4.2"))
+    image.write_bytes(deflated(package(model, "3.4.2")))
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     page = open_as("/firmware")
     asking = uploading(page)
-    asking.get_by_label("Image").set_input_files(image)
+    asking.get_by_label("Image", exact=True).set_input_files(image)
     expect(asking).to_contain_text(digest)
+    # Model and version are those of the package; whoever types others is told by the service.
+    expect(asking.get_by_role("combobox", name="Model")).to_have_value(model)
+    expect(asking.get_by_role("textbox", name="Version", exact=True)).to_have_value("3.4.2")
     fill(asking, "0018", "3.4.2")
     asking.get_by_role("textbox", name="Hardware").fill("1.0, 2.1.0")
     asking.get_by_role("textbox", name="Notes").fill("Sees <b>more</b>.")
     assert barriers(page) == []
     watch.expect(400)
     asking.get_by_role("button", name="Upload", exact=True).click()
-    expect(asking).to_contain_text(f"The image is for model {model}, not 0018.")
-    expect(asking.get_by_label("Image")).to_be_focused()
+    expect(asking).to_contain_text(f"The image is a package for model {model}; the record says 0018.")
+    expect(asking.get_by_label("Image", exact=True)).to_be_focused()
     asking.get_by_role("combobox", name="Model").fill(model)
     asking.get_by_role("button", name="Upload", exact=True).click()
     try:
@@ -71,6 +74,41 @@ def test_an_image_is_uploaded_and_looked_at(
             details.get_by_role("button", name="Download image").click()
         assert saved.value.suggested_filename == "motion.zip"
         assert Path(saved.value.path()).read_bytes() == image.read_bytes()
+    finally:
+        forget(demo, model)
+
+
+def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_on(
+    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+) -> None:
+    model = new_model()
+    image = tmp_path / "hostname.bin"
+    image.write_text("my-host")
+    page = open_as("/firmware")
+    asking = uploading(page)
+    insist = asking.get_by_role("checkbox", name="Upload it all the same")
+    bare = asking.get_by_role("checkbox", name="Bare image")
+    upload = asking.get_by_role("button", name="Upload", exact=True)
+    asking.get_by_label("Image", exact=True).set_input_files(image)
+    expect(asking).to_contain_text("This is not a Nordic package (a zip file).")
+    fill(asking, model, "1.0.0")
+    bare.check()
+    expect(asking).not_to_contain_text("This is not a Nordic package")
+    assert barriers(page) == []
+    watch.expect(400)
+    upload.click()
+    expect(asking).to_contain_text("does not look like a bare image of a Cortex-M chip: it has 7 bytes")
+    insist.check()
+    bare.uncheck()
+    expect(insist).to_have_count(0)
+    bare.check()
+    watch.expect(400)
+    upload.click()
+    insist.check()
+    try:
+        upload.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.0")
+        expect(page.get_by_role("region", name="Details")).to_contain_text("Bare image")
     finally:
         forget(demo, model)
 
@@ -90,7 +128,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Wat
     asking.get_by_role("button", name="Upload", exact=True).click()
     for wrong in ("Choose the image.", "A model has four hex digits", "A version is such as"):
         expect(asking).to_contain_text(wrong)
-    expect(asking.get_by_label("Image")).to_be_focused()
+    expect(asking.get_by_label("Image", exact=True)).to_be_focused()
     drop("manual.pdf", 10)
     expect(asking).to_contain_text("manual.pdf is not an image: its name must end in .zip, .bin or .raucb.")
     drop("empty.zip", 0)
@@ -124,7 +162,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     image.write_bytes(package(model, "1.0.0"))
     page = open_as("/firmware")
     asking = uploading(page)
-    asking.get_by_label("Image").set_input_files(image)
+    asking.get_by_label("Image", exact=True).set_input_files(image)
     fill(asking, model, "1.0.0")
     upload = asking.get_by_role("button", name="Upload", exact=True)
 
@@ -137,7 +175,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     # A line so slow that one can watch, and cancel.
     bundle = tmp_path / "bundle.raucb"
     bundle.write_bytes(bytes(8 * 1024 * 1024))
-    asking.get_by_label("Image").set_input_files(bundle)
+    asking.get_by_label("Image", exact=True).set_input_files(bundle)
     line = page.context.new_cdp_session(page)
     line.send("Network.enable")
     line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": 200_000})
@@ -152,17 +190,18 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     assert demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
 
     # It is another file by now, which the browser does not let out.
-    asking.get_by_label("Image").set_input_files(image)
+    asking.get_by_label("Image", exact=True).set_input_files(image)
     expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
     image.write_bytes(package(model, "1.0.1"))
     watch.expect("net::ERR_UPLOAD_FILE_CHANGED")
     upload.click()
     expect(asking).to_contain_text("The browser cannot read image.zip.")
     expect(asking.get_by_role("combobox", name="Model")).to_have_value(model)
-    asking.get_by_label("Image").set_input_files(image)
+    asking.get_by_label("Image", exact=True).set_input_files(image)
     try:
         upload.click()
-        expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.0")
+        # Nobody typed another version than the first package had, so it is that of the second one.
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.1")
     finally:
         forget(demo, model)
 
@@ -181,7 +220,7 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
     def send(version: str) -> None:
         image = tmp_path / f"{version}.zip"
         image.write_bytes(package(model, version))
-        asking.get_by_label("Image").set_input_files(image)
+        asking.get_by_label("Image", exact=True).set_input_files(image)
         fill(asking, model, version)
         asking.get_by_role("button", name="Upload", exact=True).click()
         expect(asking).to_contain_text("All of it is sent.")
@@ -211,7 +250,7 @@ def test_an_answer_without_a_word_does_not_hold_anybody(open_as: Open, watch: Wa
     image.write_bytes(package("0018", "1.0.0"))
     page = open_as("/firmware")
     asking = uploading(page)
-    asking.get_by_label("Image").set_input_files(image)
+    asking.get_by_label("Image", exact=True).set_input_files(image)
     fill(asking, "0018", "1.0.0")
     watch.expect("SyntaxError")
     page.route("**/api/v1/firmware", lambda route: route.fulfill(status=204))

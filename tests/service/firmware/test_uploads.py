@@ -232,8 +232,10 @@ def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service
 @pytest.mark.parametrize("name", ["hostname", "hostname.bin", "hostname.zip"])
 def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, name: str) -> None:
     for content in (b"my-host\n", new_content()):
-        reason = faults(upload(service, content, name, bare=None, override="true"))["image"]
-        assert "If it is a bare image, set `bare` (command line: --bare)" in reason
+        assert faults(upload(service, content, name, bare=None, override="true")) == {
+            "image": "is not a Nordic package (a zip file)",
+            "bare": "must be true if it is a bare image (command line: --bare)",
+        }
         assert digest(content) not in kept(service)
 
 
@@ -244,9 +246,9 @@ def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_
     content = b"my-host\n"
     answer = upload(service, content, "hostname")
     assert (answer.status_code, answer.json()["code"]) == (400, "image-check-failed")
-    reason = faults(answer)["image"]
-    assert "8 bytes" in reason
-    assert "set `override`" in reason
+    found = faults(answer)
+    assert "it has 8 bytes" in found["image"]
+    assert found["override"] == "must be true to accept it all the same (command line: --override)"
     assert not under_way(service)
     record = uploaded(service, content, name="hostname", override="true")
     assert (record["bare"], record["size"]) == (True, len(content))
@@ -266,7 +268,7 @@ def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_
 def test_a_package_is_no_bare_image_whatever_is_overridden(service: Running) -> None:
     version = new_version()
     answer = upload(service, package(version), "fw.bin", version=version, bare="true", override="true")
-    assert "is a zip file, not a bare image" in faults(answer)["image"]
+    assert faults(answer) == {"bare": "is true, but the image is a zip file, such as a Nordic package"}
 
 
 @pytest.mark.rule("firmware-17")

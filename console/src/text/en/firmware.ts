@@ -26,6 +26,7 @@ export const firmware = {
   counting: "counting",
   by: (who: string) => `by ${isolated(who)}`,
   types: { 1: "Nordic package", 2: "RAUC bundle" },
+  bare: "Bare image",
   filter: {
     label: "Filters",
     model: "Model",
@@ -64,6 +65,8 @@ export const firmware = {
       ending: (name: string) => `${isolated(name)} is not an image: its name must end in .zip, .bin or .raucb.`,
       large: (size: string, most: string) =>
         `It has ${size}; a Nordic package has ${most} at most. If it is a RAUC bundle, say so below.`,
+      bare: "This is not a Nordic package (a zip file). If it is a bare image, tick “Bare image” below.",
+      package: "This is a zip file, not a bare image. If it is a Nordic package, untick “Bare image” below.",
       unreadable: (name: string) =>
         `The browser cannot read ${isolated(name)}. Was it moved or changed, or is it a folder? Choose it once more.`,
       model: "A model has four hex digits, such as 0018.",
@@ -77,6 +80,11 @@ export const firmware = {
     modelHint: "Four hex digits. Its devices get the image, and no others.",
     version: "Version",
     versionHint: "As its devices will tell it.",
+    said: "As the package says.",
+    bare: "Bare image",
+    bareHint: "A .bin file without a package around it. It says neither its model nor its version: look twice.",
+    override: "Upload it all the same",
+    overrideHint: "The audit log keeps what was found, and who accepted it.",
     hardware: "Hardware (optional)",
     hardwareHint: "Versions with commas between them. None: for any.",
     min: "From version on (optional)",
@@ -92,6 +100,8 @@ export const firmware = {
       notes: "The notes",
       sha256: "The image was damaged on its way: the SHA-256",
       type: "The kind",
+      bare: "“Bare image”",
+      override: "“Upload it all the same”",
     },
     submit: "Upload",
     busy: "Uploading…",

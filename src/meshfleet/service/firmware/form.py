@@ -49,10 +49,11 @@ _TOO_LARGE: Final = f"a Nordic package has at most {MAX_SIZE} (a RAUC bundle is 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BUNDLE: Final = ".raucb"
 _NO_PACKAGE: Final = (
-    "is not a Nordic package (a zip file). If it is a bare image, set `bare` (command line: --bare)"
+    Fault(IMAGE, "is not a Nordic package (a zip file)"),
+    Fault(BARE, "must be true if it is a bare image (command line: --bare)"),
 )
-_NOT_BARE: Final = "is a zip file, not a bare image; leave `bare` out (command line: --bare)"
-_TO_OVERRIDE: Final = "To accept it all the same, set `override` (command line: --override)"
+_NOT_BARE: Final = (Fault(BARE, "is true, but the image is a zip file, such as a Nordic package"),)
+_TO_OVERRIDE: Final = Fault(OVERRIDE, "must be true to accept it all the same (command line: --override)")
 _LINES: Final = str.maketrans("", "", "\n\r\t")
 
 
@@ -167,10 +168,10 @@ def check_image(new: NewFirmware, image: Arrived) -> str:
         raise InvalidRequest([Fault(IMAGE, f"has {image.size} bytes; {_TOO_LARGE}")])
     content = image.place.read_bytes()
     if is_zip(content) is new.bare:
-        raise InvalidRequest([Fault(IMAGE, _NOT_BARE if new.bare else _NO_PACKAGE)])
+        raise InvalidRequest(_NOT_BARE if new.bare else _NO_PACKAGE)
     reason = _bare_fault(content) if new.bare else _package_fault(new, content)
     if reason and not new.override:
-        raise ImageCheckFailed([Fault(IMAGE, f"{reason}. {_TO_OVERRIDE}")])
+        raise ImageCheckFailed([Fault(IMAGE, reason), _TO_OVERRIDE])
     return reason
 
 

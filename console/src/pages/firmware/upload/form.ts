@@ -15,6 +15,8 @@ export interface Typed {
   minVersion: string;
   notes: string;
   type: Type;
+  bare: boolean;
+  override: boolean;
 }
 
 /** The parts of the form, as the interface calls them. */
@@ -50,6 +52,17 @@ export function faultOfSize(size: number, type: Type): string | null {
   return words.faults.large(bytes(size), bytes(LARGEST_PACKAGE));
 }
 
+/** What is wrong with calling an image bare, or not; `isZip` is null while that is not known. */
+export function faultOfKind(isZip: boolean | null, { type, bare }: Typed): string | null {
+  if (type !== "1" || isZip === null || isZip !== bare) return null;
+  return bare ? words.faults.package : words.faults.bare;
+}
+
+/** Whether the service would accept the image all the same, if an admin insists. */
+export function isOverridable(error: unknown): boolean {
+  return error instanceof Problem && error.code === "image-check-failed";
+}
+
 /** What the service refuses, told where it is; null: it is about none of the fields. */
 export function faultsOf(error: unknown): Faults | null {
   if (!(error instanceof Problem)) return null;
@@ -58,6 +71,8 @@ export function faultsOf(error: unknown): Faults | null {
   const faults: Faults = {};
   for (const { field, message } of error.faults) {
     const name = field.replace(/\[\d+\]$/, "");
+    // How to insist is a checkbox of its own.
+    if (name === "override" && isOverridable(error)) continue;
     if (!isNamed(name)) return null;
     faults[name === "sha256" ? "image" : name] = sentence(`${words.refusal[name]} ${message}`);
   }
@@ -74,6 +89,8 @@ export function formOf(typed: Typed, file: File, sha256: string | null): FormDat
   if (typed.minVersion.trim() !== "") form.append("minVersion", typed.minVersion.trim());
   if (typed.notes.trim() !== "") form.append("notes", typed.notes.trim());
   form.append("type", typed.type);
+  if (typed.type === "1" && typed.bare) form.append("bare", "true");
+  if (typed.override) form.append("override", "true");
   if (sha256 !== null) form.append("sha256", sha256);
   form.append("image", file, file.name);
   return form;
