@@ -41,7 +41,6 @@ LIMITS = Limits(
     connections=20_000,
     connections_per_address=20_000,
     publish_rate=10_000_000,
-    queue_length=60_000,
     queue_bytes=100_000_000,
     in_flight=2_000,
 )

@@ -45,10 +45,8 @@ _LIMITS: Final = {
     "connections": 5_000,
     "connections-per-address": 5_000,
     "publish-rate": 10_000_000,
-    "queue-length": 10_000,
 }
-"""All gateways are at one address here, and are to be as fast as they can. Each may be owed the acks of more
-than a whole window."""
+"""All gateways are at one address here, and are to be as fast as they can."""
 
 _PATIENCE: Final = 120.0
 

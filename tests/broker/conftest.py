@@ -33,8 +33,14 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-async def stage(sqlite_database: Database, limits: Limits) -> AsyncIterator[Stage]:
+def slow_seconds() -> float:
+    """How long a client with a full queue may acknowledge nothing, unless a test says otherwise."""
+    return 10.0
+
+
+@pytest.fixture
+async def stage(sqlite_database: Database, limits: Limits, slow_seconds: float) -> AsyncIterator[Stage]:
     """A broker that runs on SQLite. The other database is tried where the broker's tables are."""
-    async with Stage(sqlite_database, limits) as running:
+    async with Stage(sqlite_database, limits, slow_seconds=slow_seconds) as running:
         yield running
     sqlite_database.close()

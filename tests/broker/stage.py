@@ -128,10 +128,18 @@ class Consumer:
 class Stage:
     """A broker that runs. `restart` stops it in an orderly way and runs another on the same database."""
 
-    def __init__(self, database: Database, limits: Limits | None = None, *, prefix: str = "") -> None:
+    def __init__(
+        self,
+        database: Database,
+        limits: Limits | None = None,
+        *,
+        prefix: str = "",
+        slow_seconds: float = 10.0,
+    ) -> None:
         self.database = database
         self.limits = limits or Limits()
         self.prefix = prefix
+        self.slow_seconds = slow_seconds
         self.clock = Clock()
         self.door = Door()
         self.consumer = Consumer(database)
@@ -159,6 +167,7 @@ class Stage:
             saved=await self.database.read(load),
             now=self.clock,
             prefix=self.prefix,
+            slow_seconds=self.slow_seconds,
         )
         self._running = asyncio.create_task(self.broker.run())
         await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.broker.letters import OVERHEAD
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.encoder import encode
@@ -112,7 +113,8 @@ async def test_a_puback_that_nobody_waits_for_does_no_harm(stage: Stage) -> None
     assert await gateway.until_pong() == []
 
 
-@pytest.mark.parametrize("limits", [Limits(queue_length=50, in_flight=10)])
+@pytest.mark.parametrize("slow_seconds", [0])
+@pytest.mark.parametrize("limits", [Limits(queue_bytes=50 * (len(report()) + 5 + OVERHEAD), in_flight=10)])
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_client_that_does_not_keep_up_is_cut_off(stage: Stage, *, clean: bool) -> None:
     slow = await stage.subscriber("viewer-1", REPORTS, clean=clean)
@@ -137,6 +139,7 @@ async def test_a_client_that_does_not_keep_up_is_cut_off(stage: Stage, *, clean:
         assert [each.payload for each in rest] == numbered(10, start=10)
 
 
+@pytest.mark.parametrize("slow_seconds", [0])
 @pytest.mark.parametrize("limits", [Limits(queue_bytes=100_000)])
 async def test_a_client_that_reads_nothing_at_qos_0_is_cut_off(stage: Stage) -> None:
     slow = await stage.subscriber("viewer-1", REPORTS, qos=0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.broker import load
+from meshfleet.broker.letters import OVERHEAD
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.encoder import PINGREQ, encode
 from meshfleet.wire.mqtt.packets import (
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 OTHER = "02005e000002"
+EACH = len(report()) + 1 + OVERHEAD
+"""Bytes that a report with a payload of one byte counts for."""
 FULL = Connack(code=Accept.SERVER_UNAVAILABLE)
 
 
@@ -45,8 +49,8 @@ def limited(sqlite_database: Database) -> Limited:
     """A broker with some small limits. In the end nobody is left, and nothing is counted any more."""
 
     @asynccontextmanager
-    async def run(**limits: int) -> AsyncIterator[Stage]:
-        async with Stage(sqlite_database, Limits(**limits)) as stage:
+    async def run(*, slow_seconds: float = 10.0, **limits: int) -> AsyncIterator[Stage]:
+        async with Stage(sqlite_database, Limits(**limits), slow_seconds=slow_seconds) as stage:
             yield stage
             await everybody_leaves(stage)
             assert {session.number is None for session in stage.broker.sessions} <= {False}
@@ -269,9 +273,8 @@ async def test_no_more_are_in_flight_after_a_restart(limited: Limited) -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        {"queue_length": 4},
-        {"queue_bytes": 4 * (len(report()) + 1)},
-        {"queues_bytes": 4 * (len(report()) + 1)},
+        {"queue_bytes": 4 * EACH},
+        {"queues_bytes": 4 * EACH},
     ],
 )
 async def test_for_an_absent_client_the_oldest_wait(limited: Limited, limits: dict[str, int]) -> None:
@@ -281,14 +284,14 @@ async def test_for_an_absent_client_the_oldest_wait(limited: Limited, limits: di
         gateway = await stage.gateway()
         publish(gateway, report(), *number(9))
         assert [(await gateway.expect(Puback)).packet_id for _ in range(9)] == list(range(1, 10))
-        assert (stage.broker.stock.size, stage.broker.stock.dropped) == (4 * (len(report()) + 1), 5)
+        assert (stage.broker.stock.size, stage.broker.stock.dropped.total()) == (4 * EACH, 5)
         assert len((await stage.database.read(load)).messages) == 4
         viewer = await stage.client("viewer", clean=False)
         assert await payloads(viewer) == number(4)
 
 
 async def test_who_keeps_up_is_served_although_the_queues_of_others_are_full(limited: Limited) -> None:
-    async with limited(queues_bytes=4 * (len(report()) + 1)) as stage:
+    async with limited(queues_bytes=4 * EACH) as stage:
         await (await stage.subscriber("viewer", REPORTS, clean=False)).close()
         await stage.until(lambda: len(stage.broker.crowd) == 0)
         healthy = await stage.subscriber("viewer-2", REPORTS)
@@ -300,21 +303,15 @@ async def test_who_keeps_up_is_served_although_the_queues_of_others_are_full(lim
             assert came.payload == payload
             healthy.send(Puback(came.packet_id))
         await healthy.until_pong()
-        assert stage.broker.stock.dropped > 0  # of what the absent one is owed
+        assert stage.broker.stock.dropped.total() > 0  # of what the absent one is owed
         assert len(stage.broker.crowd) == 2
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"queue_length": 4},
-        {"queue_bytes": 4 * (len(report()) + 1)},
-    ],
-)
-async def test_a_client_that_acknowledges_nothing_is_cut_off(
-    limited: Limited, limits: dict[str, int]
+@pytest.mark.rule("broker-26")
+async def test_a_client_with_a_full_queue_that_acknowledges_nothing_is_cut_off(
+    limited: Limited, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with limited(**limits) as stage:
+    async with limited(queue_bytes=4 * EACH, slow_seconds=0) as stage:
         viewer = await stage.subscriber("viewer", REPORTS)
         neighbour = await stage.subscriber("viewer-2", REPORTS, qos=0)
         gateway = await stage.gateway()
@@ -324,18 +321,48 @@ async def test_a_client_that_acknowledges_nothing_is_cut_off(
         assert await viewer.until_end() == []
         assert await payloads(neighbour) == number(5)
         await stage.until(lambda: len(stage.consumer.messages) == 5)
-        assert stage.broker.stock.size == 0
+        stock = stage.broker.stock
+        assert (stock.size, stock.cut_off) == (0, 1)
+        assert (stock.dropped["session-full"], stock.dropped["cut-off"]) == (1, 4)
+        (line,) = [each.getMessage() for each in warnings(caplog) if "cut off" in each.getMessage()]
+        assert "client 'viewer' of user viewer at 127.0.0.1 is cut off" in line
+        assert f"{4 * EACH} bytes wait for it, limits.queue-bytes is {4 * EACH}" in line
+
+
+@pytest.mark.rule("broker-25")
+async def test_a_client_with_a_full_queue_stays_within_the_time_it_has_to_acknowledge(
+    limited: Limited, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with limited(queue_bytes=4 * EACH, in_flight=2) as stage:
+        viewer = await stage.subscriber("viewer", REPORTS)
+        gateway = await stage.gateway()
+        publish(gateway, report(), *number(9))
+        await stage.until(lambda: len(stage.consumer.messages) == 9)
+        came: list[Publish] = []
+        while len(came) < 4:
+            came.append(await viewer.expect(Publish))
+            viewer.send(Puback(came[-1].packet_id))
+        assert [message.payload for message in came] == number(4)
+        assert await payloads(viewer) == []
+        assert stage.broker.stock.dropped["session-full"] == 5
+        (line,) = [each.getMessage() for each in warnings(caplog)]  # one for all five
+        assert line.startswith("messages for client 'viewer' of user viewer are dropped")
+        publish(gateway, report(), b"9")
+        assert (await viewer.expect(Publish)).payload == b"9"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 async def test_what_all_queues_hold_is_limited_over_all_of_them(limited: Limited) -> None:
-    each = len(report()) + 1
-    async with limited(queues_bytes=5 * each) as stage:
+    async with limited(queues_bytes=5 * EACH) as stage:
         for user in ("viewer-1", "viewer-2"):
             (await stage.subscriber(user, REPORTS, clean=False)).cut()
         await stage.until(lambda: len(stage.broker.crowd) == 0)
         for payload in number(5):
             await stage.broker.publish(report(), payload)
-        assert stage.broker.stock.size == 5 * each
+        assert stage.broker.stock.size == 5 * EACH
         assert sorted(len(session) for session in stage.broker.sessions) == [2, 3]
         for user in ("viewer-1", "viewer-2"):
             viewer = await stage.client(user, clean=False)

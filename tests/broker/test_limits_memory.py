@@ -27,8 +27,8 @@ KIB = 1024
 @pytest.fixture
 async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
     """A broker that gives every account two of twenty places for retained messages, and no hurry."""
-    limits = Limits(retained=20, queue_bytes=256 * KIB, publish_rate=10**9, queue_length=100)
-    async with Stage(sqlite_database, limits) as running:
+    limits = Limits(retained=20, queue_bytes=256 * KIB, publish_rate=10**9)
+    async with Stage(sqlite_database, limits, slow_seconds=0) as running:
         yield running
         for connection in running.broker.crowd:
             connection.close("the test ends")

@@ -8,7 +8,7 @@ import pytest
 
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import LARGEST_ID, Puback, Publish, Pubrec, Subscribe, Unsubscribe
-from tests.broker.mail import TOPIC, acknowledge, arrive, messages, numbered, publish, session_of
+from tests.broker.mail import TOPIC, acknowledge, arrive, go_round, messages, numbered, publish, session_of
 from tests.broker.stage import REPORTS, report
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def test_repetitions_keep_their_order(stage: Stage) -> None:
 async def test_order_is_kept_where_packet_ids_begin_anew(stage: Stage) -> None:
     viewer = await stage.subscriber("viewer", REPORTS, clean=False)
     gateway = await stage.gateway()
-    session_of(stage, "viewer")._last_id = LARGEST_ID - 5  # noqa: SLF001 # in place of 65,000 messages
+    go_round(stage, "viewer", LARGEST_ID - 5)
     await publish(gateway, *numbered(10))
     first = await arrive(viewer, *numbered(10))
     assert [each.packet_id for each in first] == [*range(LARGEST_ID - 4, LARGEST_ID + 1), *range(1, 6)]

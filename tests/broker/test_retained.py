@@ -221,7 +221,7 @@ async def test_what_is_beyond_the_limits_is_delivered_and_not_retained(stage: St
     assert len(stage.broker.retained) == 2
 
 
-@pytest.mark.parametrize("limits", [Limits(queue_length=10, in_flight=5)])
+@pytest.mark.parametrize("limits", [Limits(queue_bytes=10_000, in_flight=5)])
 async def test_more_retained_messages_than_a_queue_holds_do_not_cut_a_new_subscriber_off(
     stage: Stage,
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from meshfleet.broker import Account, Kind
-from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec, Suback, Subscribe
 from meshfleet.wire.rest import Role
 from tests.broker.mail import TOPIC, acknowledge, arrive, numbered, publish, subscribe, written
@@ -193,10 +192,13 @@ async def test_a_diagnostics_command_reaches_its_gateway_and_the_answer_the_serv
     assert await gateway.until_pong() == []  # both are there, and it is another connection
 
 
+_MANY = 1000
+
+
 async def test_a_burst_to_a_gateway_that_is_there_comes_whole_and_cuts_nobody_off(stage: Stage) -> None:
     """More than a queue holds, as the acknowledgements of a batch may be; and none of it is written down."""
     gateway = await stage.subscriber(G, REQUESTS, clean=False)
-    payloads = list(numbered(3 * Limits().queue_length))
+    payloads = list(numbered(3 * _MANY))
     stage.broker.send([Publish(request(), payload, 1) for payload in payloads])
     come = await arrive(gateway, *payloads)
     assert (await written(stage)).messages == []
@@ -220,7 +222,7 @@ async def test_a_request_beside_very_many_acknowledgements_is_delivered_and_cuts
     stage: Stage,
 ) -> None:
     gateway = await stage.subscriber(G, REQUESTS, clean=False)
-    payloads = list(numbered(2 * Limits().queue_length))
+    payloads = list(numbered(2 * _MANY))
     stage.broker.send([Publish(request(), payload, 1) for payload in payloads])
     await stage.broker.publish(request(), b"{}")
     come = await arrive(gateway, *payloads, b"{}")

@@ -32,6 +32,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 times = st.integers(0, LARGEST)
 numbers = st.integers(1, 4)
 ids = st.sampled_from([1, 2, 3, LARGEST_ID])
+positions = st.sampled_from([0, 1, 2, 2 * LARGEST_ID, LARGEST])
 
 session_rows = st.builds(SessionRow, account=texts, client_id=texts, left_at=st.none() | times)
 retained_rows = st.builds(RetainedRow, payload=st.binary(), qos=st.integers(0, 1), account=texts)
@@ -41,7 +42,7 @@ retained_rows = st.builds(RetainedRow, payload=st.binary(), qos=st.integers(0, 1
 def steps(draw: st.DrawFn) -> list[Changes]:
     """Changes of several rounds, as a broker makes them: what belongs to a session comes with or after it."""
     alive: set[int] = set()
-    place, rounds = 0, []
+    rounds = []
     for _ in range(draw(st.integers(1, 4))):
         changes = Changes()
         for number in draw(st.sets(numbers)):
@@ -57,11 +58,8 @@ def steps(draw: st.DrawFn) -> list[Changes]:
         changes.subscriptions = draw(st.dictionaries(filters, st.none() | st.integers(0, 1), max_size=most))
         changes.received = draw(st.dictionaries(keys, st.booleans(), max_size=most))
         changes.retained = draw(st.dictionaries(texts | st.just("a"), st.none() | retained_rows, max_size=3))
-        for key in draw(st.sets(keys, max_size=most)):
-            place += draw(st.integers(1, 3))
-            row = MessageRow(
-                place, draw(texts), draw(st.binary()), draw(st.booleans()), draw(st.none() | times)
-            )
+        for key in draw(st.sets(st.tuples(owners, positions), max_size=most)):
+            row = MessageRow(draw(texts), draw(st.binary()), draw(st.booleans()), draw(st.none() | times))
             changes.messages[key] = draw(st.sampled_from([row, row, None]))
         rounds.append(changes)
     return rounds
@@ -86,7 +84,9 @@ class Model:
                 account, client_id = self.owners.setdefault(number, (row.account, row.client_id))
                 kept.sessions[number] = SessionRow(account, client_id, row.left_at)
         kept.subscriptions.update(changes.subscriptions)
-        kept.messages.update(changes.messages)
+        for key, message in changes.messages.items():
+            # No position is given twice: a row that is there is the same message, committed before.
+            kept.messages[key] = message and (kept.messages.get(key) or message)
         kept.received.update(changes.received)
         kept.retained.update(changes.retained)
 
@@ -98,10 +98,9 @@ class Model:
         )
         assert set(saved.received) == {key for key, is_open in kept.received.items() if is_open}
         assert saved.retained == _there(kept.retained)
-        rows = sorted((row, key) for key, row in kept.messages.items() if row is not None)
+        rows = sorted(_there(kept.messages).items())
         letters = [(key, (it.topic, it.payload, it.retain, it.until, it.qos)) for *key, it in saved.messages]
-        assert letters == [([*key], (*row[1:], 1)) for row, key in rows]
-        assert saved.place == (rows[-1][0].place if rows else 0)
+        assert letters == [([*key], (*row, 1)) for key, row in rows]
 
 
 def _there(rows: dict[Key, Row | None]) -> dict[Key, Row]:
@@ -115,8 +114,8 @@ def session(number: int = 1) -> Changes:
     return changes
 
 
-def message(place: int, payload: bytes = b"{}") -> MessageRow:
-    return MessageRow(place, "a/b", payload, retain=False, until=None)
+def message(payload: bytes = b"{}") -> MessageRow:
+    return MessageRow("a/b", payload, retain=False, until=None)
 
 
 def put(database: Database, *rounds: Changes) -> Saved:
@@ -173,7 +172,7 @@ def test_texts_of_any_script_stay_as_they_are(database: Database, text: str) -> 
     changes = Changes()
     changes.sessions[1] = SessionRow(text, text, None)
     changes.subscriptions[1, text] = 1
-    changes.messages[1, 1] = MessageRow(1, text, b"", retain=False, until=None)
+    changes.messages[1, 1] = MessageRow(text, b"", retain=False, until=None)
     changes.retained[text] = RetainedRow(b"", 0, text)
     saved = put(database, changes)
     assert saved.sessions == {1: SessionRow(text, text, None)}
@@ -198,7 +197,7 @@ def test_names_that_look_alike_are_two(database: Database) -> None:
 )
 def test_payloads_of_any_bytes_stay_as_they_are(database: Database, payload: bytes) -> None:
     changes = session()
-    changes.messages[1, 1] = message(1, payload)
+    changes.messages[1, 1] = message(payload)
     changes.retained["a"] = RetainedRow(payload, 1, "user ada")
     saved = put(database, changes)
     assert [letter.payload for *_, letter in saved.messages] == [payload]
@@ -207,42 +206,31 @@ def test_payloads_of_any_bytes_stay_as_they_are(database: Database, payload: byt
 
 def test_ten_thousand_messages_come_back_in_their_order(database: Database) -> None:
     changes = session()
-    for place in range(1, 10_001):
-        packet_id = (place * 7919) % LARGEST_ID + 1  # not in the order of their ids
-        changes.messages[1, packet_id] = message(place, b"%d" % place)
+    for step in range(10_000):
+        position = LARGEST_ID - 5000 + step * 7919 % 10_000  # not written in their order
+        changes.messages[1, position] = message(b"%d" % position)
     saved = put(database, changes)
-    assert [int(letter.payload) for *_, letter in saved.messages] == list(range(1, 10_001))
-    assert saved.place == 10_000
+    expected = list(range(LARGEST_ID - 5000, LARGEST_ID + 5000))
+    assert [(at, int(letter.payload)) for _, at, letter in saved.messages] == [(at, at) for at in expected]
     settled = Changes()
     settled.messages = dict.fromkeys(changes.messages, None)
     assert put(database, settled).messages == []
 
 
-def test_messages_of_several_sessions_keep_one_order(database: Database) -> None:
+def test_the_messages_of_each_session_keep_their_order(database: Database) -> None:
     changes = session(1)
     changes.sessions.update(session(2).sessions)
-    for place, key in enumerate([(2, 9), (1, 9), (2, 1), (1, LARGEST_ID), (2, 5)], 1):
-        changes.messages[key] = message(place)
-    assert [(number, packet_id) for number, packet_id, _ in put(database, changes).messages] == [
-        (2, 9),
-        (1, 9),
-        (2, 1),
-        (1, LARGEST_ID),
-        (2, 5),
-    ]
+    for key in [(2, 9), (1, 9), (2, 1), (1, LARGEST_ID), (2, 5)]:
+        changes.messages[key] = message()
+    found = [(number, position) for number, position, _ in put(database, changes).messages]
+    assert found == [(1, 9), (1, LARGEST_ID), (2, 1), (2, 5), (2, 9)]
 
 
-def test_a_packet_id_that_is_used_again_has_the_later_message(database: Database) -> None:
-    first, later = session(), Changes()
-    first.messages.update({(1, 1): message(1, b"old"), (1, 2): message(2, b"between")})
-    later.messages[1, 1] = MessageRow(3, "c", b"new", retain=True, until=5)
-    saved = put(database, first, later)
-    assert [(packet_id, letter.payload) for _, packet_id, letter in saved.messages] == [
-        (2, b"between"),
-        (1, b"new"),
-    ]
-    letter = saved.messages[-1][-1]
-    assert (letter.topic, letter.retain, letter.until) == ("c", True, 5)
+def test_a_batch_that_is_written_twice_is_written_once(database: Database) -> None:
+    changes = session()
+    changes.messages[1, 1] = message(b"once")
+    saved = put(database, changes, changes)
+    assert [(position, letter.payload) for _, position, letter in saved.messages] == [(1, b"once")]
 
 
 def test_a_message_that_came_again_before_it_was_released_is_one(database: Database) -> None:
@@ -259,7 +247,7 @@ def test_with_a_session_goes_all_that_belongs_to_it_and_nothing_else(database: D
     changes.sessions.update(session(2).sessions)
     for number in (1, 2):
         changes.subscriptions[number, "a"] = 1
-        changes.messages[number, 1] = message(number)
+        changes.messages[number, 1] = message()
         changes.received[number, 1] = True
     changes.retained["a"] = RetainedRow(b"x", 1, "user ada")
     ended = Changes()
@@ -275,7 +263,7 @@ def test_with_a_session_goes_all_that_belongs_to_it_and_nothing_else(database: D
 def test_the_end_of_a_session_takes_what_was_to_be_written_for_it(database: Database) -> None:
     changes = session(1)
     changes.subscriptions[1, "a"] = 1
-    changes.messages[1, 1] = message(1)
+    changes.messages[1, 1] = message()
     changes.received[1, 1] = True
     changes.end_session(1)
     assert len(changes.subscriptions) == len(changes.messages) == len(changes.received) == 0
@@ -285,7 +273,7 @@ def test_the_end_of_a_session_takes_what_was_to_be_written_for_it(database: Data
 def test_a_number_that_is_used_again_begins_with_nothing(database: Database) -> None:
     first = session()
     first.subscriptions[1, "a"] = 1
-    first.messages[1, 1] = message(1)
+    first.messages[1, 1] = message()
     ended = Changes()
     ended.end_session(1)
     saved = put(database, first, ended, session())
@@ -303,7 +291,7 @@ def test_to_take_away_what_is_not_there_does_nothing(database: Database) -> None
 
 def test_what_goes_wrong_is_not_half_written(database: Database) -> None:
     changes = session()
-    changes.messages[2, 1] = message(1)  # of a session that is not there
+    changes.messages[2, 1] = message()  # of a session that is not there
     with pytest.raises(IntegrityError):
         put(database, changes)
     Model().check(database.read_now(load))
@@ -311,7 +299,7 @@ def test_what_goes_wrong_is_not_half_written(database: Database) -> None:
 
 def test_a_payload_does_not_get_into_an_error(database: Database) -> None:
     changes = session()
-    changes.messages[2, 1] = message(1, b"a-secret")
+    changes.messages[2, 1] = message(b"a-secret")
     with pytest.raises(IntegrityError) as caught:
         put(database, changes)
     assert "a-secret" not in str(caught.value)

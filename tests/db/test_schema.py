@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
+from meshfleet.broker import load
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.database import Database
+from meshfleet.db.schema import _config as schema_config
 from meshfleet.db.schema import is_current
 from meshfleet.db.tables import label, metadata
 from meshfleet.errors import FleetError, UnusableDatabase
@@ -107,6 +110,45 @@ def test_a_failure_on_the_way_leaves_a_database_as_it_was(place: Place) -> None:
         database.write_now(run, "DROP TABLE label")
     with closing(place.open()) as database:
         assert database.read_now(is_current)
+
+
+def _older(connection: Connection) -> None:
+    """Make a database as it was before messages had positions, with messages of two sessions."""
+    config = schema_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "0008")
+    for number in (1, 2):
+        row = {"number": number, "client_id": f"client {number}"}
+        connection.execute(
+            text("INSERT INTO broker_session VALUES (:number, 'user ada', :client_id, NULL)"), row
+        )
+    for place, (number, packet_id) in enumerate(_MESSAGES):
+        message = {"session": number, "id": packet_id, "place": place, "payload": b"%d" % place}
+        connection.execute(
+            text("INSERT INTO broker_message VALUES (:session, :id, :place, 'a', :payload, false, NULL)"),
+            message,
+        )
+
+
+_MESSAGES = ((1, 65_534), (2, 7), (1, 65_535), (1, 1), (2, 9), (1, 3), (1, 65_533), (1, 2))
+"""Session and packet id, in their order; the ids of one session begin at 1 again, twice."""
+
+
+def test_messages_that_wait_keep_their_order_and_their_packet_ids(place: Place) -> None:
+    with closing(untouched(place)) as database:
+        database.write_now(_older)
+    with closing(place.open()) as database:
+        found = database.read_now(load).messages
+    came = sorted((int(letter.payload), number, position % 65_535 + 1) for number, position, letter in found)
+    assert [(number, packet_id) for _, number, packet_id in came] == list(_MESSAGES)
+    assert [letter.payload for number, _, letter in found if number == 1] == [
+        b"0",
+        b"2",
+        b"3",
+        b"5",
+        b"6",
+        b"7",
+    ]
 
 
 # --- Refusing one ---

@@ -129,8 +129,7 @@ def test_without_a_word_from_anybody_these_limits_hold() -> None:
         packet_size=262_144,
         subscriptions=100,
         in_flight=100,
-        queue_length=1000,
-        queue_bytes=4_194_304,
+        queue_bytes=67_108_864,
         queues_bytes=268_435_456,
         publish_rate=2000,
         sessions_per_account=20,
@@ -139,11 +138,23 @@ def test_without_a_word_from_anybody_these_limits_hold() -> None:
     )
 
 
+def test_the_limit_on_the_number_of_messages_is_ignored_with_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "meshfleet.toml").write_text("[limits]\nqueue-length = 7\nretained = 3")
+    assert settings({"MESHFLEET_LIMITS_QUEUE_LENGTH": "7"}).limits == Limits(retained=3)
+    lines = sorted(each.getMessage() for each in caplog.records)
+    assert [line.split(" is ignored: ")[0] for line in lines] == [
+        "MESHFLEET_LIMITS_QUEUE_LENGTH",
+        "meshfleet.toml: limits.queue-length",
+    ]
+    assert all("limits.queue-bytes" in line for line in lines)
+
+
 _BOUNDS = {
     **dict.fromkeys(Limits.__struct_fields__, (1, 10**12)),
     "packet_size": (1024, 268_435_455),
     "in_flight": (1, 65_535),
-    "queue_length": (1, 60_000),
 }
 
 

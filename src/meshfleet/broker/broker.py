@@ -33,6 +33,9 @@ _SERVICE: Final = "service"
 _READ: Final = 64 * 1024
 """Bytes that are read at once."""
 
+_RETAINED: Final = 2 * 1024 * 1024
+"""Bytes of all retained messages, which a subscription may bring at once; half a queue where that is less."""
+
 _GRACE: Final = 10.0
 """Seconds that the last round has when the broker stops."""
 
@@ -52,13 +55,14 @@ class Broker:
         now: Callable[[], int],
         prefix: str = "",
         max_age: float = 60.0,
+        slow_seconds: float = 10.0,
     ) -> None:
         self._limits = limits
-        self.stock = Stock(limits)
+        self.stock = Stock(limits, slow_seconds)
         self.crowd = Crowd(limits)
-        self.retained = Retained(limits.retained, limits.queue_bytes // 2)
+        self.retained = Retained(limits.retained, min(limits.queue_bytes // 2, _RETAINED))
         self.retained.restore(saved.retained)
-        self._journal = Journal(consumer, place=saved.place, owner=owner)
+        self._journal = Journal(consumer, owner=owner)
         self._post = Post(
             self._journal,
             self.retained,
@@ -74,6 +78,7 @@ class Broker:
             sessions=self.sessions,
             post=self._post,
             journal=self._journal,
+            stock=self.stock,
             now=now,
             prefix=prefix,
         )

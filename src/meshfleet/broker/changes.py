@@ -18,9 +18,8 @@ class SessionRow(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """A message that is owed; of two the one with the lower place came first."""
+    """A message that waits for an acknowledgement."""
 
-    place: int
     topic: str
     payload: bytes
     retain: bool

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from meshfleet.broker.access import NOBODY
-from meshfleet.errors import UnsupportedProtocol, WireError
+from meshfleet.errors import UnsupportedProtocol, WireError, shown
 from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.encoder import PINGRESP, encode, pubacks
 from meshfleet.wire.mqtt.packets import (
@@ -45,7 +45,7 @@ _MANY_BYTES: Final = 64 * 1024
 """As many as are collected before they leave."""
 
 _STUCK: Final = 30.0
-"""Seconds after which a client that reads nothing is gone for us."""
+"""Seconds after which a client that takes no byte of what was sent is gone for us."""
 
 _LINGER: Final = 5.0
 """Seconds that the last bytes have to leave after the end."""
@@ -75,7 +75,6 @@ class Connection(asyncio.BufferedProtocol):
         "_loop",
         "_out",
         "_parser",
-        "_slow_since",
         "_transport",
         "_welcomed",
         "access",
@@ -108,7 +107,6 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = self._is_doomed = self._welcomed = False
         self._held = 0
         self._deadline = self._loop.time() + limits.connect_seconds
-        self._slow_since: float | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.address = ""
@@ -197,8 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_slowed and self._left > 0:
             self._is_slowed = False
             self.release()
-        if self._slow_since is not None and now - self._slow_since > _STUCK:
-            self.too_slow()
+        if not self.writable:
+            self._check_progress(now)
         if self._held or (self.heard and self.session is not None):
             # While it is held, what the client says is still to be read.
             self.heard = False
@@ -206,14 +204,17 @@ class Connection(asyncio.BufferedProtocol):
         elif now > self._deadline and (self.session is None or self.keep_alive):
             self.close("nothing was heard in time")
 
-    def too_slow(self) -> None:
-        """End the connection soon: its client does not keep up.
+    def cut_off(self, reason: str) -> None:
+        """End the connection soon, with a warning in the log: its client does not keep up.
 
-        Not now: its will may reach others that are too slow, theirs again others, and so on.
+        Not now: its will may reach other slow clients, theirs again others, and so on.
         """
-        if not self._is_doomed:
-            self._is_doomed = True
-            self._loop.call_soon(partial(self.close, "it reads too slowly", at_once=True))
+        if self._is_doomed or self._closed or self.session is None:
+            return
+        self._is_doomed = True
+        _log.warning("client %s of %s is cut off: %s", shown(self.session.client_id), self, reason)
+        self._lobby.count_cut_off(self.session)
+        self._loop.call_soon(partial(self.close, "it was cut off", at_once=True))
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
         """End the connection. What was to be sent before still leaves, unless it must end at once."""
@@ -287,13 +288,12 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Messages wait from now on."""
         self.writable = False
-        self._slow_since = self._loop.time()
 
     def resume_writing(self) -> None:
         """And go on."""
         self.writable = True
-        self._slow_since = None
         if self.session is not None:
+            self.session.wrote(0, 0)
             self.session.send_on()
 
     def eof_received(self) -> bool:
@@ -384,10 +384,20 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"it broke the protocol: {fault}")
 
     def _flush(self) -> None:
-        """Send what is collected; who does not read it in time is dropped."""
+        """Send what is collected. What the network does not take counts as waiting for this client."""
         if not self._out or not self._welcomed or self._closed or self._transport is None:
             return
         out, self._out, self._due = self._out, [], 0
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if not self.writable and self._transport.get_write_buffer_size() > self._limits.queue_bytes:
-            self.too_slow()
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._transport.write(data)
+        if not self.writable and self.session is not None:
+            self.session.wrote(len(data), self._transport.get_write_buffer_size())
+
+    def _check_progress(self, now: float) -> None:
+        """Cut a client off that has taken nothing of what was written for too long."""
+        session = self.session
+        if session is None or self._transport is None:
+            return
+        session.wrote(0, backlog := self._transport.get_write_buffer_size())
+        if session.stalled(now) > _STUCK:
+            self.cut_off(f"it has read nothing for {_STUCK:g} seconds, and {backlog} bytes wait to be sent")

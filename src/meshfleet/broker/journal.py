@@ -121,12 +121,11 @@ class Round:
 class Journal:
     """Collects a round while the one before is being committed."""
 
-    def __init__(self, consumer: Consumer, *, place: int, owner: bytes) -> None:
+    def __init__(self, consumer: Consumer, *, owner: bytes) -> None:
         self.round = Round()
         self.trouble: Trouble | None = None
         """Why nothing can be committed at the moment."""
         self._consumer = consumer
-        self._place = place
         self._owner = owner
         self._bell = Bell()
         self._held: list[Publisher] = []
@@ -155,15 +154,16 @@ class Journal:
         """Release this one with the next round."""
         self._held.append(publisher)
 
-    def owe(self, number: int, packet_id: int, letter: Letter) -> None:
-        """A message waits for a client's acknowledgement."""
-        self._place += 1
-        row = MessageRow(self._place, letter.topic, letter.payload, letter.retain, letter.until)
-        self.round.changes.messages[number, packet_id] = row
+    def owe(self, number: int, position: int, letter: Letter) -> None:
+        """Write down a message that waits for a client's acknowledgement."""
+        row = MessageRow(letter.topic, letter.payload, letter.retain, letter.until)
+        self.round.changes.messages[number, position] = row
 
-    def settle(self, number: int, packet_id: int) -> None:
-        """It no longer does."""
-        self.round.changes.messages[number, packet_id] = None
+    def settle(self, number: int, position: int) -> None:
+        """Delete a message; if its row is still to be written, do not write it. No position comes twice."""
+        messages = self.round.changes.messages
+        if messages.pop((number, position), None) is None:
+            messages[number, position] = None
 
     def save_session(self, session: Session) -> None:
         """A session is there, or its client comes or goes."""

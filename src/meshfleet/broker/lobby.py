@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from meshfleet.broker.door import Door
     from meshfleet.broker.journal import Journal
     from meshfleet.broker.post import Post
+    from meshfleet.broker.session import Session
     from meshfleet.broker.sessions import Sessions
+    from meshfleet.broker.stock import Stock
     from meshfleet.wire.mqtt.packets import Connect
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Lobby:
         sessions: Sessions,
         post: Post,
         journal: Journal,
+        stock: Stock,
         now: Callable[[], int],
         prefix: str,
     ) -> None:
@@ -55,6 +58,7 @@ class Lobby:
         self._sessions = sessions
         self._post = post
         self._journal = journal
+        self._stock = stock
         self._now = now
         self._prefix = prefix
         self._tasks: asyncio.TaskGroup | None = None
@@ -144,6 +148,12 @@ class Lobby:
             message = Publish(will.topic, will.payload, will.qos, will.retain)
             self._post.pass_on(message, str(connection.account))
             self._journal.hurry()
+
+    def count_cut_off(self, session: Session) -> None:
+        """Count a client that is cut off, and the messages that are lost with a clean session."""
+        self._stock.cut_off += 1
+        if session.number is None:
+            self._stock.dropped["cut-off"] += len(session)
 
     async def _sweep(self) -> None:
         loop, count = asyncio.get_running_loop(), 0

@@ -68,8 +68,8 @@ class Sessions:
         for number, wanted, qos in saved.subscriptions:
             by_number[number].subscriptions[wanted] = qos
             self._post.restore(by_number[number], wanted, qos)
-        for number, packet_id, letter in saved.messages:
-            by_number[number].restore(packet_id, letter)
+        for number, position, letter in saved.messages:
+            by_number[number].restore(position, letter)
         for number, packet_id in saved.received:
             by_number[number].received.add(packet_id)
         self._last_number = max(by_number, default=0)
@@ -135,8 +135,8 @@ class Sessions:
             if now - session.left_at > self._limits.session_age * 1000:
                 _log.info("session %s of %s is forgotten", shown(session.client_id), session.account)
                 self.end(session)
-            elif len(session):
-                session.forget(lambda letter: letter.is_over(now))
+            else:
+                session.expire(now)
 
     def _make(self, account: str, client_id: str, number: int | None = None) -> Session:
         session = Session(account, client_id, stock=self._stock, ledger=self._journal, number=number)

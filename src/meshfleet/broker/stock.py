@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
+
+from meshfleet.broker.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from meshfleet.settings import Limits
 
 
-_SHARE: Final = 10
-"""One account may hold no more than such a part of all that may wait."""
+_SHARE: Final = 2
+"""The sessions of one account may hold such a part of all that may wait."""
 
 
 class Share:
@@ -24,36 +28,46 @@ class Share:
 
 
 class Stock:
-    """Counts what sessions owe, and knows the limits. One for all of them."""
+    """Counts what waits for clients, and knows the limits. One for all sessions."""
 
     __slots__ = (
         "_shares",
+        "clock",
+        "cut_off",
         "delivered",
+        "drop_lines",
         "dropped",
         "in_flight",
         "queue_bytes",
-        "queue_length",
         "queues_bytes",
         "received",
         "share_bytes",
         "size",
+        "slow_seconds",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, slow_seconds: float) -> None:
         self.in_flight = limits.in_flight
-        self.queue_length = limits.queue_length
         self.queue_bytes = limits.queue_bytes
         self.queues_bytes = limits.queues_bytes
         self.share_bytes = max(limits.queue_bytes, limits.queues_bytes // _SHARE)
+        self.slow_seconds = slow_seconds
+        """A client whose queue is full is slow when it acknowledged nothing for so long."""
+        self.clock = time.monotonic
         self.size = 0
-        """Bytes that are owed to all clients."""
+        """Bytes that wait for all clients."""
         self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self.received = 0
         """Messages that came."""
         self.delivered = 0
         """Messages that were sent."""
-        self.dropped = 0
-        """Messages that were not, because nobody was there or the queue was full."""
+        self.dropped = Counter[str](
+            {"absent": 0, "session-full": 0, "account-full": 0, "total-full": 0, "cut-off": 0}
+        )
+        """Messages that were not, by the reason."""
+        self.drop_lines = LogLimit()
+        self.cut_off = 0
+        """Connections that ended because their client did not keep up."""
 
     def share(self, account: str) -> Share:
         """What an account holds, as long as it has a session."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import delete, insert, select
 
-from meshfleet.broker.changes import MessageRow, RetainedRow, SessionRow
+from meshfleet.broker.changes import RetainedRow, SessionRow
 from meshfleet.broker.letters import Letter
 from meshfleet.db import bulk
 from meshfleet.db.tables import (
@@ -27,20 +27,15 @@ if TYPE_CHECKING:
     from meshfleet.broker.changes import Changes
 
 
-_MESSAGE: Final = ", ".join(f"{name} = excluded.{name}" for name in MessageRow._fields)
-
-
 class Saved(NamedTuple):
     """All that was written down."""
 
     sessions: dict[int, SessionRow]
     subscriptions: list[tuple[int, str, int]]
     messages: list[tuple[int, int, Letter]]
-    """Session, packet id and letter, in the order in which they came."""
+    """Session, position and letter, in the order in which they came."""
     received: list[tuple[int, int]]
     retained: dict[str, RetainedRow]
-    place: int
-    """The last that was given to a message."""
 
 
 def own(connection: Connection) -> bytes:
@@ -59,14 +54,13 @@ def check_owner(connection: Connection, token: bytes) -> None:
 
 def load(connection: Connection) -> Saved:
     """Read everything."""
-    messages = connection.execute(select(broker_message).order_by(broker_message.c.place)).all()
+    in_order = select(broker_message).order_by(broker_message.c.session, broker_message.c.position)
     return Saved(
         sessions={row.number: SessionRow(*row[1:]) for row in connection.execute(select(broker_session))},
         subscriptions=[(*row,) for row in connection.execute(select(broker_subscription))],
-        messages=[(row.session, row.packet_id, _letter(*row[3:])) for row in messages],
+        messages=[(row[0], row[1], _letter(*row[2:])) for row in connection.execute(in_order)],
         received=[(*row,) for row in connection.execute(select(broker_received))],
         retained={row.topic: RetainedRow(*row[1:]) for row in connection.execute(select(broker_retained))},
-        place=messages[-1].place if messages else 0,
     )
 
 
@@ -99,11 +93,9 @@ def _write_subscriptions(connection: Connection, changes: Changes) -> None:
 
 def _write_messages(connection: Connection, changes: Changes) -> None:
     ended = [key for key, row in changes.messages.items() if row is None]
-    bulk.execute(connection, "DELETE FROM broker_message WHERE session = ? AND packet_id = ?", ended)
+    bulk.execute(connection, "DELETE FROM broker_message WHERE session = ? AND position = ?", ended)
     rows = [(*key, *row) for key, row in changes.messages.items() if row is not None]
-    bulk.insert(
-        connection, broker_message, rows, otherwise=f"UPDATE SET {_MESSAGE}"
-    )  # the id was in use before
+    bulk.insert(connection, broker_message, rows)
 
 
 def _write_received(connection: Connection, changes: Changes) -> None:

@@ -22,10 +22,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Filters of one client."""
     in_flight: int = 100
     """Messages sent to one client that it has not acknowledged."""
-    queue_length: int = 1000
-    """Messages that one client is owed: sent and not acknowledged, or waiting."""
-    queue_bytes: int = 4_194_304
-    """Bytes that wait for one client."""
+    queue_bytes: int = 67_108_864
+    """Bytes that wait for one client: sent and not acknowledged, or queued."""
     queues_bytes: int = 268_435_456
     """Bytes that wait for all clients together."""
     publish_rate: int = 2000

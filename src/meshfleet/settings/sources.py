@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from meshfleet.settings.table import Setting
 
+_log = logging.getLogger(__name__)
+
 _FILE: Final = Path("meshfleet.toml")
 
 _OTHER_VARIABLES: Final = {
@@ -29,6 +32,11 @@ _OTHER_VARIABLES: Final = {
     "MESHFLEET_URL",
 }
 """Which are read elsewhere."""
+
+_RETIRED: Final = {
+    "limits.queue-length": "queues of MQTT clients are limited in bytes now, by limits.queue-bytes",
+}
+"""Settings of earlier versions that mean nothing any more. A file or variable that has one still works."""
 
 
 class Given(NamedTuple):
@@ -70,7 +78,10 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Given]:
 def misspelt(variables: Mapping[str, str]) -> Iterator[Fault]:
     """Variables that look like one of ours: who means another database must not get this one."""
     known = [each.variable for each in SETTINGS]
-    for name in variables.keys() - {*known, *_OTHER_VARIABLES}:
+    retired = {f"MESHFLEET_{name.upper().replace('.', '_').replace('-', '_')}": name for name in _RETIRED}
+    for name in retired.keys() & variables.keys():
+        _log.warning("%s is ignored: %s", name, _RETIRED[retired[name]])
+    for name in variables.keys() - {*known, *_OTHER_VARIABLES, *retired}:
         if name.startswith("MESHFLEET_") and (near := get_close_matches(name, known, n=1, cutoff=0.8)):
             yield Fault(name, f"there is no such setting; did you mean {near[0]}?")
 
@@ -85,6 +96,9 @@ def from_file(file: Path | None, faults: list[Fault]) -> dict[str, Given]:
     except Unfit as exc:
         faults.append(Fault(str(path), str(exc)))
         return {}
+    for name in _RETIRED.keys() & found.keys():
+        _log.warning("%s: %s is ignored: %s", path, name, _RETIRED[name])
+        del found[name]
     known = [each.name for each in SETTINGS]
     faults += [Fault(f"{path}: {plain(name)}", _unknown(name, known)) for name in found if name not in known]
     return {name: Given(f"{path}: {name}", raw) for name, raw in found.items() if name in known}

@@ -55,7 +55,7 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
         consumer=_Consumer(),
         consumed=(),
         limits=_LIMITS,
-        saved=Saved(sessions={}, subscriptions=[], messages=[], received=[], retained={}, place=0),
+        saved=Saved(sessions={}, subscriptions=[], messages=[], received=[], retained={}),
         owner=b"",
         now=clock.now,
         prefix=prefix,

@@ -42,14 +42,16 @@ broker_message = Table(
     "broker_message",
     metadata,
     Column("session", BigInteger, ForeignKey("broker_session.number", ondelete="CASCADE"), primary_key=True),
-    Column("packet_id", Integer, primary_key=True),
-    Column("place", BigInteger, nullable=False),
+    Column("position", BigInteger, primary_key=True),
     Column("topic", Text, nullable=False),
     Column("payload", LargeBinary, nullable=False),
     Column("retain", Boolean, nullable=False),
     Column("until", BigInteger),
 )
-"""What sessions are owed, in the order of `place`; after `until` nobody wants it any more."""
+"""Messages that wait for clients, in the order of `position`, from which the packet id follows.
+
+After `until` a message is no longer wanted.
+"""
 
 broker_received = Table(
     "broker_received",

@@ -34,8 +34,14 @@ class BrokerFigures(Collector):
         for name, meaning, value in (
             ("received", "Messages that MQTT clients published.", stock.received),
             ("delivered", "Messages that were sent to MQTT clients.", stock.delivered),
-            ("dropped", "Messages that MQTT clients did not get: absent, or too slow.", stock.dropped),
+            ("cut_off", "MQTT clients that were cut off because they did not keep up.", stock.cut_off),
             ("admitted", "MQTT clients that were let in.", broker.lobby.admitted),
             ("refused", "MQTT clients that were not let in.", broker.lobby.refused),
         ):
             yield CounterMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)
+        dropped = CounterMetricFamily(
+            "meshfleet_mqtt_dropped", "Messages that MQTT clients did not get, by reason.", labels=["reason"]
+        )
+        for reason, count in stock.dropped.items():
+            dropped.add_metric([reason], count)
+        yield dropped

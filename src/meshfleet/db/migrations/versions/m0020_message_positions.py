@@ -1,0 +1,45 @@
+"""Messages that wait for MQTT clients are keyed by their position in the queue, not by a packet id.
+
+The packet id follows from the position (position % 65535 + 1), so more than 65,535 messages can wait.
+Existing rows keep their order and their packet ids: ids were counted up and began again at 1 after 65,535.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0020"
+down_revision = "0008"
+
+_COPY = """
+INSERT INTO broker_message (session, position, topic, payload, retain, until)
+SELECT session, packet_id - 1 + 65535 * SUM(begins_again) OVER (PARTITION BY session ORDER BY place),
+    topic, payload, retain, until
+FROM (
+    SELECT *, CASE WHEN packet_id <= LAG(packet_id, 1, 0) OVER (PARTITION BY session ORDER BY place)
+        THEN 1 ELSE 0 END AS begins_again
+    FROM broker_message_by_id
+) AS numbered
+"""
+
+
+def upgrade() -> None:
+    """Make the table again and copy its rows."""
+    op.rename_table("broker_message", "broker_message_by_id")
+    if op.get_bind().dialect.name == "postgresql":  # where the new keys could not have the same names
+        for name in ("pk_broker_message", "broker_message_session_fkey"):
+            op.drop_constraint(name, "broker_message_by_id")
+    op.create_table(
+        "broker_message",
+        sa.Column("session", sa.BigInteger(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.Column("retain", sa.Boolean(), nullable=False),
+        sa.Column("until", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["session"], ["broker_session.number"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("session", "position", name=op.f("pk_broker_message")),
+    )
+    op.execute(_COPY)
+    op.drop_table("broker_message_by_id")
