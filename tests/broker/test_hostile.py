@@ -79,7 +79,7 @@ async def stage(sqlite_database: Database, caplog: pytest.LogCaptureFixture) -> 
                 running.broker.sessions.end(session)
             assert running.broker.stock.size == 0
     assert broken == []
-    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
     assert PASSWORD.decode() not in caplog.text
     sqlite_database.close()
 

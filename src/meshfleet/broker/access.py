@@ -51,13 +51,15 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 class Access:
     """What one account may do."""
 
-    __slots__ = ("_publish", "_read", "fronts")
+    __slots__ = ("_publish", "_read", "filters", "fronts")
 
     def __init__(self, account: Account | None, prefix: str = "") -> None:
         self._publish = () if account is None else _rules(_PUBLISH, account, prefix)
         self._read = () if account is None else _rules(_READ, account, prefix)
         self.fronts = tuple(front for rule in self._publish if (front := _front(rule)) is not None)
         """How topics begin that may be published whatever follows: the quick way to know."""
+        self.filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self._read)
+        """The widest filters that the account may subscribe to."""
 
     def may_publish(self, topic: str) -> bool:
         """Whether a message may go there."""

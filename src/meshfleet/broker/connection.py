@@ -379,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
     def _give_up(self, fault: WireError) -> None:
         """Bytes that cannot be understood end a connection [MQTT-4.8.0-1]; another version is told so."""
         if isinstance(fault, UnsupportedProtocol) and self._early is None and self.session is None:
-            self.refuse(Accept.UNACCEPTABLE_PROTOCOL)  # [MQTT-3.1.2-2]
+            self._lobby.refuse(self, Accept.UNACCEPTABLE_PROTOCOL, fault.reason)  # [MQTT-3.1.2-2]
         else:
             self.close(f"it broke the protocol: {fault}")
 

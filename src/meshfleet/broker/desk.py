@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.broker.journal import BUSY, FULL
+from meshfleet.broker.log_limit import LogLimit
+from meshfleet.errors import shown
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import REFUSED, Pubcomp, Pubrec, Suback, Unsuback
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from meshfleet.settings import Limits
     from meshfleet.wire.mqtt.packets import Oversized, Publish, Subscribe, Unsubscribe
 
+_log = logging.getLogger(__name__)
+
 _LONGEST_FILTER: Final = 1024
 """Bytes; longer ones do not fit into an index of every database."""
 _DEEPEST_FILTER: Final = 32
@@ -28,6 +33,9 @@ _DEEPEST_FILTER: Final = 32
 
 _FEW_BYTES: Final = 8 * 1024
 """What is read from a client that has few things to say at a time."""
+
+_NAMED: Final = 5
+"""Forbidden filters of one SUBSCRIBE that a log line names."""
 
 _ANSWER: Final = 512
 """Bytes that an answer takes while it waits for its round, about."""
@@ -42,6 +50,7 @@ class Desk:
         self._door = door
         self._stock = stock
         self._limits = limits
+        self._forbidden_lines = LogLimit(lines=5)
 
     def publish(
         self, connection: Connection, session: Session, messages: Sequence[Publish], size: int
@@ -121,15 +130,27 @@ class Desk:
 
     def subscribe(self, connection: Connection, session: Session, ask: Subscribe) -> None:
         """Grant what a client asks for, filter by filter."""
-        codes = []
+        codes, forbidden = [], []
         for wanted, qos in ask.filters:
             # Each may bring all that is retained. Who has asked for far too much gets no more for now.
-            codes.append(
-                REFUSED if connection.is_overdrawn else self._grant(connection, session, wanted, qos)
-            )
+            code = REFUSED if connection.is_overdrawn else self._grant(connection, session, wanted, qos)
+            codes.append(code)
+            if code == REFUSED and not connection.access.may_read(wanted):
+                forbidden.append(wanted)
             if not connection.is_open:  # it cannot keep up with what is retained
                 return
+        if forbidden and self._forbidden_lines.count(session.account):
+            self._warn_forbidden(connection, session, forbidden)
         self._answer(connection, session, encode(Suback(ask.packet_id, tuple(codes))))
+
+    def _warn_forbidden(self, connection: Connection, session: Session, forbidden: list[str]) -> None:
+        _log.warning(
+            "client %s of %s may not subscribe to %s; this account may subscribe to %s, or to parts of them",
+            shown(session.client_id),
+            connection,
+            ", ".join(map(shown, forbidden[:_NAMED])) + (", …" if len(forbidden) > _NAMED else ""),
+            ", ".join(connection.access.filters),
+        )
 
     def _grant(self, connection: Connection, session: Session, wanted: str, qos: int) -> int:
         mine = session.subscriptions

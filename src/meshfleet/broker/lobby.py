@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.broker.access import Access, Kind
 from meshfleet.broker.door import NotAdmitted
-from meshfleet.errors import DatabaseUnavailable
+from meshfleet.broker.log_limit import LogLimit
+from meshfleet.errors import DatabaseUnavailable, shown
 from meshfleet.wire.mqtt.packets import Accept, Publish
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class Lobby:
         """Clients that were let in so far."""
         self.refused = 0
         """Clients that were not."""
+        # A line for each client and minute, but few for an address and for all: any client id can be sent.
+        self._client_lines = LogLimit()
+        self._address_lines = LogLimit(lines=10)
+        self._lines = LogLimit(lines=100)
 
     async def run(self) -> None:
         """Let clients in until cancelled, and look after those who say nothing."""
@@ -97,17 +102,27 @@ class Lobby:
             if connection.is_open:
                 self._let_in(connection, connect, account)
         except NotAdmitted as exc:
-            _log.info("%s is refused: %s", connection, exc)
-            self._refuse(connection, exc.accept)
+            self.refuse(connection, exc.accept, str(exc), connect)
         except DatabaseUnavailable as exc:
-            _log.warning("%s is refused: %s", connection, exc)
-            self._refuse(connection, Accept.SERVER_UNAVAILABLE)
+            self.refuse(connection, Accept.SERVER_UNAVAILABLE, str(exc), connect)
         except Exception:  # noqa: BLE001 # a mistake of ours must not shut out all others
             _log.exception("%s cannot be let in", connection)
-            self._refuse(connection, Accept.SERVER_UNAVAILABLE)
+            self.refuse(connection, Accept.SERVER_UNAVAILABLE, "the service made a mistake", connect)
 
-    def _refuse(self, connection: Connection, code: Accept) -> None:
+    def refuse(
+        self, connection: Connection, code: Accept, reason: str, connect: Connect | None = None
+    ) -> None:
+        """Refuse a CONNECT, with its reason in the log. `connect` is None if it could not be read."""
         self.refused += 1
+        client = ""
+        if connect is not None:
+            client = f" (client id {shown(connect.client_id)}, user {shown(connect.user)})"
+        if (
+            self._client_lines.count((connection.address, client))
+            and self._address_lines.count(connection.address)
+            and self._lines.count(None)
+        ):
+            _log.warning("connection from %s refused: %s%s", connection.address, reason, client)
         connection.refuse(code)
 
     def _let_in(self, connection: Connection, connect: Connect, account: Account) -> None:
@@ -115,7 +130,8 @@ class Lobby:
         access = Access(account, self._prefix)
         if connect.will is not None and not access.may_publish(connect.will.topic):
             self._door.forbidden(account, connection.address, "will", connect.will.topic)
-            raise NotAdmitted(Accept.NOT_AUTHORIZED, "its will is forbidden")
+            why = f"its account may not publish its will to {shown(connect.will.topic)}"
+            raise NotAdmitted(Accept.NOT_AUTHORIZED, why)
         connection.account, connection.access = account, access
         before = self._sessions.line(str(account), client_id)
         if before is not None and before.turn > connection.turn:

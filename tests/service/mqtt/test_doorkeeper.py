@@ -277,6 +277,20 @@ async def test_gateways_with_old_passwords_do_no_harm_to_others_at_their_address
 
 
 @pytest.mark.rule("broker-18")
+async def test_unknown_gateways_of_one_address_are_told_to_wait(house: House, door: Doorkeeper) -> None:
+    mine = house.gateway()
+    guesses = [Credentials(f"02005ecc{number:04x}", "guess") for number in range(30)]
+    assert [await told(door, guess) for guess in guesses] == [4] * 5 + [3] * 25
+    assert await told(door, mine) == Accept.ACCEPTED, "who knows a password is not shut out"
+    assert await told(door, wrong(mine)) == Accept.SERVER_UNAVAILABLE, (
+        "or one could tell which gateways exist"
+    )
+    assert await told(door, guesses[0], ELSEWHERE) == Accept.BAD_CREDENTIALS
+    house.clock.move(seconds=301)
+    assert await told(door, Credentials("02005edd0000", "guess")) == Accept.BAD_CREDENTIALS
+
+
+@pytest.mark.rule("broker-18")
 async def test_revoked_keys_slow_down_no_other_key(house: House, door: Doorkeeper) -> None:
     old, new = house.program(), house.program()
     house.revoke(old)

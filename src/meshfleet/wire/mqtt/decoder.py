@@ -107,7 +107,8 @@ def _check_protocol(body: _Body) -> None:
     if (name, level) == (b"MQTT", _LEVEL):
         return
     if name in {b"MQTT", b"MQIsdp"}:  # another version, to be refused politely [MQTT-3.1.2-2]
-        raise UnsupportedProtocol("CONNECT protocol", f"{shown(name)} of level {level} is not MQTT 3.1.1")
+        version = {3: "MQTT 3.1", 5: "MQTT 5"}.get(level, f"protocol level {level}")
+        raise UnsupportedProtocol("CONNECT protocol", f"{version} is not supported, use MQTT 3.1.1")
     raise MalformedPacket("CONNECT protocol name", f"{shown(name)} is not MQTT")  # [MQTT-3.1.2-1]
 
 

@@ -1,0 +1,91 @@
+"""An operator reads in the log why a client was refused, and no client can fill the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.wire.mqtt.encoder import encode
+from meshfleet.wire.mqtt.packets import REFUSED, Accept, Connack, Suback, Subscribe, Will
+from tests.broker.stage import REPORTS, G, connect, request
+
+if TYPE_CHECKING:
+    from tests.broker.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+ELSEWHERE = "mt/gateway/02005e000002/device/x"
+PLAIN = encode(connect("viewer"))
+AT = PLAIN.index(b"MQTT") + 4
+"""Where a CONNECT says its protocol level."""
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings so far, which are forgotten."""
+    found = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.rule("broker-27")
+async def test_a_refused_connect_is_logged_with_its_reason_in_words(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    cases = {
+        PLAIN[:AT] + b"\x05" + PLAIN[AT + 1 :]: "MQTT 5 is not supported, use MQTT 3.1.1",
+        encode(connect("viewer", password=b"guess")): "wrong password (client id 'viewer', user 'viewer')",
+        encode(connect(G, will=Will(ELSEWHERE, b"", 1))): (
+            f"its account may not publish its will to '{ELSEWHERE}' (client id '{G}', user '{G}')"
+        ),
+        encode(connect(G, client_id="x\ny")): (
+            f"the client id of a gateway is its MAC (client id 'x\\ny', user '{G}')"
+        ),
+    }
+    found = {}
+    for packet, reason in cases.items():
+        client = await stage.stranger()
+        client.send(packet)
+        assert (await client.expect(Connack)).code != Accept.ACCEPTED
+        assert await client.until_end() == []
+        found[reason] = lines(caplog)
+    assert found == {reason: [f"connection from 127.0.0.1 refused: {reason}"] for reason in cases.values()}
+    assert stage.broker.lobby.refused == len(cases)
+
+
+@pytest.mark.rule("broker-27")
+async def test_refused_connects_do_not_fill_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    for client_id in ["same"] * 30 + [f"client-{number}" for number in range(30)]:
+        client = await stage.stranger()
+        client.send(connect("viewer", client_id=client_id, password=b"guess"))
+        assert await client.expect(Connack)
+    found = lines(caplog)
+    assert len([line for line in found if "'same'" in line]) == 1
+    assert len(found) == 10
+    assert "guess" not in "".join(found)
+
+
+@pytest.mark.rule("broker-28")
+async def test_a_refused_filter_is_logged_with_those_that_the_account_may_use(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    viewer, gateway = await stage.client("viewer", client_id="listen"), await stage.gateway()
+    viewer.send(Subscribe(1, (("mt/#", 1), (REPORTS, 1), (request(), 1))))
+    assert (await viewer.expect(Suback)).codes == (REFUSED, 1, REFUSED)
+    gateway.send(Subscribe(1, ((REPORTS, 1),)))
+    assert (await gateway.expect(Suback)).codes == (REFUSED,)
+    assert lines(caplog) == [
+        (
+            f"client 'listen' of user viewer at 127.0.0.1 may not subscribe to 'mt/#', '{request()}'; this"
+            " account may subscribe to mt/gateway/+/device/#, mt/gateway/+/response/#, or to parts of them"
+        ),
+        (
+            f"client '{G}' of gateway {G} at 127.0.0.1 may not subscribe to '{REPORTS}'; this account may"
+            f" subscribe to mt/gateway/{G}/#, mt/gateways/#, meshtech/diagnostics/{G}/#, or to parts of them"
+        ),
+    ]
+    for packet_id in range(2, 30):
+        viewer.send(Subscribe(packet_id, (("#", 1),)))
+        await viewer.expect(Suback)
+    assert len(lines(caplog)) == 4  # five in a minute
