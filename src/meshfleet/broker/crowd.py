@@ -2,14 +2,75 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
+import logging
+import time
+from collections import Counter, OrderedDict
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.broker.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, KeysView
+    from collections.abc import Callable, Iterator, KeysView
 
     from meshfleet.broker.connection import Connection
     from meshfleet.settings import Limits
+_log = logging.getLogger(__name__)
+
+_BURST: Final = 2
+"""Seconds' worth of connections that may fail at once."""
+
+_REMEMBERED: Final = 10_000
+"""Networks with failures; of more the oldest are forgotten."""
+
+
+class _Failures(NamedTuple):
+    """How many connections of a network may still fail, at a time."""
+
+    left: float
+    at: float
+
+
+class FailureRate:
+    """Limits the connections of one network that end without a login.
+
+    A token bucket that only failures empty: any number of clients with valid credentials behind one address
+    come back unhindered, while a flood without them is closed before TLS and MQTT cost anything.
+    """
+
+    def __init__(self, rate: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._most = float(_BURST * rate)
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+
+    def is_exceeded(self, address: str) -> bool:
+        """Whether too many connections from the network of an address have failed."""
+        return bool(self._failures) and self._left(_network(address), self._clock()) < 1
+
+    def count(self, address: str) -> None:
+        """Count a connection that ended without a login."""
+        network, now = _network(address), self._clock()
+        # Never below zero: who stops is served again at once.
+        left = max(0.0, self._left(network, now) - 1)
+        self._failures[network] = _Failures(left, now)
+        self._failures.move_to_end(network)
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
+
+    def _left(self, network: str, now: float) -> float:
+        known = self._failures.get(network)
+        return self._most if known is None else min(self._most, known.left + (now - known.at) * self._rate)
+
+
+def _network(address: str) -> str:
+    """Return an address, or the /64 network of an IPv6 address: one machine may have all of it."""
+    if ":" not in address or "." in address:  # IPv4, also as an IPv6 socket shows it
+        return address
+    try:
+        return str(ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address
 
 
 class Crowd:
@@ -22,6 +83,10 @@ class Crowd:
         self._by_account: dict[str, set[Connection]] = {}
         self._expected = Counter[str]()
         """Connections that are not known yet, by address: they have more to do before MQTT begins."""
+        self.failures = FailureRate(limits.failed_connections)
+        self._lines = LogLimit()
+        self.turned_away = 0
+        """Connections that were closed unread, because a limit was reached."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -30,14 +95,32 @@ class Crowd:
         return iter(list(self._all))
 
     def expect(self, address: str) -> bool:
-        """Somebody is at an entrance; False: there is no room."""
-        limits, here = self._limits, self._by_address[address] + self._expected[address]
-        if here >= limits.connections_per_address:
-            return False
-        if len(self._all) + self.expected >= limits.connections:
+        """Reserve a slot before the TLS or WebSocket handshake. Return False if a limit is reached."""
+        if (full := self._full(address)) is not None:
+            self.turned_away += 1
+            if since := self._lines.count(address):
+                _log.warning(
+                    "connections from %s are closed unread, %d since the last such line: %s",
+                    address,
+                    since,
+                    full,
+                )
             return False
         self._expected[address] += 1
         return True
+
+    def _full(self, address: str) -> str | None:
+        """Return in words which limit leaves no room for a connection."""
+        limits, here = self._limits, self._by_address[address] + self._expected[address]
+        if self.failures.is_exceeded(address):
+            return (
+                f"too many of them did not log in (limits.failed-connections is {limits.failed_connections})"
+            )
+        if here >= limits.connections_per_address:
+            return f"there are {here} (limits.connections-per-address)"
+        if len(self._all) + self.expected >= limits.connections:
+            return f"there are {limits.connections} in all (limits.connections)"
+        return None
 
     @property
     def expected(self) -> int:
@@ -49,6 +132,11 @@ class Crowd:
         self._expected[address] -= 1
         if not self._expected[address]:
             del self._expected[address]
+
+    def fail(self, address: str) -> None:
+        """Give a reserved slot back, and count the connection as one that did not log in."""
+        self.miss(address)
+        self.failures.count(address)
 
     def enter(self, connection: Connection) -> bool:
         """Somebody connects, who is expected no longer; False: there is no room."""

@@ -89,10 +89,13 @@ class Lobby:
         return self._tasks is not None and self._crowd.enter(connection)
 
     def introduce(self, connection: Connection, connect: Connect) -> None:
-        """And says who it is."""
+        """Handle CONNECT: authenticate the client in its own task."""
         self._turns += 1
         connection.turn = self._turns
-        if self._tasks is not None:
+        if self._crowd.failures.is_exceeded(connection.address):  # it was there before the others failed
+            why = "too many connections from there did not log in"
+            self.refuse(connection, Accept.SERVER_UNAVAILABLE, why, connect)
+        elif self._tasks is not None:
             self._tasks.create_task(self._admit(connection, connect), name="broker.admit")
 
     async def _admit(self, connection: Connection, connect: Connect) -> None:
@@ -155,6 +158,8 @@ class Lobby:
     def leave(self, connection: Connection) -> None:
         """Somebody is gone."""
         self._crowd.leave(connection)
+        if connection.account is None:
+            self._crowd.failures.count(connection.address)
         session, will = connection.session, connection.will
         if session is None:
             return

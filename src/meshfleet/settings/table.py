@@ -178,6 +178,7 @@ SETTINGS: Final = (
     _limit("connections", "NUMBER", "MQTT connections at once."),
     _limit("connections-per-address", "NUMBER", "The same, from one network address."),
     _limit("connections-per-account", "NUMBER", "The same, with one account."),
+    _limit("failed-connections", "NUMBER", "Connections without a login per second, from one address."),
     _limit("connect-seconds", "SECONDS", "Time to send CONNECT."),
     _limit("packet-size", "BYTES", "The largest MQTT packet.", least=1024, most=268_435_455),
     _limit("subscriptions", "NUMBER", "Filters of one client."),

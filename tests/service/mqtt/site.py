@@ -38,6 +38,7 @@ class Site:
 
     def __init__(self, house: House, settings: Settings | None = None, *, scheme: str = "mqtt") -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
         self._scheme = scheme
         self._endpoint = Endpoint(
             house.database,
@@ -78,7 +79,7 @@ class Site:
 
     async def stranger(self) -> Raw:
         """Somebody who is connected and has said nothing."""
-        client = await Raw.open(self._listener.getsockname()[1])
+        client = await Raw.open(self.port)
         self._clients.append(client)
         return client
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
 
+from meshfleet.broker.crowd import FailureRate
 from meshfleet.settings import Limits, Settings
+from meshfleet.wire.mqtt.packets import Accept, Connack
+from tests.broker.raw import Raw
 from tests.service.mqtt.house import House
-from tests.service.mqtt.site import Site, until
+from tests.service.mqtt.site import Site, connect, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from meshfleet.db import Database
-    from tests.broker.raw import Raw
 
 pytestmark = pytest.mark.anyio
 
@@ -121,3 +124,57 @@ async def test_all_addresses_together_have_no_more_room_than_there_is(
         site.broker.crowd.miss("192.0.2.0")
         await site.stranger()
         await until(lambda: len(site.broker.crowd) == 1)
+
+
+# --- Connections that end without a login ---
+
+
+@pytest.mark.rule("broker-29")
+async def test_a_flood_without_logins_is_closed_unread_while_others_log_in(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Site(house, Settings(limits=Limits(failed_connections=1))) as site:
+        crowd = site.broker.crowd
+        while not crowd.turned_away:  # two may fail at once, and one more in each second
+            (await site.stranger()).cut()
+            await until(lambda: len(crowd) + crowd.expected == 0)
+        (line,) = [each.getMessage() for each in caplog.records if "closed unread" in each.getMessage()]
+        assert line.startswith("connections from 127.0.0.1 are closed unread, 1 since the last such line")
+        assert "limits.failed-connections is 1" in line
+        elsewhere = Raw(*await asyncio.open_connection("127.0.0.1", site.port, local_addr=("127.0.0.2", 0)))
+        elsewhere.send(connect(house.gateway()))
+        assert (await elsewhere.expect(Connack)).code == Accept.ACCEPTED
+        await elsewhere.close()
+
+
+@pytest.mark.rule("broker-29")
+async def test_any_number_of_clients_that_log_in_may_come_from_one_address_at_once(house: House) -> None:
+    async with Site(house, Settings(limits=Limits(failed_connections=1))) as site:
+        await asyncio.gather(*(site.guest(house.gateway()) for _ in range(20)))
+        assert (len(site.broker.crowd), site.broker.crowd.turned_away) == (20, 0)
+
+
+@pytest.mark.rule("broker-29")
+def test_only_failures_count_and_by_network() -> None:
+    now = 0.0
+    rate = FailureRate(10, clock=lambda: now)
+    for _ in range(19):
+        rate.count("192.0.2.1")
+        rate.count("2001:db8::1")
+    assert not any(map(rate.is_exceeded, ("192.0.2.1", "2001:db8::1")))
+    rate.count("192.0.2.1")
+    rate.count("2001:db8::2")
+    addresses = (
+        "192.0.2.1",
+        "192.0.2.2",
+        "2001:db8::ffff",
+        "2001:db8:0:1::1",
+        "fe80::1%eth0",
+        "",
+        "somewhere",
+    )
+    assert [rate.is_exceeded(each) for each in addresses] == [True, False, True, False, False, False, False]
+    for _ in range(1000):
+        rate.count("192.0.2.1")
+    now = 0.2
+    assert not rate.is_exceeded("192.0.2.1"), "it has no debts"

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _WAITING: Final = 10
 """Checks that one place may have under way, so that it does not keep those of others waiting."""
 
+_WAITING_CROWDED: Final = 2
+"""The same for a place where name after name has failed, so that a flood leaves the threads to others."""
+
 
 class Reception:
     """Where people come in and go."""
@@ -99,7 +102,8 @@ class Reception:
     async def check_password(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
         place = neighbourhood(address)
-        if self._waiting[place] >= _WAITING:
+        is_crowded = self._throttle.crowded(place, self._now() / 1000)
+        if self._waiting[place] >= (_WAITING_CROWDED if is_crowded else _WAITING):
             raise TooManyAttempts(1)
         self._waiting[place] += 1
         try:

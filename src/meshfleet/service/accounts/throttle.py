@@ -71,6 +71,10 @@ class Throttle:
             self._count((None, address), now)
         return verdict
 
+    def crowded(self, address: str | None, now: float) -> int:
+        """Return how long a failure at this address must wait, without counting an attempt."""
+        return self._wait((None, address), now)
+
     def succeeded(self, name: str, address: str | None) -> None:
         """Forget the failures of somebody who got in after all."""
         mine = self._entries.pop((name, address), None)

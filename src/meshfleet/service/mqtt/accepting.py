@@ -71,7 +71,7 @@ class _Gate:
 
     async def _greet(self, client: socket.socket, address: str) -> None:
         """Bring a client as far as MQTT."""
-        missed = partial(self._broker.crowd.miss, address)
+        missed = partial(self._broker.crowd.fail, address)
         patience = None if self._tls is None else self._limits.connect_seconds
         try:
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -32,6 +32,14 @@ _PROGRAM: Final = "apikey"
 """The user name of all programs (broker-11)."""
 
 
+class _WrongGateway(Exception):
+    """A login of a gateway with a wrong password, or with a MAC that is not claimed."""
+
+    def __init__(self, *, is_known: bool) -> None:
+        super().__init__(is_known)
+        self.is_known = is_known
+
+
 class Doorkeeper:
     """Knows who comes with which credentials. Failures are counted as on REST (broker-18)."""
 
@@ -51,6 +59,8 @@ class Doorkeeper:
         self._now = now
         # Apart from that of people: a gateway with an old password must not slow down who logs in beside it.
         self._throttle = Throttle()
+        # Unknown MACs, by address. Stale passwords of known ones do not count: they must not add up.
+        self._strangers = Throttle()
         self._turns: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def admit(self, connect: Connect, address: str) -> Account:
@@ -67,10 +77,10 @@ class Doorkeeper:
         """Take note of somebody who wanted more than the rules allow."""
         self._complaints.file(account, address, deed, topic)
 
-    async def _gateway(self, mac: Mac, password: str) -> Account | None:
+    async def _gateway(self, mac: Mac, password: str) -> Account:
         stored = (await self._database.read(gateways.passwords, [mac])).get(mac)
         if stored is None or not hmac.compare_digest(stored, keys.digest(password)):
-            return None
+            raise _WrongGateway(is_known=stored is not None)
         return gateway(mac, stored)
 
     async def _program(self, key: str) -> Account | None:
@@ -106,17 +116,30 @@ class Doorkeeper:
         if wait:
             self._figures.count_login("throttled")
             raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(wait)))
+        crowded = 0
         try:
             account = await look()
+        except _WrongGateway as exc:
+            account = None
+            crowded = self._count_stranger(name, place, is_known=exc.is_known)
         except FleetError:
             self._throttle.withdraw(name, place)
             raise
         if account is None:
             self._figures.count_login("failed")
+            if crowded:
+                raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(crowded)))
             raise _wrong()
         self._throttle.succeeded(name, place)
         self._figures.count_login("succeeded")
         return account
+
+    def _count_stranger(self, name: str, place: str | None, *, is_known: bool) -> int:
+        """Count a failed login of a gateway. Return how long to wait: the same whether its MAC is claimed."""
+        now = self._now() / 1000
+        if is_known:
+            return self._strangers.crowded(place, now)
+        return self._strangers.attempt(name, place, now).crowded
 
 
 def _credentials(connect: Connect) -> tuple[str, str]:

@@ -35,6 +35,7 @@ class BrokerFigures(Collector):
             ("received", "Messages that MQTT clients published.", stock.received),
             ("delivered", "Messages that were sent to MQTT clients.", stock.delivered),
             ("cut_off", "MQTT clients that were cut off because they did not keep up.", stock.cut_off),
+            ("turned_away", "MQTT connections that were closed unread at a limit.", broker.crowd.turned_away),
             ("admitted", "MQTT clients that were let in.", broker.lobby.admitted),
             ("refused", "MQTT clients that were not let in.", broker.lobby.refused),
         ):
