@@ -1,4 +1,4 @@
-"""Bursts of reports, as after an outage, to clients of other makes; mosquitto gets the same as the control."""
+"""Bursts of reports, as after an outage, to clients of other makes; mosquitto is the control."""
 
 from __future__ import annotations
 
