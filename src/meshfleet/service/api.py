@@ -39,6 +39,7 @@ from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
 from meshfleet.service.http.queries import QueryNames
 from meshfleet.service.http.sharing import Sharing, giving
+from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.jobs import device_routes as update_routes
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.bell import Bell
@@ -112,6 +113,7 @@ class Shared(NamedTuple):
     passwords: Passwords
     readiness: Readiness
     reception: Reception
+    rollups: Rollups
     samples: SampleStore
     traffic: Traffic
     window: Window
@@ -138,6 +140,7 @@ class Api:
             figures=figures,
             now=now,
         )
+        self.rollups = Rollups()
         self.window = Window(database.write_now(obtain, "requests"))
         self.live = Live(database, gatekeeper, self.traffic, now)
         figures.show(LiveFigures(self.live.hub))
@@ -163,6 +166,7 @@ class Api:
             passwords=self._passwords,
             readiness=self.readiness,
             reception=reception,
+            rollups=self.rollups,
             samples=samples,
             traffic=self.traffic,
             window=self.window,

@@ -26,7 +26,8 @@ from meshfleet.service.requests.asking import Asking
 from meshfleet.service.requests.book import Book
 from meshfleet.service.requests.dispatch import Dispatch
 from meshfleet.service.requests.figures import RequestFigures
-from meshfleet.service.requests.ways import Ways
+from meshfleet.service.requests.gateway_selection import FailedTries
+from meshfleet.service.requests.gateway_selector import GatewaySelector
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.topics import Topics
 
@@ -74,12 +75,17 @@ class Following:
         )
         self._presence.audience = api.live.devices
         self._acks = Acks(carrier, prefix=settings.topic_prefix, now=now)
+        failures = FailedTries()
         asking = Asking(
             carrier,
             Topics(settings.topic_prefix),
             clock.now,
             version=lambda gateway: self._versions.version(mac_number(gateway)),
             at_once=settings.requests_at_once,
+            failures=failures,
+        )
+        selector = GatewaySelector(
+            database, samples, carrier, rollups=api.rollups, failures=failures, now=clock.now
         )
         self._versions = Versions(
             database,
@@ -91,17 +97,24 @@ class Following:
             now=clock.now,
         )
         ingest.acking = self._versions.acking
-        self._inquiry = Inquiry(database, asking, now=clock.now)
+        self._inquiry = Inquiry(database, asking, now=clock.now, select=selector.select_many)
         self._book = Book(database, clock.now, retention=_millis(settings.retention.request))
         self._dispatch = Dispatch(
             database,
             asking=asking,
-            ways=Ways(database, samples, carrier, clock.now),
+            selector=selector,
             book=self._book,
             now=clock.now,
         )
         self._questions = Questions(database, carrier, api.addresses)
-        self._runner = Runner(database, asking, clock.now, steady=clock.steady, tell=api.live.jobs.changed)
+        self._runner = Runner(
+            database,
+            asking,
+            clock.now,
+            steady=clock.steady,
+            tell=api.live.jobs.changed,
+            select=selector.select_many,
+        )
         api.bell.hear(self._runner.wake)
         self._window = api.window
         for follower in (self._acks, self._presence, api.traffic, api.live.reports):

@@ -73,6 +73,7 @@ async def take_reports(
         prefix=settings.topic_prefix,
         guests=None if settings.outside is None else Guests(welcome=settings.autoclaim),
         owner=None if database.is_sqlite else owner,
+        rollups=api.rollups,
         now=clock.now,
     )
     await ingest.restore()

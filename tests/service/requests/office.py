@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from meshfleet.service import clock
 from meshfleet.service.accounts import keys
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.api import Api
@@ -188,7 +189,7 @@ def _knowing(mac: str, version: str) -> Callable[[Asked], list[Said] | None]:
 
     def answer(asked: Asked) -> list[Said] | None:
         if asked.end == f"{mac}/apiversion" and asked.body.get("priority") == _HIGHEST:
-            return [asked.answer(version=version)]
+            return [asked.answer(version=version, time=write_millis(clock.now()))]  # its clock is right
         if asked.body.get("priority") == _LOWEST and "/read/" in asked.end:
             return [asked.answer(status=5)]
         return None

@@ -105,9 +105,13 @@ class Ingest:
         prefix: str,
         guests: Guests | None,
         owner: bytes | None = None,
+        rollups: Rollups | None = None,
         now: Now,
     ) -> None:
-        """`owner` is the token of who takes reports, where several programs could."""
+        """`owner` is the token of who takes reports, where several programs could.
+
+        `rollups` are the open minutes, if others read them, too.
+        """
         self._database = database
         self._samples = samples
         self._guests = guests
@@ -118,7 +122,7 @@ class Ingest:
         self._reader = Reader(prefix, guests)
         self._quota = Quota()
         self._notes: Notes = {}
-        self._rollups = Rollups()
+        self._rollups = Rollups() if rollups is None else rollups
         self._heard: set[int] = set()
         """Devices that the journal or the database knows."""
         self._newest = 0
@@ -320,6 +324,7 @@ class Ingest:
     async def _finish(self, flush: _Flush) -> None:
         number = await self._database.write(self._write_flush, flush)
         self._samples.committed(number, flush.rows)
+        self._rollups.forget_closed(flush.rows)
         self._flush = None
         self._followers.written(flush.entries)
 

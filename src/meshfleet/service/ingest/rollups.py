@@ -2,22 +2,23 @@
 
 A minute is closed some seconds after its end, or after the last reading that belongs to it if that came late;
 it becomes one sample then. What comes still later is not counted any more, so that nothing counts twice.
+Until that sample is committed, `Rollups.minutes_of` gives it as far as it is known.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from meshfleet.db.samples import NO_SEQ, More, SampleKind
+from meshfleet.db.samples import NO_SEQ, More, Sample, SampleKind
 from meshfleet.service.ingest.readings import ReadingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from meshfleet.db.samples import Row, Sample
+    from meshfleet.db.samples import Row
     from meshfleet.service.ingest.readings import Reading
 
 _MINUTE: Final = 60_000
@@ -30,6 +31,13 @@ _FEW: Final = 64
 _AT_ONCE: Final = 50_000
 """Minutes that are closed in one transaction."""
 
+_SHOWN: Final = 64
+"""Open minutes of one device that can be read. A device has a dozen parents at most, and two minutes of each;
+gateways that make parents up must not make a chain of any length."""
+
+_Key: TypeAlias = tuple[int, int, int, int]
+"""Device, kind of sample, identifier (of a link: the parent) and beginning of a minute."""
+
 
 class Minute(Struct, gc=False):
     """What was heard within a minute."""
@@ -39,6 +47,7 @@ class Minute(Struct, gc=False):
     opened_at: int
     touched_at: int
     gateway: int
+    """The one that brought the last reading."""
     count: int = 0
     total: int = 0
     least: int = 2**62
@@ -48,6 +57,11 @@ class Minute(Struct, gc=False):
     unreachable: bool = False
     times: set[int] | bytearray | None = None
     """Of all that is in it, if that is more than one: if it is many, a bit for each millisecond."""
+    key: _Key | None = None
+    before: Minute | None = None
+    """The minute of the same device that was opened before this one: a chain costs less than a list."""
+    place: int = 1
+    """Its place in that chain, counted from the end."""
 
     def has(self, time: int) -> bool:
         """Whether a reading of this moment is in it: then it came again (report-36)."""
@@ -96,10 +110,12 @@ class Shown(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Rollups:
-    """The minutes that are still open."""
+    """The minutes that are still open, or closed and not committed yet."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[int, int, int, int], Minute] = {}
+        self._open: dict[_Key, Minute] = {}
+        self._chains: dict[int, Minute] = {}
+        """The minute of each device that was opened last; the others hang on it."""
 
     def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
         """Count readings of a batch."""
@@ -110,12 +126,31 @@ class Rollups:
             minute = self._open.get(key)
             if minute is None:
                 minute = self._open[key] = Minute(batch, now, now, gateway)
+                self._chain(key, minute)
             if not minute.has(time):
                 minute.touched_at = now
+                if time >= minute.last_at:
+                    minute.gateway = gateway
                 minute.add(time, value, unreachable=unreachable)
 
+    def minutes_of(self, device: int, kinds: Collection[int]) -> list[Sample]:
+        """Return what is known of the minutes of a device that are not committed yet, the oldest first.
+
+        They are the samples that these minutes would become now. Read them before the sample store: a minute
+        that is committed meanwhile is then read twice, and not missed.
+        """
+        found = [
+            Sample(*_row(each.key[3], each.key[1], each.key[2], each))
+            for each in _chained(self._chains.get(device))
+            if each.key is not None and each.key[1] in kinds
+        ]
+        return sorted(found, key=lambda each: each.identity)
+
     def close(self, now: int) -> dict[int, list[Row]]:
-        """Take out the minutes that are over, or some of them if they are many, as samples by device."""
+        """Close the minutes that are over, or some if they are many, and return them as samples by device.
+
+        They can still be read until `forget_closed` is called.
+        """
         over = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)][:_AT_ONCE]
         rows: dict[int, list[Row]] = {}
         for key in over:
@@ -123,9 +158,34 @@ class Rollups:
             rows.setdefault(device, []).append(_row(begin, kind, identifier, self._open.pop(key)))
         return rows
 
+    def forget_closed(self, devices: Iterable[int]) -> None:
+        """Forget the closed minutes of devices: they are committed, and the sample store has them."""
+        for device in devices:
+            kept = [each for each in _chained(self._chains.pop(device, None)) if self._is_open(each)]
+            for each in reversed(kept):
+                if each.key is not None:
+                    self._chain(each.key, each)
+
     def oldest(self, otherwise: int) -> int:
         """The oldest batch that is needed if all is to be counted again."""
         return min((minute.batch for minute in self._open.values()), default=otherwise)
+
+    def _chain(self, key: _Key, minute: Minute) -> None:
+        before = self._chains.get(key[0])
+        minute.place = 1 if before is None else before.place + 1
+        if minute.place <= _SHOWN:
+            minute.key, minute.before = key, before
+            self._chains[key[0]] = minute
+
+    def _is_open(self, minute: Minute) -> bool:
+        return minute.key is not None and self._open.get(minute.key) is minute
+
+
+def _chained(minute: Minute | None) -> Iterator[Minute]:
+    """Walk along a chain, the newest minute first."""
+    while minute is not None:
+        yield minute
+        minute = minute.before
 
 
 def _is_over(begin: int, minute: Minute, now: int) -> bool:

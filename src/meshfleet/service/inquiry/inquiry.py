@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
     from meshfleet.service.inquiry.candidates import Candidate
     from meshfleet.service.requests.asking import Asking
+    from meshfleet.service.requests.gateway_selection import SelectGateways
     from meshfleet.wire.responses import Response
 
 _log = logging.getLogger(__name__)
@@ -69,11 +70,21 @@ _REFUSALS: Final = frozenset(
 class Inquiry:
     """Asks devices about themselves."""
 
-    def __init__(self, database: Database, asking: Asking, *, now: Now, patience: float = _PATIENCE) -> None:
+    def __init__(
+        self,
+        database: Database,
+        asking: Asking,
+        *,
+        now: Now,
+        patience: float = _PATIENCE,
+        select: SelectGateways | None = None,
+    ) -> None:
+        """`select` chooses gateways; None: each device is asked through the gateway that it belongs to."""
         self._database = database
         self._asking = asking
         self._now = now
         self._patience = patience
+        self._select = select
         self._backoff = Backoff()
         self._backlog = Backlog()
         self._after = dict.fromkeys(candidates.UNKNOWN, -1)
@@ -124,13 +135,18 @@ class Inquiry:
     async def _visit(self, candidate: Candidate) -> None:
         """Ask a device all that is unknown of it, until it does not answer."""
         try:
-            for identifier in candidate.unknown:
-                if not await self._ask(candidate, identifier):
+            routed = candidate._replace(gateway=await self._gateway_of(candidate))
+            for identifier in routed.unknown:
+                if not await self._ask(routed, identifier):
                     return
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
         finally:
             self._backlog.done(candidate)
+
+    async def _gateway_of(self, candidate: Candidate) -> int:
+        chosen = {} if self._select is None else await self._select([candidate.device])
+        return chosen.get(candidate.device) or candidate.gateway
 
     async def _ask(self, candidate: Candidate, identifier: int) -> bool:
         """Whether it is worth while to ask more."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from meshfleet.service.requests.entry import Entry
-    from meshfleet.service.requests.ways import Way
+    from meshfleet.service.requests.gateway_selector import Route
     from meshfleet.wire.responses import Response
 
 _AS_IT_IS: Final = ("status", "response_time", "error_message", "route", "extender_route", "value", "ext")
@@ -25,7 +25,7 @@ _SPELLED: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def answer_of(response: Response, entry: Entry, way: Way) -> RequestAnswer:
+def answer_of(response: Response, entry: Entry, route: Route) -> RequestAnswer:
     """What a gateway answered to a request, and why that gateway."""
     told: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _AS_IT_IS}
     for name, spell in _SPELLED.items():
@@ -33,4 +33,4 @@ def answer_of(response: Response, entry: Entry, way: Way) -> RequestAnswer:
         told[name] = given if given is UNSET else spell(given)
     if entry.secrets and told["error_message"] is not UNSET:
         told["error_message"] = entry.discreet(told["error_message"])
-    return RequestAnswer(**told, id=entry.record.id, gateway=way.gateway, choice=way.choice)
+    return RequestAnswer(**told, id=entry.record.id, gateway=route.gateway, choice=route.choice)

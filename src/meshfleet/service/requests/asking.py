@@ -25,9 +25,12 @@ from meshfleet.errors import (
     Unanswered,
     WireError,
 )
+from meshfleet.service.requests.gateway_selection import FailedTries
 from meshfleet.service.requests.lanes import Lanes
 from meshfleet.wire import gating, payload, requests, responses
+from meshfleet.wire.codes import Status
 from meshfleet.wire.exchange import Exchange, Fate
+from meshfleet.wire.ids import mac_number
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.topics import RequestTopic, ResponseTopic
 
@@ -46,6 +49,9 @@ AT_ONCE: Final = 16
 
 _NOISE: Final = 1000
 """Topics with such noise that are remembered."""
+
+_NOT_REACHED: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
+"""What a gateway answers when it did not reach the device."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks at whether gateways are still there that were asked something."""
@@ -88,7 +94,7 @@ class _Asked:
 class Asking:
     """Sends requests of the service. What they hold is never logged (request-32)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name
         self,
         carrier: Carrier,
         topics: Topics,
@@ -96,12 +102,14 @@ class Asking:
         *,
         version: Callable[[Mac], Version] = lambda _: gating.NEWEST,
         at_once: int = AT_ONCE,
+        failures: FailedTries | None = None,
     ) -> None:
-        """`version` tells what a gateway speaks."""
+        """`version` tells what a gateway speaks; `failures` remembers which tries failed."""
         self._carrier = carrier
         self._topics = topics
         self._now = now
         self._version = version
+        self._failures = FailedTries() if failures is None else failures
         self._exchange = Exchange(secrets.token_hex(8))
         self._lanes: Lanes[asyncio.Future[None]] = Lanes(at_once)
         self._waiting: dict[RequestId, _Asked] = {}
@@ -167,8 +175,24 @@ class Asking:
         """Ask, and wait at most so many seconds for the answer. Its status is for the caller to judge.
 
         Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
-        cancels it does not call it back.
+        cancels it does not call it back. What becomes of it counts when the next gateway is chosen.
         """
+        try:
+            answer = await self._ask(topic, request, timeout, request_id)
+        except Unanswered as exc:
+            if exc.sent:
+                self._failures.add(mac_number(topic.device), mac_number(topic.gateway))
+            raise
+        self._judge(topic, answer.response)
+        return answer
+
+    async def _ask(
+        self,
+        topic: RequestTopic,
+        request: Request,
+        timeout: float,  # noqa: ASYNC109 # as above
+        request_id: RequestId | None,
+    ) -> Answer:
         self._check_way(topic, request)
         _check_time(timeout)
         request_id, began = self._exchange.open(topic.response(), request_id), _moment()
@@ -200,6 +224,14 @@ class Asking:
                 asked.answer.set_result(GatewayLost(f"gateway {gateway} went away before it answered"))
 
     # Inside
+
+    def _judge(self, topic: RequestTopic | ResponseTopic, response: Response) -> None:
+        """Remember whether a gateway has reached the device."""
+        device, gateway = mac_number(topic.device), mac_number(topic.gateway)
+        if response.status in _NOT_REACHED:
+            self._failures.add(device, gateway)
+        else:
+            self._failures.clear(device, gateway)
 
     async def _wait_for_turn(self, topic: RequestTopic, request: Request) -> None:
         """Wait until the gateway may have another request; whoever gets that far must `_leave` it."""
@@ -270,11 +302,19 @@ class Asking:
             self._hear_noise(topic)
         fate = self._exchange.hear(topic, request_id)
         self.heard[fate] += 1
+        if fate is Fate.LATE:
+            self._hear_late(topic, message.payload)
         if fate is not Fate.ANSWER or request_id is None:
             return
         asked = self._waiting.get(request_id)
         if asked is not None and not asked.answer.done():  # else cancelled a moment ago, or not sent yet
             asked.answer.set_result(self._read(topic, message.payload))
+
+    def _hear_late(self, topic: ResponseTopic, data: bytes) -> None:
+        """Take back that a try failed: its gateway has reached the device after all."""
+        answer = self._read(topic, data)
+        if isinstance(answer, Answer) and answer.response.status not in _NOT_REACHED:
+            self._judge(topic, answer.response)
 
     def _hear_noise(self, topic: ResponseTopic) -> None:
         """Nobody can tell to whom this was said. If no answer comes there, it was the answer."""

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
     from meshfleet.service.requests.asking import Asking
     from meshfleet.service.requests.book import Book
+    from meshfleet.service.requests.gateway_selector import GatewaySelector, Route
     from meshfleet.service.requests.once import Key
     from meshfleet.service.requests.order import Order
-    from meshfleet.service.requests.ways import Way, Ways
     from meshfleet.wire.ids import Mac
     from meshfleet.wire.rest import RequestAnswer, RequestRecord
 
@@ -47,10 +47,12 @@ _TRIES: Final = 3
 class Dispatch:
     """Carries requests."""
 
-    def __init__(self, database: Database, *, asking: Asking, ways: Ways, book: Book, now: Now) -> None:
+    def __init__(
+        self, database: Database, *, asking: Asking, selector: GatewaySelector, book: Book, now: Now
+    ) -> None:
         self._database = database
         self._asking = asking
-        self._ways = ways
+        self._selector = selector
         self._book = book
         self._now = now
         self._once = Once(self._find)
@@ -106,10 +108,10 @@ class Dispatch:
     async def _begin(  # noqa: PLR0913 # by name
         self, device: Mac, order: Order, *, by: Actor, key: Key | None, must_last: bool, until: float
     ) -> Taken:
-        way = await self._ways.find(device, order.gateway)
-        self._asking.check(_topic(way, device, order), order.request)
+        route = await self._selector.select(device, order.gateway)
+        self._asking.check(_topic(route, device, order), order.request)
         entry = Entry.begin(self._asking.new_id(), device, order, by=by, now=self._now())
-        entry.go_through(way.gateway)
+        entry.go_through(route.gateway)
         if key is not None:
             entry.key, entry.digest = key
         if must_last:
@@ -117,7 +119,7 @@ class Dispatch:
         if self._tasks is None:
             self._refuse(entry, BrokerUnavailable("the service is about to end"))
         over: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
-        carrying = self._carry(entry, order, way, until)
+        carrying = self._carry(entry, order, route, until)
         task = self._tasks.create_task(carrying, name=f"request {entry.record.id}")
         task.add_done_callback(lambda _: self._end(entry, order, over))
         return Taken(entry.record.id, over)
@@ -128,10 +130,10 @@ class Dispatch:
         self._book.note(entry)
         raise error
 
-    async def _carry(self, entry: Entry, order: Order, way: Way, until: float) -> None:
+    async def _carry(self, entry: Entry, order: Order, route: Route, until: float) -> None:
         """Send it, and wait for what becomes of it."""
         try:
-            entry.finish(await self._answered(entry, order, way, until), self._now())
+            entry.finish(await self._answered(entry, order, route, until), self._now())
         except FleetError as exc:
             entry.fail(exc, self._now())
         except asyncio.CancelledError:
@@ -150,37 +152,37 @@ class Dispatch:
         self._book.note(entry)
         over.set_result(entry.record)
 
-    async def _answered(self, entry: Entry, order: Order, way: Way, until: float) -> RequestAnswer | None:
+    async def _answered(self, entry: Entry, order: Order, route: Route, until: float) -> RequestAnswer | None:
         """What comes back; None: nothing is expected to. A read is sent again if its gateway goes away."""
         loop, request_id = asyncio.get_running_loop(), RequestId(entry.record.id)
         lost: Unanswered | None = None
         for attempt in range(1, _TRIES + 1):
-            topic, left = _topic(way, entry.device, order), until - loop.time()
+            topic, left = _topic(route, entry.device, order), until - loop.time()
             try:
                 if not order.operation.is_answered:
                     await self._asking.send(topic, order.request, timeout=left, request_id=request_id)
                     return None
                 answer = await self._asking.ask(topic, order.request, timeout=left, request_id=request_id)
-                return answer_of(answer.response, entry, way)
+                return answer_of(answer.response, entry, route)
             except Unanswered as gone:
                 lost = gone if gone.sent or lost is None else lost  # that it may have left is what counts
                 may_help = isinstance(gone, GatewayLost | GatewayOffline) and loop.time() < until
                 if not order.is_read or attempt == _TRIES or not may_help:
                     raise lost from None
-                way = await self._another(entry, order, lost)
+                route = await self._another(entry, order, lost)
                 request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
         raise AssertionError("the last try returns or raises")
 
-    async def _another(self, entry: Entry, order: Order, gone: Unanswered) -> Way:
+    async def _another(self, entry: Entry, order: Order, gone: Unanswered) -> Route:
         """Another way to the device, or the same gateway that is back; else it stays as it is."""
         try:
-            way = await self._ways.find(entry.device, order.gateway)
-            self._asking.check(_topic(way, entry.device, order), order.request)
+            route = await self._selector.select(entry.device, order.gateway)
+            self._asking.check(_topic(route, entry.device, order), order.request)
         except FleetError:
             raise gone from None
-        entry.go_through(way.gateway)
-        return way
+        entry.go_through(route.gateway)
+        return route
 
 
-def _topic(way: Way, device: Mac, order: Order) -> RequestTopic:
-    return RequestTopic(way.gateway, device, order.operation, order.identifier)
+def _topic(route: Route, device: Mac, order: Order) -> RequestTopic:
+    return RequestTopic(route.gateway, device, order.operation, order.identifier)

@@ -1,5 +1,6 @@
 """The filters of samples, series and links in a query (rest-80 to rest-83, rest-85, rest-88)."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -7,7 +8,7 @@ from litestar.di import NamedDependency as Given
 from litestar.params import QueryParameter
 from msgspec import Struct
 
-from meshfleet.db.samples.sample import DAY, Identity, SampleKind, Wanted
+from meshfleet.db.samples.sample import DAY, Identity, Sample, SampleKind, Wanted
 from meshfleet.errors import MalformedText
 from meshfleet.service.clock import Now
 from meshfleet.service.http.parameters import FromText, ToText
@@ -28,7 +29,7 @@ _END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
 _NUMERIC: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
 """The kinds of which a series is made (rest-182)."""
 
-_LINKS: Final = frozenset({SampleKind.LINK})
+LINKS: Final = frozenset({SampleKind.LINK})
 
 _kind = one_of(KINDS)
 
@@ -109,7 +110,11 @@ class LinkChoice(Struct, frozen=True, kw_only=True):
 
     def of(self, device: Mac) -> Wanted:
         """What the sample store shall give for it."""
-        return Wanted(device=mac_number(device), kinds=_LINKS, since=self.grid.since, until=self.grid.until)
+        return Wanted(device=mac_number(device), kinds=LINKS, since=self.grid.since, until=self.grid.until)
+
+    def chosen(self, minutes: Iterable[Sample]) -> list[Sample]:
+        """Return those of the minutes that begin in this time."""
+        return [each for each in minutes if self.grid.since <= each.time < self.grid.until]
 
 
 def choose_samples(

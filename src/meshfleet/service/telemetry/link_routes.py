@@ -1,6 +1,7 @@
 """`/api/v1/devices/{id}/links`."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from litestar import Router, get
@@ -9,14 +10,15 @@ from litestar.di import Provide
 from litestar.params import FromPath, SkipValidation
 
 from meshfleet.db import Database
-from meshfleet.db.samples.sample import SampleStore
+from meshfleet.db.samples.sample import Sample, SampleStore
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.paths import device_in_path
-from meshfleet.service.telemetry.choosing import LinkChoice, choose_links
+from meshfleet.service.ingest.rollups import Rollups
+from meshfleet.service.telemetry.choosing import LINKS, LinkChoice, choose_links
 from meshfleet.service.telemetry.links import Links
 from meshfleet.service.telemetry.reading import in_blocks
 from meshfleet.wire import rest
-from meshfleet.wire.ids import Mac
+from meshfleet.wire.ids import Mac, mac_number
 
 _MINUTES: Final = 20_000
 """Minutes that are taken in at once; between them others have their turn."""
@@ -28,25 +30,31 @@ async def show_links(
     asked: Given[LinkChoice],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
+    rollups: Given[SkipValidation[Rollups]],
 ) -> rest.Links:
     """Show which parents heard a device, how well at last, and how well over time in buckets of equal length.
 
-    Who heard it in the newest minute comes first, and best within it; there are 50 at most. A minute is
-    there some seconds after its end.
+    The minute under way is included. The parent that heard the device in the newest minute comes first, and
+    the best within it; there are 50 at most.
     """
     device = device_in_path(device_id)
-    links = await _read(samples, asked, device, Links(asked.grid))
+    # Before the store is read, so that a minute that is committed meanwhile is not missed.
+    under_way = asked.chosen(rollups.minutes_of(mac_number(device), LINKS))
+    links = await _read(samples, asked, device, under_way, Links(asked.grid))
     if links.is_crowded:
-        links = await _read(samples, asked, device, Links(asked.grid, only=links.parents))
+        links = await _read(samples, asked, device, under_way, Links(asked.grid, only=links.parents))
     items = await asyncio.to_thread(links.told)
     if not items:
         await database.read(listing.device, device)  # it may be unknown, and then says so
     return rest.Links(items=items)
 
 
-async def _read(samples: SampleStore, asked: LinkChoice, device: Mac, links: Links) -> Links:
+async def _read(
+    samples: SampleStore, asked: LinkChoice, device: Mac, under_way: Sequence[Sample], links: Links
+) -> Links:
     async for _ in in_blocks(samples, asked.of(device), links.add, size=_MINUTES):
         pass
+    links.add(under_way)
     return links
 
 

@@ -66,6 +66,8 @@ class Links:
 
     def _add(self, sample: Sample, mean: float, minute: Shown) -> None:
         heard = self._by_parent.get(sample.identifier)
+        if heard is not None and sample.time <= heard.time:
+            return  # a minute under way that was committed while the store was read
         if heard is None:
             tally, whole = Tally(self._grid), Tally(self._whole)
             heard = _Heard(tally, whole, sample.time, sample.gateway, minute)

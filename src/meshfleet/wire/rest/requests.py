@@ -66,19 +66,21 @@ class GatewayCandidate(Body, frozen=True, kw_only=True):
     gateway: MacText
     connected: bool
     rssi: float | None
-    """How the device was heard behind it of late, by the parent that heard it best; null: not of late."""
+    """How the device was heard behind it of late, by the parent that counts; null: not of late."""
     heard_at: TimeText | None
+    failed_at: TimeText | None = None
+    """When its last try for the device failed (no answer, or no route), within the last ten minutes."""
 
 
 class GatewayChoice(Body, frozen=True, kw_only=True):
     """Why a request went through this gateway (rest-193).
 
     `asked`: the request named it. `itself`: the device is a gateway. `strongest`: of those that are connected
-    it heard the device best of late. `last-heard`: nobody heard the radio of the device of late; this one
-    brought its last report.
+    it hears the device best, signal weighted by age. `last-heard`: the device reported through it, and no
+    other gateway has a reading that counts for more. `next-best`: the last try through a better one failed.
     """
 
-    reason: Literal["asked", "itself", "strongest", "last-heard"]
+    reason: Literal["asked", "itself", "strongest", "last-heard", "next-best"]
     candidates: list[GatewayCandidate]
     """All that came into question, the best first."""
 

@@ -37,12 +37,13 @@ from tests.service.jobs.engine.radio import SECOND, Device, Gateway
 from tests.service.jobs.engine.rows import LEGACY, MODEL, NEW, NEWER, OLD, device_row, firmware_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from meshfleet.service.jobs.engine.advancing import Reply
+    from meshfleet.service.jobs.engine.loading import Routes
     from meshfleet.service.jobs.engine.outbox import Letter
     from meshfleet.wire.rest import NewJob
 
@@ -102,6 +103,8 @@ class World:
         self.told: list[tuple[int, Reply]] = []
         """Every reply that was taken over, and when."""
         self.after_round: Callable[[], None] = lambda: None
+        self.select: Callable[[Sequence[int]], Routes] | None = None
+        """Chooses the gateways of devices; None: the registry does."""
         self._orders = Orders()
         self._on_way: list[Sent] = []
         self._arrived: dict[str, tuple[int, Any]] = {}
@@ -253,7 +256,8 @@ class World:
         write(self._report)
         self._take_answers()
         self._find_left()
-        self._repeat(lambda c: advancing.look(c, self._orders, self.moment))
+        due = self._routes(self.database.read_now(advancing.due_devices, self.now))
+        self._repeat(lambda c: advancing.look(c, self._orders, self.moment, due))
         self._repeat(lambda c: advancing.hear(c, self._orders, self.moment))
         for job in self.database.read_now(stepping.open_jobs, 0):
             self._repeat(partial(self._step, job))
@@ -262,7 +266,14 @@ class World:
         self.after_round()
 
     def _step(self, job: int, connection: Connection) -> Any:
-        return stepping.step(connection, self._orders, job, self.moment)
+        done = stepping.step(connection, self._orders, job, self.moment, self._routes(()))
+        if done.unrouted:
+            routes = self._routes(done.unrouted)
+            return stepping.step(connection, self._orders, job, self.moment, routes)
+        return done
+
+    def _routes(self, devices: Sequence[int]) -> Routes | None:
+        return None if self.select is None else self.select(devices)
 
     def tear(self, place: int) -> None:
         """Let one of the next transactions break off just before its end."""
@@ -329,9 +340,10 @@ class World:
             self._reply(doubled)
 
     def _reply(self, replies: list[Reply]) -> None:
+        routes = self._routes([each.device for each in replies])
         try:
             self.database.write_now(
-                self._tearing, lambda c: advancing.reply(c, self._orders, replies, self.moment)
+                self._tearing, lambda c: advancing.reply(c, self._orders, replies, self.moment, routes)
             )
         except Torn:  # as a runner would: they are left behind, and found
             return

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
-    from meshfleet.service.jobs.engine.loading import Known, Orders
+    from meshfleet.service.jobs.engine.loading import Known, Orders, Routes
     from meshfleet.service.jobs.update.events import Event
     from meshfleet.service.jobs.update.model import Execution, Move, Scene
 
@@ -45,6 +45,9 @@ _SELECT: Final = f"SELECT {loading.COLUMNS},{loading.ABOUT} FROM execution e{loa
 
 _IS_ACTIVE: Final = is_active("e.state")
 _DUE: Final = f"{_SELECT} WHERE {_IS_ACTIVE} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"
+_DUE_DEVICES: Final = (
+    f"SELECT e.device FROM execution e WHERE {_IS_ACTIVE} AND e.due <= ? ORDER BY e.due LIMIT {AT_ONCE}"  # noqa: S608 # our own names
+)
 _NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND {_IS_ACTIVE}"
 _BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"
 _MEMBERS: Final = (
@@ -76,6 +79,8 @@ _SHARED: Final = {
     Step.ABORT: CANCELABLE,
 }
 """What one of a broadcast asks for all, and whom the answer concerns."""
+_FIRST: Final = frozenset({Step.START, Step.MODE})
+"""The commands with which an update begins."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _CLOSE: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _WAIT: Final = " FOR UPDATE OF e"
@@ -101,10 +106,15 @@ class Advanced(NamedTuple):
     """Whether there may be more to do at once."""
 
 
-def look(connection: Connection, orders: Orders, now: Moment) -> Advanced:
+def due_devices(connection: Connection, now: int) -> list[int]:
+    """Return the devices at which `look` would look."""
+    return [row[0] for row in bulk.query(connection, _DUE_DEVICES, (now,))]
+
+
+def look(connection: Connection, orders: Orders, now: Moment, routes: Routes | None = None) -> Advanced:
     """Look at those whose time has come."""
     rows = bulk.query(connection, _DUE, (now.steady,), lock=_LOCK)
-    found = [loading.known(row) for row in rows]
+    found = [loading.known(row).routed(routes) for row in rows]
     events: list[Event] = [Due() if each.about.device is not None else Gone() for each in found]
     return _advance(connection, orders, list(zip(found, events, strict=True)), now)
 
@@ -158,10 +168,17 @@ def _news(connection: Connection) -> dict[tuple[int, int], Event]:
     return news
 
 
-def reply(connection: Connection, orders: Orders, replies: Sequence[Reply], now: Moment) -> Advanced:
+def reply(
+    connection: Connection,
+    orders: Orders,
+    replies: Sequence[Reply],
+    now: Moment,
+    routes: Routes | None = None,
+) -> Advanced:
     """Take over what came of requests. What comes too late is kept, and moves nothing (rest-143)."""
     taken = _close(connection, [each.request for each in replies])
-    found = {each.execution.ask: each for each in _find(connection, [each.device for each in replies])}
+    devices = [each.device for each in replies]
+    found = {each.execution.ask: each.routed(routes) for each in _find(connection, devices)}
     late: list[Reply] = []
     happened: list[tuple[Known, Event]] = []
     for each in replies:
@@ -226,17 +243,53 @@ def _advance(
     said = orders.read(connection, {each.execution.job for each, _ in happened})
     scenes = loading.scenes(connection, said, [each for each, _ in happened])
     batches = _batches(connection, [each.execution for each, _ in happened])
+    rerouting = _Rerouting(connection, orders, scenes)
     made = []
     for (known, event), scene in zip(happened, scenes, strict=True):
         x = known.execution
         whole = _with_batch(scene, x, batches)
         move = _advanced(x, event, whole, now.steady)
         if move.execution is not x:
-            made.append(Made(x, move, _proof(event), scene.gateway))
+            made.append(rerouting.apply(Made(x, move, _proof(event), scene.gateway)))
     changed = moving.write(connection, made, now)
     measure(connection, made, said, now.steady)
     asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
     return Advanced(changed, asks, len(happened) >= AT_ONCE)
+
+
+class _Rerouting:
+    """Lets an update begin again through another gateway, if that has room for it."""
+
+    def __init__(self, connection: Connection, orders: Orders, scenes: Sequence[Scene]) -> None:
+        self._connection = connection
+        self._orders = orders
+        self._gateways = {each.gateway for each in scenes}
+        self._slots: Slots | None = None
+
+    def apply(self, made: Made) -> Made:
+        """Return a move with the gateway that hosts it from now on.
+
+        The command that begins an update makes its gateway the host: it is sent through a gateway with room,
+        or stays with the one before.
+        """
+        ask, x = made.move.ask, made.move.execution
+        is_first = ask is not None and ask.step in _FIRST and not ask.at_gateway
+        if not is_first or made.gateway in (None, x.gateway) or x.state is not ExecutionState.DISPATCHED:
+            return made
+        if not self._has_room(made.gateway, x):
+            return made._replace(gateway=x.gateway)
+        return made._replace(move=made.move._replace(execution=replace(x, gateway=made.gateway)))
+
+    def _has_room(self, gateway: int, x: Execution) -> bool:
+        if not may_plan(self._connection):
+            return False
+        if self._slots is None:
+            self._slots = Slots(self._connection, self._gateways)
+        limit = self._orders.body(self._connection, x.job).concurrency.per_gateway
+        if not self._slots.is_free(gateway, x.method, limit):
+            return False
+        self._slots.take(gateway, x.method)
+        return True
 
 
 def _advanced(x: Execution, event: Event, scene: Scene, now: int) -> Move:

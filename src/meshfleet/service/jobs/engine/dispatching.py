@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
-    from meshfleet.service.jobs.engine.loading import Known
+    from meshfleet.service.jobs.engine.loading import Known, Routes
     from meshfleet.service.jobs.fitness import Misfit, Need
     from meshfleet.service.jobs.update.model import Execution, Order, Scene
 
@@ -89,6 +89,8 @@ class Begun(NamedTuple):
     asks: int
     is_full: bool
     """Whether there are more to look at."""
+    unrouted: list[int]
+    """Devices that could begin, but for which no gateway was selected yet."""
 
 
 class _Candidate(NamedTuple):
@@ -97,19 +99,28 @@ class _Candidate(NamedTuple):
     """A job that updates the device at this moment."""
 
 
-def begin(connection: Connection, turn: Turn, waves: Sequence[int], now: Moment) -> Begun:
-    """Let as many begin as may, and tell what the others wait for."""
-    found = _candidates(connection, turn, waves, now.steady)
+def begin(
+    connection: Connection, turn: Turn, waves: Sequence[int], now: Moment, routes: Routes | None = None
+) -> Begun:
+    """Let as many begin as may, and tell what the others wait for.
+
+    With `routes`, only devices begin that are in it. To select a gateway the sample store is read, so that is
+    done for those alone that could begin: call again with routes for the `unrouted`.
+    """
+    found = [
+        each._replace(known=each.known.routed(routes))
+        for each in _candidates(connection, turn, waves, now.steady)
+    ]
     said = {turn.order.job: (turn.order, turn.need)}
     scenes = loading.scenes(connection, said, [each.known for each in found])
-    deciding = _Deciding(connection, turn, found, now.steady)
+    deciding = _Deciding(connection, turn, found, now.steady, routes)
     for candidate, scene in zip(found, scenes, strict=True):
-        if deciding.begun >= turn.room:
+        if deciding.begun + len(deciding.unrouted) >= turn.room:
             break
         deciding.decide(candidate, scene)
     changed = moving.write(connection, deciding.made, now)
     asks = sum(each.move.ask is not None for each in deciding.made)
-    return Begun(deciding.begun, changed, asks, len(found) >= AT_ONCE)
+    return Begun(deciding.begun, changed, asks, len(found) >= AT_ONCE, deciding.unrouted)
 
 
 def _candidates(connection: Connection, turn: Turn, waves: Sequence[int], now: int) -> list[_Candidate]:
@@ -126,7 +137,16 @@ def _candidates(connection: Connection, turn: Turn, waves: Sequence[int], now: i
 class _Deciding:
     """Decides about one after the other: with each that begins there is less room for the next."""
 
-    def __init__(self, connection: Connection, turn: Turn, found: Sequence[_Candidate], now: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        turn: Turn,
+        found: Sequence[_Candidate],
+        now: int,
+        routes: Routes | None,
+    ) -> None:
+        self._routes = routes
+        self.unrouted: list[int] = []
         self._connection = connection
         self._turn = turn
         self._now = now
@@ -155,6 +175,8 @@ class _Deciding:
         looks = is_there or _may_be_there(x)
         if wrong is not None and not is_there:
             self._skip(x, wrong)
+        elif self._needs_route(candidate):
+            self.unrouted.append(x.device)
         elif (obstacle := self._obstacle(candidate)) is not None:
             self._wait(x, obstacle, about.gateway)
         elif x.method is Way.BROADCAST and not looks:
@@ -165,6 +187,17 @@ class _Deciding:
     def _skip(self, x: Execution, wrong: Misfit) -> None:
         move = finish(x, S.SKIPPED, wrong.reason, self._now)
         self.made.append(Made(x, move._replace(execution=replace(move.execution, code=str(wrong.code)))))
+
+    def _needs_route(self, candidate: _Candidate) -> bool:
+        """Whether a gateway must be selected before this one is decided.
+
+        The gateway to which a connected device belongs may be away: then another one hears the device.
+        """
+        x, about = candidate.known
+        if self._routes is None or x.device in self._routes:
+            return False
+        obstacle = self._obstacle(candidate)
+        return obstacle is None or (obstacle is Waiting.GATEWAY_OFFLINE and bool(about.connected))
 
     def _obstacle(self, candidate: _Candidate) -> Waiting | None:
         """What keeps one from beginning."""

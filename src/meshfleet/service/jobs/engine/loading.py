@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
     from meshfleet.wire.rest import NewJob
 
+    Routes = Mapping[int, int | None]
+    """The gateway that was selected for each device; None: no connected gateway has heard it.
+
+    Devices that are not in it, and those with None, are asked through the gateway that they belong to."""
+
 _MINUTE: Final = 60_000
 _SECOND: Final = 1000
 
@@ -82,6 +87,13 @@ class Known(NamedTuple):
 
     execution: Execution
     about: About
+
+    def routed(self, routes: Routes | None) -> Known:
+        """Let its device be asked through the gateway that was selected for it, if one was."""
+        gateway = None if routes is None else routes.get(self.execution.device)
+        if gateway is None:
+            return self
+        return self._replace(about=self.about._replace(gateway=gateway, gateway_connected=True))
 
 
 class Orders:

@@ -21,13 +21,14 @@ from meshfleet.service.jobs.engine.post import PATIENCE, Post
 from meshfleet.service.jobs.making import freezing, superseding
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from meshfleet.db import Database
     from meshfleet.service.clock import Now, Steady
     from meshfleet.service.jobs.changes import Changed, Tell
     from meshfleet.service.jobs.engine.advancing import Reply
     from meshfleet.service.requests.asking import Asking
+    from meshfleet.service.requests.gateway_selection import SelectGateways
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ _GATHERED: Final = 0.03
 class Runner:
     """Runs all jobs of a database, perhaps together with others."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name
         self,
         database: Database,
         asking: Asking,
@@ -70,13 +71,18 @@ class Runner:
         *,
         steady: Steady,
         tell: Tell = nobody,
+        select: SelectGateways | None = None,
     ) -> None:
-        """`tell` hears which jobs and which executions have changed."""
+        """`tell` hears which jobs and which executions have changed.
+
+        `select` chooses gateways; None: each device is asked through the gateway that it belongs to.
+        """
         self._database = database
         self._post = Post(asking)
         self._wall = now
         self._steady = steady
         self._tell = tell
+        self._select = select
         self._orders = Orders()
         self._has_news = asyncio.Event()
         self._has_letters = asyncio.Event()
@@ -141,7 +147,11 @@ class Runner:
         return found
 
     async def _look(self) -> bool:
-        done = await self._database.write(advancing.look, self._orders, self._moment)
+        routes = None
+        if self._select is not None:
+            devices = await self._database.read(advancing.due_devices, self._steady())
+            routes = await self._select(devices)
+        done = await self._database.write(advancing.look, self._orders, self._moment, routes)
         self._go_on(done.changed, done.asks)
         return done.is_full
 
@@ -151,11 +161,16 @@ class Runner:
         return done.is_full
 
     async def _step(self, job: int) -> bool:
-        done = await self._database.write(stepping.step, self._orders, job, self._moment)
+        routes: Mapping[int, int | None] | None = None if self._select is None else {}
+        done = await self._database.write(stepping.step, self._orders, job, self._moment, routes)
         self._go_on(done.changed, done.asks, jobs=[job] if done.is_new else [])
+        if self._select is not None and done.unrouted:
+            routes = await self._select(done.unrouted)
+            done = await self._database.write(stepping.step, self._orders, job, self._moment, routes)
+            self._go_on(done.changed, done.asks, jobs=[job] if done.is_new else [])
         if done.is_idle:
             self._rests[job] = self._steady() + _IDLE
-        return done.is_full
+        return done.is_full or bool(done.unrouted)
 
     @property
     def _moment(self) -> Moment:
@@ -232,7 +247,8 @@ class Runner:
         return await self._reply(left) if left else False
 
     async def _reply(self, replies: list[Reply]) -> bool:
-        done = await self._database.write(advancing.reply, self._orders, replies, self._moment)
+        routes = None if self._select is None else await self._select([each.device for each in replies])
+        done = await self._database.write(advancing.reply, self._orders, replies, self._moment, routes)
         self._go_on(done.changed, done.asks)
         if done.changed:
             self._has_news.set()

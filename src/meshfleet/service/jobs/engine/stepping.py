@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
-    from meshfleet.service.jobs.engine.loading import Orders
+    from meshfleet.service.jobs.engine.loading import Orders, Routes
     from meshfleet.service.jobs.plan import Change
     from meshfleet.wire.rest import NewJob
 
@@ -64,6 +64,8 @@ class Stepped(NamedTuple):
     """Whether the job itself is in another state."""
     is_idle: bool = False
     """Whether there is nothing to do before something else happens."""
+    unrouted: Sequence[int] = ()
+    """Devices that could begin once a gateway is selected for them."""
 
 
 NOTHING: Final = Stepped([], 0, is_full=False)
@@ -85,8 +87,10 @@ class _Job(NamedTuple):
     applied_at: int | None
 
 
-def step(connection: Connection, orders: Orders, number: int, now: Moment) -> Stepped:
-    """Let a job do what it is time for."""
+def step(
+    connection: Connection, orders: Orders, number: int, now: Moment, routes: Routes | None = None
+) -> Stepped:
+    """Let a job do what it is time for. For `routes` see `dispatching.begin`."""
     if not may_plan(connection):
         return NOTHING
     job = _read(connection, orders, number)
@@ -102,7 +106,7 @@ def step(connection: Connection, orders: Orders, number: int, now: Moment) -> St
     ended = _end_some(connection, job, now)
     if ended or job.standing.state is not S.IN_PROGRESS:
         return Stepped(ended, 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
-    return _dispatch(connection, orders, job, now)
+    return _dispatch(connection, orders, job, now, routes)
 
 
 def _read(connection: Connection, orders: Orders, number: int) -> _Job | None:
@@ -186,7 +190,9 @@ def _end_some(connection: Connection, job: _Job, now: Moment) -> list[Changed]:
     return ending_many.time_out(connection, job.number, job.queue_until, now)
 
 
-def _dispatch(connection: Connection, orders: Orders, job: _Job, now: Moment) -> Stepped:
+def _dispatch(
+    connection: Connection, orders: Orders, job: _Job, now: Moment, routes: Routes | None
+) -> Stepped:
     """Let as many begin as may."""
     standing, counts = job.standing, job.counts
     allowed = plan.pace(standing, counts, now.steady, dispatching.AT_ONCE)
@@ -207,8 +213,8 @@ def _dispatch(connection: Connection, orders: Orders, job: _Job, now: Moment) ->
         queued=counts.of(E.QUEUED),
         gives_up=standing.order.on_newer_job == "supersede",
     )
-    begun = dispatching.begin(connection, turn, waves, now)
+    begun = dispatching.begin(connection, turn, waves, now, routes)
     if allowed.interval and begun.begun:
         until = ceil(allowed.paced_until + begun.begun * allowed.interval)
         bulk.change(connection, _PACED, (until, job.number))
-    return Stepped(begun.changed, begun.asks, begun.is_full)
+    return Stepped(begun.changed, begun.asks, begun.is_full, unrouted=begun.unrouted)

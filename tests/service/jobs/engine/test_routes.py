@@ -1,0 +1,126 @@
+"""Through which gateway a job begins and follows an update, on simulated time, by the rule of requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from meshfleet.service.jobs.update.events import Answered
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.requests.gateway_selection import FailedTries, Hearing, rank_gateways
+from meshfleet.wire.codes import Status
+from meshfleet.wire.rest import Concurrency, NewJob, Retry, Targets
+from tests.service.jobs.engine.chaos import DAY, run_out
+from tests.service.jobs.engine.rows import MODEL, firmware_id
+from tests.service.jobs.engine.world import BEAT, World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.db import Database
+
+MINUTE = 60_000
+A, B = 1, 2
+
+
+class Ear:
+    """Chooses gateways for a world by what was heard, and remembers what its letters came to."""
+
+    def __init__(self, world: World, heard: dict[int, list[Hearing]]) -> None:
+        self._world = world
+        self._heard = heard
+        self._failures = FailedTries(lambda: world.now)
+        self._seen = 0
+
+    def select(self, devices: Sequence[int]) -> dict[int, int | None]:
+        sent = {each.letter.id: each.letter for each in self._world.log}
+        for _, reply in self._world.told[self._seen :]:
+            letter, event = sent[reply.request], reply.event
+            if not isinstance(event, Answered) or event.status in {Status.TIMEOUT, Status.UNREACHABLE}:
+                self._failures.add(letter.device, letter.gateway)
+        self._seen = len(self._world.told)
+        return {each: self._gateway_of(each) for each in devices}
+
+    def _gateway_of(self, device: int) -> int | None:
+        connected = [number for number, each in self._world.gateways.items() if each.is_connected]
+        failures = self._failures.of(device, [A, B])
+        heard = self._heard.get(device, [])
+        ranked = rank_gateways(
+            heard, connected=connected, interval=BEAT, failures=failures, now=self._world.now
+        )
+        return ranked[0].gateway if ranked and ranked[0].connected else None
+
+
+def executions(world: World) -> list[Any]:
+    query = text("SELECT device, state, attempt, gateway, reason FROM execution ORDER BY device")
+    return [tuple(row) for row in world.database.read_now(lambda c: c.execute(query).all())]
+
+
+def starts(world: World) -> list[int]:
+    """The gateways through which updates were begun, in this order."""
+    return [each.letter.gateway for each in world.log if each.letter.step is Step.START]
+
+
+def job(**values: Any) -> NewJob:
+    usual = {"retry": Retry(max=0, backoff_seconds=5), **values}
+    return NewJob(name="all", firmware_id=firmware_id(0, MODEL), targets=Targets(all=True), **usual)
+
+
+@pytest.mark.rule("rest-102")
+def test_an_update_begins_through_the_next_best_gateway_after_a_failed_try(database: Database) -> None:
+    """The device belongs to A, which has just heard it best; in truth only B reaches it."""
+    world = World(database, 1, gateways=2, devices=1)
+    [(number, device)] = world.devices.items()
+    device.gateway = B
+    now = world.now
+    heard = [Hearing(A, now, 101, -40.0), Hearing(B, now, 102, -60.0), Hearing(B, now + MINUTE)]
+    world.select = Ear(world, {number: heard}).select
+    world.create(job())
+    run_out(world)
+    assert executions(world) == [(number, "SUCCEEDED", 1, B, None)]
+    assert starts(world) == [A, B]
+
+
+@pytest.mark.rule("rest-102")
+def test_an_update_goes_elsewhere_only_where_there_is_room(database: Database) -> None:
+    """Both devices are heard best by A, and one of them is at B."""
+    world = World(database, 1, gateways=2, devices=2)
+    first, second = world.devices
+    world.devices[first].gateway = world.devices[second].gateway = B
+    heard = [Hearing(A, world.now, 101, -40.0), Hearing(B, world.now, 102, -60.0)]
+    world.select = Ear(world, {first: heard, second: heard[1:]}).select
+    world.create(job(concurrency=Concurrency(per_gateway=1), retry=Retry(max=3, backoff_seconds=60)))
+    most = 0
+
+    def count() -> None:
+        nonlocal most
+        active = [each for each in executions(world) if each[1] in {"DISPATCHED", "TRANSFERRING"}]
+        most = max(most, sum(each[3] == B for each in active))
+
+    world.after_round = count
+    run_out(world)
+    assert [(each[1], each[3]) for each in executions(world)] == [("SUCCEEDED", B), ("SUCCEEDED", B)]
+    assert most == 1
+
+
+@pytest.mark.rule("rest-102")
+def test_a_device_whose_own_gateway_is_away_is_updated_through_another(database: Database) -> None:
+    world = World(database, 1, gateways=2, devices=1)
+    [(number, device)] = world.devices.items()
+    world.set_connected(A, connected=False)
+    device.gateway = B
+    world.select = Ear(world, {number: [Hearing(B, world.now, 102, -60.0)]}).select
+    world.create(job())
+    run_out(world)
+    assert executions(world) == [(number, "SUCCEEDED", 1, B, None)]
+    assert set(starts(world)) == {B}
+
+
+def test_a_device_that_nobody_has_heard_of_late_is_asked_through_its_own_gateway(database: Database) -> None:
+    world = World(database, 1, gateways=2, devices=1)
+    world.select = Ear(world, {}).select
+    world.create(job())
+    world.run(DAY, until=lambda: bool(starts(world)))
+    assert starts(world) == [A]
