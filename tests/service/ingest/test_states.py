@@ -12,7 +12,21 @@ from hypothesis import strategies as st
 from meshfleet.service.devices import registry
 from meshfleet.wire.ids import Mac
 from tests.service.ingest.intake import MINUTE, NOON, SECOND
-from tests.service.ingest.messages import A, D, E, P, Q, R, heartbeat, link, number, prop, report, temperature
+from tests.service.ingest.messages import (
+    A,
+    B,
+    D,
+    E,
+    P,
+    Q,
+    R,
+    heartbeat,
+    link,
+    number,
+    prop,
+    report,
+    temperature,
+)
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
@@ -76,7 +90,27 @@ async def test_no_order_moves_anything_back(intake: Intake, apart: bool) -> None
         *(number(D), T + 2, 3, None, number(P), -51, 89),
         *(T + 2, T + 1, T + 1, T + 2),
         *(None,) * 5,
+        number(A),
     )
+
+
+@pytest.mark.rule("rest-38")
+async def test_gateway_parent_and_signal_are_of_one_reading_in_every_order(intake: Intake) -> None:
+    heard = {(number(A), number(P), -50), (number(B), number(Q), -70), (number(B), number(R), -45)}
+    messages = [
+        link(T, -50, P, gateway=A),
+        heartbeat(T + 1, gateway=B),
+        link(T + 2, -70, Q, gateway=B),
+        link(T + 3, -45, R, gateway=B),
+    ]
+    for order in permutations(messages):
+        for message in order:
+            await intake.settle(message)
+            state = intake.state()
+            shown = (state.radio_gateway, state.parent, state.rssi)
+            assert shown in heard | {(None, None, None)}, order
+        assert shown == (number(B), number(R), -45), order
+        intake.database.write_now(registry.forget, Mac(D))
 
 
 @pytest.mark.rule("report-50")

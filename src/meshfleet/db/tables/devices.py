@@ -75,13 +75,15 @@ device_state = Table(
     Column("firmware_at", BigInteger),
     Column("hardware_at", BigInteger),
     Column("rhythm", BigInteger),
+    Column("radio_gateway", BigInteger),
     # Room in every page, so that a change stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
 """What changes with every report: no index but the key.
 
 `gateway_at` tells when it was last heard through the gateway that it belongs to, `rhythm` how many
-milliseconds usually pass between two of its heartbeats.
+milliseconds usually pass between two of its heartbeats. `parent`, `rssi` and `radio_gateway`, which brought
+both, are of one reading at `radio_at`.
 """
 
 connectivity = Table(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"  # noqa: S608 # our own names
-    " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant,"
+    " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant, radio_gateway,"
     f" EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id AND {is_active('execution.state')})"
     " FROM device LEFT JOIN device_state ON device_state.device = id {joined} WHERE id IN numbers"
 )
@@ -139,12 +139,17 @@ def _shown(row: Row) -> dict[str, Any]:
 
 def _live(row: Row) -> Live:
     gateway, parent, rssi, battery, reported_at = row[11:16]
+    radio_gateway = row[18]
+    if gateway == row[0] and radio_gateway != gateway:
+        parent = rssi = None  # a gateway reaches us by itself, whichever other one hears its radio
+    elif radio_gateway is not None:  # the three are of one reading
+        gateway = radio_gateway
     return Live(
         gateway=None if gateway is None else number_mac(gateway),
         parent=None if parent is None else number_mac(parent),
         rssi=rssi,
         battery=battery,
         last_report_at=None if reported_at is None else write_millis(reported_at),
-        updating=bool(row[18]),
+        updating=bool(row[19]),
         place=None,
     )

@@ -111,6 +111,7 @@ def _learn_state(state: State, seen: Sighting) -> None:
         state.radio_at = at
         state.parent = state.parent if seen.parent is UNSET else mac_number(seen.parent)
         state.rssi = state.rssi if seen.rssi is UNSET else seen.rssi
+        state.radio_gateway = None if seen.gateway is UNSET else mac_number(seen.gateway)
 
 
 def observe(connection: Connection, sightings: Sequence[Sighting]) -> None:

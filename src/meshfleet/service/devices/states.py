@@ -41,12 +41,13 @@ class State(Struct):
     firmware_at: int | None = None
     hardware_at: int | None = None
     rhythm: int | None = None
+    radio_gateway: int | None = None
 
 
 _PARTS: Final = {
     "reported_at": ("boot_mode",),
     "status_at": ("status",),
-    "radio_at": ("parent", "rssi"),
+    "radio_at": ("parent", "rssi", "radio_gateway"),
     "battery_at": ("battery",),
     "gateway_at": (),
     "model_at": (),

@@ -34,6 +34,8 @@ class Note(Struct, gc=False):
     status_at: int = _NEVER
     parent: int = 0
     rssi: int = 0
+    radio_gateway: int = 0
+    """The one that brought this reading of the radio."""
     radio_at: int = _NEVER
     dfu_at: int = _NEVER
     """When it was last heard in DFU mode."""
@@ -59,12 +61,16 @@ class Note(Struct, gc=False):
         if at >= self.status_at:
             self.status, self.status_at = status, at
 
-    def hear(self, parent: int, rssi: int, at: int) -> None:
-        """Take over how a parent hears it. The one that hears it best counts, for as long as it does."""
+    def hear(self, gateway: int, parent: int, rssi: int, at: int) -> None:
+        """Take over a reading of the radio, with all its parts.
+
+        The parent that hears the device best counts, for as long as it does.
+        """
         if at >= self.radio_at and (
             parent == self.parent or rssi >= self.rssi or self.radio_at < at - BEST_FOR
         ):
             self.parent, self.rssi, self.radio_at = parent, rssi, at
+            self.radio_gateway = gateway
 
     def hear_in_dfu(self, gateway: int, at: int) -> None:
         """It advertises in DFU mode."""
@@ -76,7 +82,7 @@ class Note(Struct, gc=False):
         """This note with one of the same device that was made while it was in DFU mode."""
         both = replace(self)
         both.hear_in_dfu(other.gateway, other.dfu_at)
-        both.hear(other.parent, other.rssi, other.radio_at)
+        both.hear(other.radio_gateway, other.parent, other.rssi, other.radio_at)
         return both
 
     def learn_fact(self, identifier: int, at: int, value: Any) -> None:
@@ -108,7 +114,7 @@ def learn(notes: Notes, readings: Iterable[Reading], now: int) -> None:
             continue
         if kind == ReadingKind.DFU:
             note.hear_in_dfu(gateway, at)
-            note.hear(other, value, at)
+            note.hear(gateway, other, value, at)
             continue
         note.hear_of(gateway, at)
         if kind == ReadingKind.HEARTBEAT:
@@ -116,7 +122,7 @@ def learn(notes: Notes, readings: Iterable[Reading], now: int) -> None:
         elif kind == ReadingKind.FACT:
             note.learn_fact(other, at, value)
         elif kind == ReadingKind.LINK and not unreachable:
-            note.hear(other, value, at)
+            note.hear(gateway, other, value, at)
 
 
 def learn_from_samples(notes: Notes, rows: Rows, now: int) -> None:

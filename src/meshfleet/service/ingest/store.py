@@ -136,7 +136,7 @@ def _write_states(connection: Connection, notes: Notes, present: Mapping[int, _P
         if known(note.status_at) is not None:
             statuses.append((device, note.status_at, note.status))
         if known(note.radio_at) is not None:
-            radios.append((device, note.radio_at, note.parent, note.rssi))
+            radios.append((device, note.radio_at, note.parent, note.rssi, note.radio_gateway))
         if note.facts is not None and BATTERY in note.facts:
             batteries.append((device, *note.facts[BATTERY]))
     states.update_heard(connection, usual)

@@ -60,7 +60,7 @@ _BEATS: Final = (
     f" AND s.status_at > coalesce(e.beat_at, -1) LIMIT {AT_ONCE}"
 )
 _IN_DFU: Final = (
-    "SELECT e.job, e.device, d.gateway, s.parent, s.rssi FROM execution e"  # noqa: S608 # our own names
+    "SELECT e.job, e.device, coalesce(s.radio_gateway, d.gateway), s.parent, s.rssi FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
     f" WHERE {_IS_ACTIVE} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
     f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' AND e.due >= 0"
