@@ -52,8 +52,9 @@ def test_an_answer_tells_who_gave_it(
     ("reason", "why"),
     [
         ("asked", ", which was asked for"),
-        ("strongest", ", which heard the device best of late (-61.5 dBm)"),
+        ("strongest", ", which hears the device best (-61.5 dBm)"),
         ("last-heard", ", which brought the last report of the device"),
+        ("next-best", ", because the last try through a better gateway failed"),
         ("a reason of tomorrow", ""),
     ],
 )

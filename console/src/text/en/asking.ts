@@ -121,8 +121,9 @@ export const asking = {
   choice: {
     asked: (gateway: string) => `Through ${isolated(gateway)}, as you chose`,
     itself: () => "The device is a gateway itself",
-    strongest: (gateway: string) => `Through ${isolated(gateway)}, which heard the device best of late`,
+    strongest: (gateway: string) => `Through ${isolated(gateway)}, which hears the device best`,
     "last-heard": (gateway: string) => `Through ${isolated(gateway)}, which brought the last report of the device`,
+    "next-best": (gateway: string) => `Through ${isolated(gateway)}, because the last try through a better gateway failed`,
     others: (count: string) => `Gateways that came into question: ${count}`,
   },
   hops: {

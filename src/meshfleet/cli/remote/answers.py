@@ -26,8 +26,9 @@ _ORIGINS: Final = {
 
 _REASONS: Final = {
     "asked": "which was asked for",
-    "strongest": "which heard the device best of late",
+    "strongest": "which hears the device best",
     "last-heard": "which brought the last report of the device",
+    "next-best": "because the last try through a better gateway failed",
 }
 
 
