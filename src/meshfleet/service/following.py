@@ -83,6 +83,7 @@ class Following:
             version=lambda gateway: self._versions.version(mac_number(gateway)),
             at_once=settings.requests_at_once,
             failures=failures,
+            measure=clocks.measure,
         )
         selector = GatewaySelector(
             database, samples, carrier, rollups=api.rollups, failures=failures, now=clock.now
@@ -95,8 +96,10 @@ class Following:
             clocks=clocks,
             acks=settings.acks,
             now=clock.now,
+            steady=clock.steady,
         )
         ingest.acking = self._versions.acking
+        ingest.shifts = clocks.shifts
         self._inquiry = Inquiry(database, asking, now=clock.now, select=selector.select_many)
         self._book = Book(database, clock.now, retention=_millis(settings.retention.request))
         self._dispatch = Dispatch(

@@ -68,7 +68,7 @@ class Watched:
         self.clock = clock
         self.clocks = Clocks()
         self.traffic = Traffic(clock())
-        self.asking = Asking(carrier, Topics(), clock)
+        self.asking = Asking(carrier, Topics(), clock, measure=self.clocks.measure)
         self.versions = Versions(
             database,
             self.asking,
@@ -77,6 +77,7 @@ class Watched:
             clocks=self.clocks,
             acks=acks,
             now=clock,
+            steady=clock,
             patience=patience,
         )
 
@@ -294,12 +295,12 @@ async def test_every_answer_measures_the_clock_of_its_gateway(stage: Stage, watc
     behind = Clock()
     behind.move(seconds=-7200)
     async with gateway(stage.port, telling("2.4.0", clock=behind)) as third:
-        await watched.look_until(lambda: watched.clocks.off)
-        assert watched.clocks.off[NUMBER] == pytest.approx(7_200_000, abs=600_000)
-        watched.clocks.off.clear()
+        await watched.look_until(lambda: watched.clocks.shifts)
+        assert watched.clocks.shifts[NUMBER] == pytest.approx(7_200_000, abs=600_000)
+        watched.clocks.forget({NUMBER})
         watched.clocks.is_fresh(NUMBER, 0, watched.clock())  # so it is in doubt
         await watched.look_until(lambda: len(third.asked) == 2)
-        await watched.look_until(lambda: watched.clocks.off)
+        await watched.look_until(lambda: watched.clocks.shifts)
 
 
 async def test_figures_tell_how_many_take_acknowledgements(stage: Stage, watched: Watched) -> None:

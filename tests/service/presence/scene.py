@@ -35,9 +35,14 @@ class Pulse(NamedTuple):
 class Scene:
     """What presence is told, and what it says. Gateways that are named are connected, if a broker knows."""
 
-    def __init__(self, *gateways: str, by_hearing: bool = False, known: Known | None = None) -> None:
+    def __init__(
+        self, *gateways: str, by_hearing: bool = False, known: Known | None = None, silent: bool = False
+    ) -> None:
+        """`silent`: gateway A never answers, so that only reports tell its time."""
         self.now = NOON
         self.clocks = Clocks()
+        if silent:
+            self.clocks.miss_answer(number(A))
         self.presence = Presence(self.clocks, by_hearing=by_hearing, now=self.now)
         self.changes: list[Change] = []
         """All so far."""
@@ -71,7 +76,7 @@ class Scene:
 
     def take(self, *messages: Publish) -> None:
         """Let reports come, as one batch."""
-        draft = Draft(self.now)
+        draft = Draft(self.now, shifts=self.clocks.shifts)
         self._reader.read(messages, draft)
         assert draft.rejects == []
         self.presence.follow(draft)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from meshfleet.db.samples.sample import More, Row
 
-COLUMNS: Final = "device, time, gateway, identifier, number, kind, seq, raw, text, ext, error, error_ext"
+COLUMNS: Final = (
+    "device, time, gateway, identifier, number, kind, seq, raw, text, ext, error, error_ext, shift"
+)
 STRAY_COLUMNS: Final = f"{COLUMNS}, clock, received_at"
 
 _BEGINNING: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -28,7 +30,7 @@ _WIDE = struct.Struct(">iq").pack
 _NARROW = struct.Struct(">ih").pack
 _LENGTH = struct.Struct(">i").pack
 
-_PLACED, _STRAY = 12, 14
+_PLACED, _STRAY = 13, 15
 """How many columns there are."""
 
 
@@ -71,11 +73,12 @@ def _row(columns: int, device: int, row: Row) -> bytes:
     else:
         front = _NUMBERED(columns, 8, device, 8, time, 8, gateway, 8, identifier, 8, number, 2, kind, 2, seq)
     tail = _NULL if raw is None else _LENGTH(len(raw)) + raw
-    return front + tail + (4 * _NULL if more is None else _more(more))
+    return front + tail + (5 * _NULL if more is None else _more(more))
 
 
 def _more(more: More) -> bytes:
-    return b"".join((_text(more.text), _text(more.ext), _whole(more.error), _whole(more.error_ext)))
+    error, error_ext, shift = _whole(more.error), _whole(more.error_ext), _whole(more.shift)
+    return b"".join((_text(more.text), _text(more.ext), error, error_ext, shift))
 
 
 def _text(text: str | None) -> bytes:

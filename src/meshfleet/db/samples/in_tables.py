@@ -230,10 +230,10 @@ def _read(connection: Connection, wanted: Wanted, use: Use[Result]) -> Result:
 
         def load(day: int) -> Iterator[Sample]:
             begin, end = max(since, day * DAY), min(until, (day + 1) * DAY)
-            query, values = _query(f"{_SAMPLE}, NULL AS clock FROM sample", wanted, begin, end)
+            query, values = _query(f"{_SAMPLE}, NULL AS clock, shift FROM sample", wanted, begin, end)
             return _samples(opened, connection, query, values)
 
-        query, values = _query(f"{_SAMPLE}, clock FROM sample_stray", wanted, since, until)
+        query, values = _query(f"{_SAMPLE}, clock, shift FROM sample_stray", wanted, since, until)
         strays = _samples(opened, connection, query, values)
         days = {part.day for part in _parts(connection) if wanted.kinds & _KINDS[part.table]}
         return use(scan(wanted, days, load, strays))

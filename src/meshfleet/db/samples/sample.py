@@ -36,10 +36,12 @@ ALL_KINDS: Final = (1 << len(SampleKind)) - 1
 
 
 class Clock(IntEnum):
-    """Why the time of a sample is not believed."""
+    """Why a sample is not stored by the day of its time: that time cannot be right."""
 
     FUTURE = 1
     PAST = 2
+    CORRECTED = 3
+    """It cannot be right, but corrected by the offset of the gateway's clock it is believed."""
 
 
 class More(Struct, array_like=True, frozen=True, gc=False):
@@ -52,6 +54,13 @@ class More(Struct, array_like=True, frozen=True, gc=False):
     error: int | None = None
     error_ext: int | None = None
     clock: int | None = None
+    shift: int | None = None
+    """Milliseconds that correct the time; None: the clock of the gateway was right, or not known."""
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether the time, corrected if need be, can be right."""
+        return self.clock is None or self.clock == Clock.CORRECTED
 
 
 class Sample(Struct, array_like=True, frozen=True, gc=False):

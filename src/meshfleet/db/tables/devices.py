@@ -127,8 +127,10 @@ gateway = Table(
     Column("api_version", Text),
     Column("mode", Text),
     Column("broker_hash", Text),
+    Column("clock_offset", BigInteger),
 )
 """Claimed gateways. Each is a device too, and connected when that is.
 
 `broker_hash` is the password as another broker checks it; who registered by itself has none of both.
+`clock_offset` is how many milliseconds its clock is ahead of ours; null: not known.
 """

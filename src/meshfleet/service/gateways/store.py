@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -79,17 +79,30 @@ def broker_hashes(connection: Connection) -> dict[Mac, str | None]:
     return {number_mac(number): hashed for number, hashed in connection.execute(query)}
 
 
-def api_versions(connection: Connection) -> dict[int, str | None]:
-    """All that are claimed, by number, each with the version that it told; None: it never did."""
-    query = select(gateway.c.device, gateway.c.api_version)
-    versions: dict[int, str | None] = dict(connection.execute(query).all())
-    return versions
+class Told(NamedTuple):
+    """What a gateway told of itself; None: it never did."""
+
+    api_version: str | None
+    clock_offset: int | None
+    """Milliseconds that its clock is ahead of ours."""
+
+
+def told(connection: Connection) -> dict[int, Told]:
+    """Read what all claimed gateways told of themselves, by number."""
+    query = select(gateway.c.device, gateway.c.api_version, gateway.c.clock_offset)
+    return {number: Told(*each) for number, *each in connection.execute(query)}
 
 
 def set_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
     """Take over the versions that gateways told. Those that are not claimed are passed over."""
     rows = [(version, number) for number, version in sorted(versions.items())]
     bulk.execute(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
+
+
+def set_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
+    """Write how many milliseconds clocks are ahead of ours. Gateways that are not claimed are passed over."""
+    rows = [(ahead, number) for number, ahead in sorted(offsets.items())]
+    bulk.execute(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
 
 
 def modes(connection: Connection) -> dict[int, str]:
@@ -142,7 +155,12 @@ def _gateway(row: Row[Any]) -> Gateway:
         mode=row.mode,
         device_count=row.device_count,
         reports_per_minute=0.0,  # whoever takes reports knows it
+        clock_offset=None if row.clock_offset is None else _seconds(row.clock_offset),
     )
+
+
+def _seconds(millis: int) -> float:
+    return round(millis / 1000, 1) or 0.0  # not -0.0
 
 
 def _new_password() -> str:

@@ -1,7 +1,8 @@
-"""When which gateway is asked for its version (version-10).
+"""When which gateway is asked for its version (version-10), and with it for its time (report-48).
 
-Whoever has just connected is asked, and asked again a few times if it does not answer; after that hourly, and
-only while its version is unknown. Thousands that connect together are asked one after the other.
+A gateway that has just connected is asked, and asked again a few times if it does not answer. After that it
+is asked hourly: if it answered, because clocks drift, and else only while its version is unknown. One whose
+clock is in doubt is asked at once. Thousands that connect together are asked one after the other.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _SOON: Final = (15 * _SECOND, _MINUTE, 5 * _MINUTE)
 _REST: Final = _MINUTE
 """A gateway that comes and goes is not asked more often than this."""
 
-_DOUBT: Final = 10 * _MINUTE
-"""Nor because of its clock more often than this."""
+_DOUBT: Final = 30 * _SECOND
+"""Nor because of its clock more often than this. A device is silent after three minutes at the earliest, so
+none seems silent because a clock was set."""
 
 
 class _Plan(Struct):
@@ -66,13 +68,13 @@ class Timetable:
             self._part_with(gateway, now)
 
     def doubt(self, gateways: Collection[int], now: int) -> None:
-        """The clocks of these had better be measured, which every answer does."""
+        """Plan to measure the clocks of these, which every answer does."""
         for gateway in gateways:
             plan = self._plans.get(gateway)
-            if plan is None or plan.connection is None or plan.is_asked or plan.due is not None:
+            if plan is None or plan.connection is None or plan.is_asked:
                 continue
             if plan.asked is None or now - plan.asked >= _DOUBT:
-                plan.due = now
+                plan.due = now if plan.due is None else min(plan.due, now)
 
     def take(self, now: int, most: int) -> list[int]:
         """So many of those to be asked now, who are being asked from now on; newcomers come first."""
@@ -87,10 +89,13 @@ class Timetable:
             plan.due, plan.asked, plan.is_asked = None, now, True
         return taken
 
-    def answered(self, gateway: int) -> None:
-        """It told its version."""
-        if (plan := self._plans.get(gateway)) is not None:
-            plan.is_asked, plan.tries = False, 0
+    def answered(self, gateway: int, now: int) -> None:
+        """Note that a gateway told its version. It is asked again in an hour, since clocks drift."""
+        if (plan := self._plans.get(gateway)) is None:
+            return
+        plan.is_asked, plan.tries = False, 0
+        if plan.connection is not None and plan.due is None:
+            plan.due = now + self._about(_HOUR)
 
     def failed(self, gateway: int, now: int, *, is_known: bool) -> None:
         """It did not. `is_known`: it did before."""

@@ -1,7 +1,8 @@
-"""Which version of the messaging interface each gateway speaks: it is asked, and what it told is kept.
+"""Which version of the messaging interface each gateway speaks, and what time it has: it is asked.
 
 The table of gateways has what they told; what is here follows it. Until a gateway answers it counts as the
-oldest that there is (version-11).
+oldest that there is (version-11). The answers measure its clock, as all answers do; what is known of that is
+written to the table here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.errors import DatabaseUnavailable, FleetError, MalformedVersion
+from meshfleet.errors import DatabaseUnavailable, FleetError, GatewayTimeout, MalformedVersion
 from meshfleet.service.gateways import store
 from meshfleet.service.gateways.timetable import Timetable
 from meshfleet.wire import gating
@@ -22,7 +23,6 @@ from meshfleet.wire.codes import Operation, Priority
 from meshfleet.wire.ids import Mac, Version, mac_number, number_mac
 from meshfleet.wire.requests import ApiVersion
 from meshfleet.wire.responses import ApiVersionResponse
-from meshfleet.wire.times import to_millis
 from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ _AT_ONCE: Final = 20
 
 _PATIENCE: Final = 10.0
 """Seconds for a gateway to answer about itself."""
+
+_SAME: Final = 500
+"""Milliseconds by which the offset of a clock may change before it is written again."""
 
 _REFRESH: Final = 5_000
 """Milliseconds between two looks at the table: gateways are claimed and released."""
@@ -65,9 +68,13 @@ class Versions:
         clocks: Clocks,
         acks: bool,
         now: Now,
+        steady: Now,
         patience: float = _PATIENCE,
     ) -> None:
-        """`acks`: whether samples are acknowledged at all; without it `acking` stays empty."""
+        """`acks`: whether samples are acknowledged at all; without it `acking` stays empty.
+
+        `steady` is the clock by which gateways are asked again: one that is never set.
+        """
         self._database = database
         self._asking = asking
         self._carrier = carrier
@@ -75,9 +82,12 @@ class Versions:
         self._clocks = clocks
         self._acks = acks
         self._now = now
+        self._steady = steady
         self._patience = patience
         self._timetable = Timetable(Random())  # noqa: S311 # when to ask is no secret
         self._known: dict[int, Version] = {}
+        self._kept_offsets: dict[int, int | None] = {}
+        """Offsets of clocks as the table has them, of all gateways that are claimed."""
         self._told: dict[int, Version] = {}
         """What gateways told and the table does not have yet."""
         self._read_at: int | None = None
@@ -93,7 +103,9 @@ class Versions:
 
     async def restore(self) -> None:
         """Go on with what was known before a start."""
-        await self._refresh(self._now())
+        await self._refresh(self._steady())
+        kept = self._kept_offsets
+        self._clocks.restore({gateway: ahead for gateway, ahead in kept.items() if ahead is not None})
 
     async def run(self, *, pause: float = 1.0) -> None:
         """Ask gateways until cancelled; so many seconds pass between two looks at who is there."""
@@ -105,7 +117,7 @@ class Versions:
     async def look(self, tasks: asyncio.TaskGroup) -> None:
         """See who is there, and ask those whose turn it is."""
         await self._keep_up()
-        now = self._now()
+        now = self._steady()
         self._timetable.see(self._present(), now)
         self._timetable.doubt(self._clocks.doubtful(), now)
         for gateway in self._timetable.take(now, _AT_ONCE - self._asked):
@@ -131,16 +143,18 @@ class Versions:
             self._learn(gateway, answer)
         except FleetError as exc:
             _log.debug("the version of a gateway stays unknown: %s", exc)
-            self._timetable.failed(gateway, self._now(), is_known=gateway in self._known)
+            is_known = gateway in self._known
+            if isinstance(exc, GatewayTimeout) and not is_known:
+                self._clocks.miss_answer(gateway)
+            self._timetable.failed(gateway, self._steady(), is_known=is_known)
         else:
-            self._timetable.answered(gateway)
+            self._timetable.answered(gateway, self._steady())
         finally:
             self._asked -= 1
 
     def _learn(self, gateway: int, answer: Answer) -> None:
-        """Take over what a gateway told of its version and its clock."""
-        response, sent, received = answer
-        self._clocks.measure(gateway, sent, received, to_millis(response.time))
+        """Take over the version that a gateway told. Its time was taken when the answer came."""
+        response = answer.response
         version = response.version if isinstance(response, ApiVersionResponse) else UNSET
         if response.status or version is UNSET:
             raise MalformedVersion("version", f"is not told, the status is {response.status}")
@@ -150,8 +164,9 @@ class Versions:
 
     async def _keep_up(self) -> None:
         """Write what was told, and follow the table; when the database is away, the next time."""
-        now = self._now()
-        if not self._told and self._read_at is not None and 0 <= now - self._read_at < _REFRESH:
+        now = self._steady()
+        is_current = self._read_at is not None and now - self._read_at < _REFRESH
+        if is_current and not self._told and not self._new_offsets():
             return
         try:
             await self._write()
@@ -164,6 +179,8 @@ class Versions:
             self._is_failing = False
 
     async def _write(self) -> None:
+        if offsets := self._new_offsets():
+            await self._database.write(store.set_clock_offsets, offsets)
         told = dict(self._told)
         if not told:
             return
@@ -174,10 +191,26 @@ class Versions:
             if self._told[gateway] == version:
                 del self._told[gateway]
 
+    def _new_offsets(self) -> dict[int, int]:
+        """Offsets of clocks that the table does not have yet, or has others for."""
+        kept = self._kept_offsets
+        return {
+            gateway: ahead
+            for gateway, ahead in self._clocks.offsets.items()
+            if gateway in kept and _is_news(ahead, kept[gateway])
+        }
+
     async def _refresh(self, now: int) -> None:
-        rows = await self._database.read(store.api_versions)
+        rows = await self._database.read(store.told)
         self._read_at = now
-        self._known = {gateway: Version.parse(text) for gateway, text in rows.items() if text is not None}
+        self._kept_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
+        self._clocks.forget(self._clocks.offsets.keys() - rows.keys())
+        known = {gateway: each.api_version for gateway, each in rows.items()}
+        self._known = {gateway: Version.parse(text) for gateway, text in known.items() if text is not None}
         new = {each for each, version in self._known.items() if self._acks and version >= _ACKED_SINCE}
         self.acking &= new
         self.acking |= new
+
+
+def _is_news(ahead: int, kept: int | None) -> bool:
+    return kept is None or abs(ahead - kept) >= _SAME

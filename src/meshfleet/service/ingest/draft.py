@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator, Mapping
 
     from meshfleet.db.samples import Row
     from meshfleet.service.ingest.readings import Reading
@@ -17,6 +19,8 @@ _AHEAD: Final = 600_000
 _BEHIND: Final = 30 * 86_400_000
 """Milliseconds that it may be behind: no device keeps samples for longer."""
 
+_NONE_FROM, _NONE_TO = 1, 0
+"""A span of times in which there is none."""
 
 Acked: TypeAlias = tuple[int, str, "Row"]
 """A device, how requests about the series end (`ack/0401`, perhaps), and a sample of it."""
@@ -34,15 +38,21 @@ class Draft:
         "names",
         "newcomers",
         "now",
+        "plain_from",
+        "plain_to",
         "readings",
         "rejects",
         "rows",
         "seen",
+        "shift",
+        "shifts",
         "strangers",
         "strays",
     )
 
-    def __init__(self, now: int, acking: Container[int] = ()) -> None:
+    def __init__(
+        self, now: int, acking: Container[int] = (), shifts: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
         self.now = now
         self.acking = acking
         """Gateways that take acknowledgements of samples."""
@@ -51,6 +61,12 @@ class Draft:
         self.earliest = now - _BEHIND
         self.latest = now + _AHEAD
         """What is not between these is kept, and not believed."""
+        self.shifts = shifts
+        """Milliseconds that correct the times of gateways whose clocks are wrong."""
+        self.shift = 0
+        """The one of the gateway whose report is being read."""
+        self.plain_from, self.plain_to = self.earliest, self.latest
+        """Reported times that are believed as they are; none while the clock of the gateway is wrong."""
         self.rows: dict[int, list[Row]] = {}
         self.readings: list[Reading] = []
         self.rejects: list[Reject] = []
@@ -66,3 +82,17 @@ class Draft:
         """The kinds of all reports."""
         self.gateways: list[int] = []
         """Who brought each of them."""
+
+    @contextmanager
+    def correcting(self, gateway: int) -> Iterator[None]:
+        """Correct the times of what is read meanwhile, which comes from a gateway with a wrong clock."""
+        self.shift, self.plain_from, self.plain_to = self.shifts[gateway], _NONE_FROM, _NONE_TO
+        try:
+            yield
+        finally:
+            self.shift, self.plain_from, self.plain_to = 0, self.earliest, self.latest
+
+    def place(self, time: int) -> int | None:
+        """Return when a report of this time was made by our clock, or None if that is not believed."""
+        corrected = time + self.shift
+        return corrected if self.earliest <= corrected <= self.latest else None

@@ -29,7 +29,7 @@ from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -119,6 +119,8 @@ class Ingest:
         self._now = now
         self.acking: set[int] = set()
         """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
+        self.shifts: Mapping[int, int] = {}
+        """Corrections of gateways whose clocks are wrong; see `Clocks`, which keeps it current."""
         self._reader = Reader(prefix, guests)
         self._quota = Quota()
         self._notes: Notes = {}
@@ -228,7 +230,7 @@ class Ingest:
             raise DatabaseUnavailable("samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
-        draft = Draft(self._now(), self.acking)
+        draft = Draft(self._now(), self.acking, self.shifts)
         for start in range(0, len(messages), _SLICE):
             if start:
                 await asyncio.sleep(0)
@@ -303,9 +305,10 @@ class Ingest:
         new = draft.rows.keys() - self._heard
         for device in new:
             rows = draft.rows[device]
-            believed = next((row for row in rows if row[7] is None or row[7].clock is None), None)
+            believed = next((row for row in rows if row[7] is None or row[7].is_believed), None)
             kind, row = (ReadingKind.MET, rows[0]) if believed is None else (ReadingKind.HEARD, believed)
-            draft.readings.append((kind, device, row[4], min(row[0], draft.now), None, 0, False))
+            at = row[0] if row[7] is None or row[7].shift is None else row[0] + row[7].shift
+            draft.readings.append((kind, device, row[4], min(at, draft.now), None, 0, False))
         return new
 
     def _remember(self, draft: Draft, number: int | None) -> None:

@@ -129,7 +129,9 @@ def learn_from_samples(notes: Notes, rows: Rows, now: int) -> None:
     """Note what samples tell, which is that their devices were heard."""
     for device, samples in rows.items():
         for time, _, _, _, gateway, _, _, more in samples:
-            if more is None or more.clock is None:
+            if more is None or more.is_believed:
+                if more is not None and more.shift is not None:
+                    time += more.shift  # noqa: PLW2901 # as our clock would have it
                 note = notes.get(device)
                 if note is None:
                     notes[device] = Note(gateway, min(time, now))

@@ -31,7 +31,7 @@ class Reader:
     def read(self, messages: Sequence[Publish], draft: Draft) -> None:
         """Add what messages say to a draft."""
         front, places, subjects = self._sources.front, self._sources.places, self._sources.subjects
-        seen, gateways, guests = draft.seen, draft.gateways, self._guests
+        seen, gateways, guests, shifts = draft.seen, draft.gateways, self._guests, draft.shifts
         for message in messages:
             topic = message.topic
             place, subject = places.get(topic[:front]), subjects.get(topic[front:])
@@ -44,7 +44,11 @@ class Reader:
                 if type(message) is Oversized:
                     raise too_large(message)
                 name, take = subject
-                take(draft, device, gateway, message.payload)
+                if gateway in shifts:
+                    with draft.correcting(gateway):
+                        take(draft, device, gateway, message.payload)
+                else:
+                    take(draft, device, gateway, message.payload)
             except WireError as exc:
                 draft.rejects.append(reject(message, exc, draft.now))
             else:

@@ -41,6 +41,8 @@ _FIRST, _LAST = to_millis(datetime.min.replace(tzinfo=UTC)), to_millis(datetime.
 _WIDE, _SMALL = 2**31 - 1, 2**15 - 1
 """What the tables hold of a status and of an RSSI; none comes near it."""
 
+_NO_MORE: Final = More()
+
 
 class Subject(NamedTuple):
     """What is reported: a kind, and an identifier if it has one."""
@@ -71,8 +73,8 @@ def _taking_raw(topic: ReportTopic) -> Take:
         seq, value = report.seq, report.value
         number, raw, more = (None, None, None) if value is UNSET else read(value)
         row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, raw, more)
-        if keep is not None or not draft.earliest <= time <= draft.latest:
-            (keep or _doubt)(draft, device, row)
+        if keep is not None or not draft.plain_from <= time <= draft.plain_to:
+            (keep or _keep)(draft, device, row)
         elif (rows := draft.rows.get(device)) is None:
             draft.rows[device] = [row]
         else:
@@ -100,8 +102,8 @@ def _taking_decoded(topic: ReportTopic) -> Take:
         row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, None, more)
         if identifier < 0:
             draft.names[identifier] = name
-        if keep is not None or not draft.earliest <= time <= draft.latest:
-            (keep or _doubt)(draft, device, row)
+        if keep is not None or not draft.plain_from <= time <= draft.plain_to:
+            (keep or _keep)(draft, device, row)
         elif (rows := draft.rows.get(device)) is None:
             draft.rows[device] = [row]
         else:
@@ -158,31 +160,37 @@ def _keeping(kind: int, identifier: int) -> Callable[[Draft, int, Row], None] | 
 
 
 def _keep(draft: Draft, device: int, row: Row) -> None:
-    if draft.earliest <= row[0] <= draft.latest:
-        draft.rows.setdefault(device, []).append(row)
-    else:
-        _doubt(draft, device, row)
+    """Keep a sample, with the correction of a wrong clock; mark it if its time is not believed."""
+    time, more = row[0], row[7]
+    if not draft.plain_from <= time <= draft.plain_to:
+        if not _FIRST <= time <= _LAST:  # an offset has moved it out of the calendar
+            raise MalformedTime("time", "lies outside of the calendar")
+        clock, shift = _judge(draft, time)
+        if clock is not None or shift is not None:
+            marked = replace(more or _NO_MORE, clock=clock, shift=shift)
+            row = (*row[:7], marked)
+    draft.rows.setdefault(device, []).append(row)
 
 
-def _doubt(draft: Draft, device: int, row: Row) -> None:
-    """Keep a sample whose time cannot be right, and mark it."""
-    more = row[7]
-    if not _FIRST <= row[0] <= _LAST:  # an offset has moved it out of the calendar
-        raise MalformedTime("time", "lies outside of the calendar")
-    draft.strays += 1
-    clock = Clock.FUTURE if row[0] > draft.now else Clock.PAST
-    marked = More(clock=clock) if more is None else replace(more, clock=clock)
-    draft.rows.setdefault(device, []).append((*row[:7], marked))
+def _judge(draft: Draft, time: int) -> tuple[Clock | None, int | None]:
+    """Tell why a time cannot be right as it is, and by how much it is to be corrected; None: not at all."""
+    corrected = time + draft.shift
+    shift = draft.shift if draft.shift and _FIRST <= corrected <= _LAST else None
+    if draft.place(time) is None:
+        draft.strays += 1
+        return Clock.FUTURE if corrected > draft.now else Clock.PAST, shift
+    return None if draft.earliest <= time <= draft.latest else Clock.CORRECTED, shift
 
 
 def _learn(draft: Draft, device: int, row: Row) -> None:
     """Keep a sample that tells what a device is, and take over what it tells."""
     _keep(draft, device, row)
     time, _, identifier, _, gateway, number, _, more = row
-    if draft.earliest <= time <= draft.latest:
+    at = draft.place(time)
+    if at is not None:
         value = to_json(number, more)
         if FACTS[identifier](value):
-            draft.readings.append((ReadingKind.FACT, device, gateway, time, value, identifier, False))
+            draft.readings.append((ReadingKind.FACT, device, gateway, at, value, identifier, False))
 
 
 # --- Readings ---
@@ -194,10 +202,11 @@ def _taking_heartbeats(topic: ReportTopic) -> Take:
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
         time, status = _millis(report.time), _narrow(report.status, _WIDE)
-        if draft.earliest <= time <= draft.latest:
-            draft.readings.append((ReadingKind.HEARTBEAT, device, gateway, time, status, 0, False))
+        at = time if draft.plain_from <= time <= draft.plain_to else draft.place(time)
+        if at is not None:
+            draft.readings.append((ReadingKind.HEARTBEAT, device, gateway, at, status, 0, False))
         else:  # it would decide state, which it must not
-            _doubt(draft, device, (time, SampleKind.HEARTBEAT, 0, NO_SEQ, gateway, status, None, None))
+            _keep(draft, device, (time, SampleKind.HEARTBEAT, 0, NO_SEQ, gateway, status, None, None))
 
     return take
 
@@ -208,10 +217,11 @@ def _taking_rssi(topic: ReportTopic) -> Take:
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
         time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi, _SMALL)
-        if draft.earliest <= time <= draft.latest:
-            draft.readings.append((ReadingKind.LINK, device, gateway, time, rssi, parent, report.unreachable))
+        at = time if draft.plain_from <= time <= draft.plain_to else draft.place(time)
+        if at is not None:
+            draft.readings.append((ReadingKind.LINK, device, gateway, at, rssi, parent, report.unreachable))
         else:
-            _doubt(draft, device, (time, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None))
+            _keep(draft, device, (time, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None))
 
     return take
 
@@ -222,8 +232,9 @@ def _taking_dfu(topic: ReportTopic) -> Take:
     def take(draft: Draft, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
         time, parent, rssi = _millis(report.time), mac_number(report.parent), _narrow(report.rssi, _SMALL)
-        if draft.earliest <= time <= draft.latest:
-            draft.readings.append((ReadingKind.DFU, device, gateway, time, rssi, parent, False))
+        at = time if draft.plain_from <= time <= draft.plain_to else draft.place(time)
+        if at is not None:
+            draft.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, False))
 
     return take
 

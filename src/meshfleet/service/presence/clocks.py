@@ -1,80 +1,176 @@
-"""How far the clocks of gateways are off (report-48).
+"""The offsets of gateways' clocks (report-48).
 
-A clock is measured when its gateway answers us: the answer carries the time there. Between answers reports
-tell whether it still goes as it did. A report that looks old may be old; but when all that a gateway brings
-for a while is off by the same amount, then it is the clock: what is played again catches up, or falls behind.
-Some devices have clocks of their own, so one of many is not believed as soon as several.
+An offset is learned from answers: each carries the gateway's time, and the gateway wrote it between the
+moments at which the request left and the answer came. The midpoint is the estimate and half of the round trip
+its uncertainty. An answer replaces the estimate when it is at least as exact, or contradicts it.
+
+Reports never set the offset of a gateway that answers, since they may be old. One that is not fresh only
+causes another measurement. Gateways that never answer are the exception: when all that one of them reports
+for a while is off by the same amount, it is the clock, since what is replayed catches up or falls behind.
+Some devices have clocks of their own, so one device of many is not believed as soon as several.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.wire.ids import number_mac
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_log = logging.getLogger(__name__)
 
 FRESH: Final = 60_000
 """Milliseconds after which a report is no sign of life any more."""
+
+EXACT: Final = 5_000
+"""Milliseconds that are not worth a correction."""
+
+_NOTABLE: Final = 60_000
+"""Milliseconds by which a clock has to be wrong, or to change, to be worth a line in the log."""
+
+_DRIFT: Final = 1_000
+"""An estimate loses a millisecond of its exactness in so many milliseconds."""
 
 _ALIKE: Final = 20_000
 """Milliseconds by which reports of one clock differ in how long they travel."""
 
 _CERTAIN: Final = 60_000
-"""Milliseconds for which all reports must agree. A device is silent after three times that at the earliest,
-so nobody seems silent because a clock was set."""
+"""Milliseconds for which all reports of a gateway that never answers must agree. A device is silent after
+three times that at the earliest, so none seems silent because a clock was set."""
 
 _ALONE: Final = 30 * 60_000
 """The same when only one of several devices says so. Most of the others are heard once in that time."""
 
-_EXACT: Final = 5_000
-"""Milliseconds that are not worth a correction."""
+
+class _Estimate(NamedTuple):
+    """How many milliseconds a clock is ahead of ours, give or take `error`, as measured `at` our time."""
+
+    ahead: int
+    error: int
+    at: int
+
+    def is_better_than(self, new: _Estimate) -> bool:
+        """Whether a new estimate agrees with this one and is less exact, though this one has aged."""
+        error = self.error + abs(new.at - self.at) // _DRIFT
+        return abs(new.ahead - self.ahead) <= error + new.error and error < new.error
 
 
 class _Doubt(NamedTuple):
     since: int
-    off: int
+    behind: int
+    """Milliseconds that the reported times are behind ours."""
     witness: int
     """The only device that says so; 0: several do, or it is the only one there."""
 
 
 class Clocks:
-    """Knows no clock itself: every call brings the time."""
+    """Learns how far the clocks of gateways are ahead of ours. All calls bring the time."""
 
     def __init__(self) -> None:
-        self.off: dict[int, int] = {}
-        """Milliseconds to add to the times of gateways whose clocks are wrong."""
+        self.shifts: dict[int, int] = {}
+        """Milliseconds to add to the times of gateways whose clocks are wrong; always the same mapping."""
         self.doubts: dict[int, _Doubt] = {}
         """Gateways of whose last reports none was fresh."""
+        self._estimates: dict[int, _Estimate] = {}
+        self._measured: set[int] = set()
+        """Gateways that have answered since the start."""
+        self._silent: set[int] = set()
+        """Gateways that were asked and have never answered."""
+        self._logged: dict[int, int] = {}
+        """Offsets that were logged as wrong, until the clock is right again."""
+
+    @property
+    def offsets(self) -> Mapping[int, int]:
+        """Milliseconds that clocks are ahead of ours, by gateway, as far as they are known."""
+        return {gateway: estimate.ahead for gateway, estimate in self._estimates.items()}
+
+    def restore(self, offsets: Mapping[int, int]) -> None:
+        """Take over offsets that were known before a start, until they are measured again."""
+        for gateway, ahead in offsets.items():
+            # However exact it was: the next answer replaces it.
+            self._estimates[gateway] = _Estimate(ahead, FRESH, 0)
+            self._correct(gateway, ahead)
+
+    def forget(self, gateways: Collection[int]) -> None:
+        """Drop what is known of gateways that are not claimed any more."""
+        for gateway in gateways:
+            for known in (self.shifts, self.doubts, self._estimates, self._logged):
+                known.pop(gateway, None)
+            self._measured.discard(gateway)
+            self._silent.discard(gateway)
 
     def measure(self, gateway: int, sent: int, received: int, time: int) -> None:
-        """A gateway answered at a time of its own, somewhere between two moments of ours."""
-        self._set(gateway, (sent + received) // 2 - time)
+        """Learn from an answer: when the request left and the answer came by our clock, and its `time`."""
+        self._measured.add(gateway)
+        self._silent.discard(gateway)
+        new = _Estimate(time - (sent + received) // 2, (received - sent) // 2 + 1, received)
+        known = self._estimates.get(gateway)
+        if known is not None and known.is_better_than(new):
+            self.doubts.pop(gateway, None)
+        else:
+            self._set(gateway, new)
+
+    def miss_answer(self, gateway: int) -> None:
+        """Let reports tell the time of a gateway that does not answer, unless it has answered before."""
+        if gateway not in self._measured:
+            self._silent.add(gateway)
 
     def is_fresh(self, gateway: int, time: int, now: int, witness: int = 0) -> bool:
-        """Whether a report of this moment was made less than a minute ago.
+        """Tell whether a report of this moment, corrected already, was made less than a minute ago.
 
-        `witness` is the device that sent it, if others behind the gateway could tell as well.
+        `witness` is the device that sent it, if others behind the gateway could tell as well. A report that
+        is not fresh, or comes from the future, puts the clock of the gateway in doubt.
         """
-        if -FRESH < now - time - self.off.get(gateway, 0) < FRESH:
+        age = now - time
+        is_fresh = -FRESH < age < FRESH
+        if is_fresh and (age >= -EXACT or gateway in self._silent):
             self.doubts.pop(gateway, None)
-            return True
-        self._doubt(gateway, _Doubt(now, now - time, witness))
-        return False
+        else:
+            self._doubt(gateway, _Doubt(now, age + self.shifts.get(gateway, 0), witness))
+        return is_fresh
 
     def doubtful(self) -> frozenset[int]:
-        """Gateways whose clocks had better be measured."""
+        """Gateways whose clocks should be measured again."""
         return frozenset(self.doubts)
 
     def _doubt(self, gateway: int, new: _Doubt) -> None:
         doubt = self.doubts.get(gateway)
-        if doubt is None or abs(new.off - doubt.off) > _ALIKE:
+        if doubt is None or abs(new.behind - doubt.behind) > _ALIKE:
             self.doubts[gateway] = new
             return
         witness = doubt.witness if doubt.witness == new.witness else 0
         self.doubts[gateway] = doubt._replace(witness=witness)
-        if new.since - doubt.since >= (_ALONE if witness else _CERTAIN):
-            self._set(gateway, min(new.off, doubt.off))
+        if gateway in self._silent and new.since - doubt.since >= (_ALONE if witness else _CERTAIN):
+            self._set(gateway, _Estimate(-min(new.behind, doubt.behind), _ALIKE, new.since))
 
-    def _set(self, gateway: int, off: int) -> None:
+    def _set(self, gateway: int, estimate: _Estimate) -> None:
         self.doubts.pop(gateway, None)
-        if abs(off) <= _EXACT:
-            self.off.pop(gateway, None)
+        self._estimates[gateway] = estimate
+        self._correct(gateway, estimate.ahead)
+        self._log(gateway, estimate.ahead)
+
+    def _correct(self, gateway: int, ahead: int) -> None:
+        if abs(ahead) <= EXACT:
+            self.shifts.pop(gateway, None)
         else:
-            self.off[gateway] = off
+            self.shifts[gateway] = -ahead
+
+    def _log(self, gateway: int, ahead: int) -> None:
+        """Write to the log that a clock is wrong, once until it changes."""
+        logged = self._logged.get(gateway)
+        if abs(ahead) > _NOTABLE:
+            if logged is None or abs(ahead - logged) > _NOTABLE:
+                self._logged[gateway] = ahead
+                where = "ahead of" if ahead > 0 else "behind"
+                _log.warning(
+                    "the clock of gateway %s is %d s %s ours; its times are corrected",
+                    number_mac(gateway),
+                    abs(ahead) // 1000,
+                    where,
+                )
+        elif logged is not None:
+            del self._logged[gateway]
+            _log.info("the clock of gateway %s is right again", number_mac(gateway))

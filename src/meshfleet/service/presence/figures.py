@@ -30,7 +30,7 @@ class PresenceFigures(Collector):
         yield GaugeMetricFamily(
             "meshfleet_clocks_wrong",
             "Gateways whose clocks are known to be wrong.",
-            value=len(presence.clocks.off),
+            value=len(presence.clocks.shifts),
         )
         family = CounterMetricFamily(
             "meshfleet_connectivity_changes", "Times that a device came or went.", labels=["cause"]

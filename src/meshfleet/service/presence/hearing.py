@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.presence.clocks import FRESH
+from meshfleet.service.presence.clocks import EXACT, FRESH
 from meshfleet.service.presence.rhythm import OTHERS, WIDEST, pack_gap
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class Hearing:
 
     def _follow_samples(self, draft: Draft, fresh: set[int]) -> None:
         """Hear devices by their samples, and add the gateways that brought what is fresh."""
-        now, off, rhythms, doubts = draft.now, self.clocks.off, self._roster.rhythms, self.clocks.doubts
+        now, rhythms, doubts = draft.now, self._roster.rhythms, self.clocks.doubts
         for device, rows in draft.rows.items():
-            time, _, _, _, gateway, _, _, _ = rows[-1]
+            time, _, _, _, gateway, _, _, more = rows[-1]
             # As `is_fresh`, written out: of nearly all reports this is all that there is to do.
-            if -FRESH < now - time < FRESH and gateway not in off and gateway not in doubts:
+            if -EXACT < now - time < FRESH and (more is None or more.shift is None) and gateway not in doubts:
                 fresh.add(gateway)
                 rhythm = rhythms.get(device)
                 if rhythm is not None and rhythm.gateway == gateway and rhythm.connected:
@@ -64,20 +64,21 @@ class Hearing:
                 fresh |= self._follow_doubtful(device, rows, now)
 
     def _follow_doubtful(self, device: int, rows: Sequence[Row], now: int) -> set[int]:
-        """Clocks that are far off make samples even of heartbeats."""
+        """Hear a device by samples of a clock that is wrong or in doubt. Some may be heartbeats."""
         fresh: set[int] = set()
-        for time, kind, _, _, gateway, _, _, _ in rows:
-            if self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway)):
+        for time, kind, _, _, gateway, _, _, more in rows:
+            at = time if more is None or more.shift is None else time + more.shift
+            if self.clocks.is_fresh(gateway, at, now, self._roster.witness(device, gateway)):
                 fresh.add(gateway)
                 rhythm = self.hear(device, gateway, now)
                 if kind == SampleKind.HEARTBEAT:
-                    rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
+                    rhythm.beat(gateway, at)
         return fresh
 
     def _follow_readings(self, draft: Draft, fresh: set[int]) -> None:
-        """The same by readings."""
+        """Hear devices by their readings, whose times are corrected already."""
         link, heard, by_hearing = ReadingKind.LINK, ReadingKind.HEARD, self._by_hearing
-        now, off, doubts, find = draft.now, self.clocks.off, self.clocks.doubts, self._roster.rhythms.get
+        now, doubts, find = draft.now, self.clocks.doubts, self._roster.rhythms.get
         for kind, device, gateway, time, _, _, _ in draft.readings:
             rhythm = find(device)
             if (
@@ -85,8 +86,7 @@ class Hearing:
                 or not rhythm.connected
                 or rhythm.gateway != gateway
                 or kind > link
-                or not -FRESH < now - time < FRESH
-                or gateway in off
+                or not -EXACT < now - time < FRESH
                 or gateway in doubts
                 or by_hearing
             ):
@@ -106,7 +106,7 @@ class Hearing:
     def _follow_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
         self, kind: int, device: int, gateway: int, time: int, now: int, fresh: set[int]
     ) -> None:
-        """The careful way."""
+        """Hear a device by a reading that needs a closer look."""
         if not self.clocks.is_fresh(gateway, time, now, self._roster.witness(device, gateway)):
             return
         fresh.add(gateway)
@@ -116,7 +116,7 @@ class Hearing:
             return
         rhythm = self.hear(device, gateway, now)
         if kind == ReadingKind.HEARTBEAT:
-            rhythm.beat(gateway, time + self.clocks.off.get(gateway, 0))
+            rhythm.beat(gateway, time)
 
     def hear(self, device: int, gateway: int, now: int) -> Rhythm:
         """The way for a device that is new, or was away, or has another gateway than before."""

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ from meshfleet.wire.codes import Status
 from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.mqtt.packets import Publish
+from meshfleet.wire.times import to_millis
 from meshfleet.wire.topics import RequestTopic, ResponseTopic
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from meshfleet.wire.requests import Request
     from meshfleet.wire.responses import Response
     from meshfleet.wire.topics import Topics
+
+    Measure: TypeAlias = Callable[[int, int, int, int], None]
+    """Takes a gateway, when it was asked and answered by our clock, and the time that it told."""
 
 AT_ONCE: Final = 16
 """Requests that a gateway gets at a time, unless set."""
@@ -62,7 +66,7 @@ class Answer(NamedTuple):
 
     response: Response
     sent: int
-    """When the request left, in milliseconds."""
+    """When the request left, in milliseconds by the clock that tells when the response came."""
     received: int
     """When the response came."""
 
@@ -80,13 +84,15 @@ class Progress(Enum):
 class _Asked:
     """A request whose answer is waited for."""
 
-    __slots__ = ("answer", "gateway", "progress", "turn")
+    __slots__ = ("answer", "began", "gateway", "progress", "turn")
 
     def __init__(self, gateway: Mac, answer: asyncio.Future[Answer | Unanswered]) -> None:
         self.gateway = gateway
         self.answer = answer
         """Errors come as results: nobody may be left to hear of one."""
         self.progress = Progress.WAITING
+        self.began = 0.0
+        """When it was given to the broker, by the event loop's clock."""
         self.turn: int | None = None
         """The connection of the gateway when it was sent."""
 
@@ -103,13 +109,18 @@ class Asking:
         version: Callable[[Mac], Version] = lambda _: gating.NEWEST,
         at_once: int = AT_ONCE,
         failures: FailedTries | None = None,
+        measure: Measure | None = None,
     ) -> None:
-        """`version` tells what a gateway speaks; `failures` remembers which tries failed."""
+        """`version` tells what a gateway speaks.
+
+        `failures` remembers which tries failed; `measure` learns the time of a gateway from every answer.
+        """
         self._carrier = carrier
         self._topics = topics
         self._now = now
         self._version = version
         self._failures = FailedTries() if failures is None else failures
+        self._measure = measure
         self._exchange = Exchange(secrets.token_hex(8))
         self._lanes: Lanes[asyncio.Future[None]] = Lanes(at_once)
         self._waiting: dict[RequestId, _Asked] = {}
@@ -260,17 +271,17 @@ class Asking:
     ) -> Answer:
         """Send, and wait for the answer; with that our turn ends."""
         self._waiting[request_id] = asked
+        asked.began = _moment()
         try:
             await self._send(topic, request, request_id)
             asked.turn, asked.progress = self._carrier.turn(topic.gateway), Progress.SENT
-            sent = self._now()
             told = await asked.answer
         finally:
             del self._waiting[request_id]
             self._leave(topic.gateway)
         if isinstance(told, Unanswered):
             raise told
-        return told._replace(sent=sent)
+        return told
 
     async def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
         """Let it leave, as soon as there is room on the way."""
@@ -308,13 +319,16 @@ class Asking:
             return
         asked = self._waiting.get(request_id)
         if asked is not None and not asked.answer.done():  # else cancelled a moment ago, or not sent yet
-            asked.answer.set_result(self._read(topic, message.payload))
+            asked.answer.set_result(self._read(topic, message.payload, _moment() - asked.began))
 
     def _hear_late(self, topic: ResponseTopic, data: bytes) -> None:
         """Take back that a try failed: its gateway has reached the device after all."""
-        answer = self._read(topic, data)
-        if isinstance(answer, Answer) and answer.response.status not in _NOT_REACHED:
-            self._judge(topic, answer.response)
+        try:
+            response = responses.decode(topic.operation, data)
+        except WireError:
+            return
+        if response.status not in _NOT_REACHED:
+            self._judge(topic, response)
 
     def _hear_noise(self, topic: ResponseTopic) -> None:
         """Nobody can tell to whom this was said. If no answer comes there, it was the answer."""
@@ -322,13 +336,20 @@ class Asking:
             self._noise.clear()
         self._noise[topic] = _moment()
 
-    def _read(self, topic: ResponseTopic, data: bytes) -> Answer | MalformedResponse:
+    def _read(self, topic: ResponseTopic, data: bytes, seconds: float) -> Answer | MalformedResponse:
+        """Read what a gateway answered after so many seconds."""
+        received = self._now()
+        # The machine's clock may have been set meanwhile, so this is not read from it.
+        sent = received - round(seconds * 1000)
         try:
-            return Answer(responses.decode(topic.operation, data), 0, self._now())
+            answer = Answer(responses.decode(topic.operation, data), sent, received)
         except WireError as exc:
             problem = MalformedResponse(f"gateway {topic.gateway} answered what cannot be read: {exc}")
             problem.__cause__ = exc
             return problem
+        if self._measure is not None:
+            self._measure(mac_number(topic.gateway), sent, received, to_millis(answer.response.time))
+        return answer
 
 
 def _check_time(timeout: float) -> None:

@@ -65,7 +65,7 @@ class Tally:
     def add(self, samples: Iterable[Sample]) -> None:
         """Take in those that have a number and a time that is believed (rest-182)."""
         for sample in samples:
-            believed = sample.more is None or sample.more.clock is None
+            believed = sample.more is None or sample.more.is_believed
             if believed and sample.number is not None and math.isfinite(sample.number):
                 self._add(sample.time, float(sample.number))
 

@@ -53,6 +53,8 @@ class Gateway(Body, frozen=True, kw_only=True):
     mode: Literal["raw", "decoded"] | None
     device_count: int
     reports_per_minute: float
+    clock_offset: float | None
+    """Seconds that its clock is ahead of ours, or behind if negative; None: not known (rest-75)."""
 
 
 class GatewayPage(Body, frozen=True, kw_only=True):

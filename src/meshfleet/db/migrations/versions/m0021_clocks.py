@@ -1,0 +1,18 @@
+"""The offset of each gateway's clock, and the correction of samples that came from a wrong clock."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0021"
+down_revision = "0008"
+
+
+def upgrade() -> None:
+    """Add the columns. Samples on SQLite are in files whose format needs no change."""
+    op.add_column("gateway", sa.Column("clock_offset", sa.BigInteger(), nullable=True))
+    if op.get_bind().dialect.name == "postgresql":
+        # A column without a default is added to all partitions without rewriting them.
+        for table in ("sample", "sample_stray"):
+            op.execute(f"ALTER TABLE {table} ADD COLUMN shift bigint")
