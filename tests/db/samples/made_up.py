@@ -25,7 +25,7 @@ FAR_TIMES = [-62_135_596_800_000, 253_402_300_799_999]
 """The first and the last moment that a report can name; nobody believes them."""
 IDENTIFIERS = [0x8800, -1, 2**48 - 1, -(2**62)]
 SEQS = [NO_SEQ, 0, 255]
-CLOCKS = [None, None, None, 1, 2]
+CLOCKS = [None, None, None, 1, 2, 3]
 MORES = [
     *(None, None, None),
     More(text='"ä\\n"'),
@@ -33,6 +33,7 @@ MORES = [
     More(ext="{}"),
     More(error=9, error_ext=-(2**53)),
     More(error=0),
+    More(shift=-21_600_000),
 ]
 VALUES: list[tuple[float | int | None, bytes | None]] = [
     *((21.5, None), (1, b"\1"), (None, b""), (None, None), (-0.25, b"\0\xff'\\"), (2**53, None)),
@@ -70,7 +71,7 @@ def _marked(more: More | None, clock: int | None) -> More | None:
     if clock is None:
         return more
     some = more or More()
-    return More(some.text, some.ext, some.error, some.error_ext, clock)
+    return More(some.text, some.ext, some.error, some.error_ext, clock, some.shift)
 
 
 rows = st.integers(0, 2**32).map(_row)

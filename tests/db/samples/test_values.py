@@ -78,7 +78,9 @@ async def test_odd_texts_stay_what_they_are(trial: Trial) -> None:
 
 
 async def test_the_largest_values_stay_what_they_are(trial: Trial) -> None:
-    everything = More(text="ä" * (LARGE // 2), ext="x" * LARGE, error=2**53, error_ext=-(2**53), clock=1)
+    everything = More(
+        "ä" * (LARGE // 2), "x" * LARGE, error=2**53, error_ext=-(2**53), clock=1, shift=-(2**60)
+    )
     rows = [
         row(raw=bytes(range(256)) * (LARGE // 256), more=everything),
         row(NOON + 1, raw=b"", more=More(text="")),

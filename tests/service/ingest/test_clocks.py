@@ -234,3 +234,91 @@ async def test_what_was_a_future_can_become_a_present(intake: Intake) -> None:
     await intake.settle(message)
     assert (await intake.sample()).time == AHEAD + MINUTE
     assert intake.state().reported_at == AHEAD + MINUTE
+
+
+# --- Gateways whose clocks are known to be wrong ---
+
+HOURS_6 = 6 * 60 * MINUTE
+BEHIND_BY_YEARS = -20_000 * DAY
+"""A clock that begins with 1970 at each start, about."""
+
+
+@pytest.mark.rule("report-48", "report-50", "rest-179")
+async def test_what_a_gateway_with_a_wrong_clock_reports_counts_at_its_corrected_time(intake: Intake) -> None:
+    """States, models and versions are those of the corrected time; samples keep the time as reported."""
+    table = [HOURS_6, -HOURS_6, 11 * MINUTE, 6 * SECOND, 400 * DAY, BEHIND_BY_YEARS]
+    expected, found = [], []
+    for turn, ahead in enumerate(table, 1):
+        mac, at = f"{number(E) + turn:012x}", intake.now - 2 * SECOND
+        intake.ingest.shifts = {number(A): -ahead}
+        told = [
+            heartbeat(at + ahead, 5, device=mac),
+            link(at + ahead, -50, device=mac),
+            prop("model-number", at + ahead, 0x2011, device=mac),
+            prop("firmware-version", at + ahead, "2.4.1", device=mac),
+            prop("battery-level", at + ahead, 80, device=mac),
+        ]
+        await intake.settle(*told, heartbeat(at, turn, gateway=B, device=E))
+        state, device = intake.state(mac), intake.device(mac)
+        found += [
+            (state.reported_at, state.status, state.status_at, state.parent, state.radio_at),
+            (state.battery, state.battery_at, device.model, device.firmware, state.firmware_at),
+            {
+                (each.time, each.more and (each.more.clock, each.more.shift))
+                for each in await intake.samples(mac)
+            },
+            (intake.state(E).status, intake.state(E).status_at),
+        ]
+        is_plausible = -30 * DAY <= ahead <= 10 * MINUTE
+        expected += [
+            (at, 5, at, number(P), at),
+            (80, at, 0x2011, "2.4.1", at),
+            {(at + ahead, (None if is_plausible else Clock.CORRECTED, -ahead))},
+            (turn, at),  # of a gateway whose clock is right
+        ]
+        intake.now += MINUTE
+    assert found == expected
+    assert intake.ingest.figures.strays == 0
+
+
+@pytest.mark.rule("report-48", "report-50")
+async def test_a_clock_that_is_set_right_does_not_hold_back_what_comes_later(intake: Intake) -> None:
+    """Whether it was ahead or behind, known or not."""
+    statuses = []
+    for turn, (ahead, shift) in enumerate(
+        [
+            (0, 0),
+            (HOURS_6, 0),
+            (HOURS_6, -HOURS_6),
+            (0, -HOURS_6),
+            (0, 0),
+            (5 * MINUTE, 0),
+            (0, 0),
+            (-HOURS_6, 0),
+        ]
+    ):
+        intake.now += MINUTE
+        intake.ingest.shifts = {number(A): shift} if shift else {}
+        await intake.settle(heartbeat(intake.now + ahead, turn))
+        statuses.append(intake.state().status)
+    assert statuses == [0, 0, 2, 2, 4, 5, 6, 6]
+
+
+@pytest.mark.rule("rest-179")
+async def test_a_time_that_is_not_believed_even_corrected_is_marked(intake: Intake) -> None:
+    intake.ingest.shifts = {number(A): -HOURS_6}
+    await intake.settle(temperature(NOON + 2 * HOURS_6, seq=1), heartbeat(NOON + 2 * HOURS_6, 5))
+    ((time, more),) = [(each.time, each.more) for each in await intake.samples()]
+    assert (time, more) == (NOON + 2 * HOURS_6, More(clock=Clock.FUTURE, shift=-HOURS_6))
+    assert is_untold(intake)
+    assert intake.ingest.figures.strays == 2
+
+
+@pytest.mark.rule("report-48", "report-51")
+async def test_minutes_of_the_radio_are_those_of_corrected_times(intake: Intake) -> None:
+    intake.ingest.shifts = {number(A): -HOURS_6}
+    await intake.settle(link(NOON + HOURS_6, -50), link(NOON + SECOND, -52, gateway=B))
+    intake.now += 2 * MINUTE
+    await intake.settle()
+    (minute,) = await intake.samples(kinds=frozenset({SampleKind.LINK}))
+    assert (minute.time, minute.number) == (NOON, -51)

@@ -29,6 +29,7 @@ PLAIN: dict[str, Any] = {
     "errorExt": None,
     "gateway": "d0cf5e000001",
     "clock": None,
+    "correctedTime": None,
 }
 
 
@@ -45,7 +46,7 @@ def shown(service: Running, *samples: Sample) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("rest-81")
-def test_a_row_has_twelve_fields_in_this_order(service: Running) -> None:
+def test_a_row_has_thirteen_fields_in_this_order(service: Running) -> None:
     (row,) = shown(service, sample(AT, 21.5, seq=7, raw=bytes.fromhex("0866FF"), more=More(ext='{"a": [1]}')))
     assert list(row) == list(PLAIN)
     assert row == PLAIN | {"seq": 7, "value": 21.5, "raw": "0866ff", "ext": {"a": [1]}}
@@ -77,6 +78,15 @@ def test_a_row_has_twelve_fields_in_this_order(service: Running) -> None:
         ),
         (sample(number=1, more=More(clock=Clock.FUTURE)), {"value": 1, "clock": "future"}),
         (sample(number=1, more=More(clock=Clock.PAST)), {"value": 1, "clock": "past"}),
+        (
+            sample(number=1, more=More(clock=Clock.CORRECTED, shift=-21_600_000)),
+            {"value": 1, "correctedTime": "2023-11-14T16:13:20.000Z"},
+        ),
+        (sample(more=More(shift=6_500)), {"correctedTime": "2023-11-14T22:13:26.500Z"}),
+        (
+            sample(more=More(clock=Clock.PAST, shift=1)),
+            {"clock": "past", "correctedTime": "2023-11-14T22:13:20.001Z"},
+        ),
         (sample(0), {"time": "1970-01-01T00:00:00.000Z"}),
         (sample(AT + 1), {"time": "2023-11-14T22:13:20.001Z"}),
     ],

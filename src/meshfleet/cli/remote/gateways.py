@@ -25,6 +25,7 @@ _COLUMNS: Final = (
     Column("mode", lambda each: each.mode),
     Column("devices", lambda each: each.device_count),
     Column("reports/min", lambda each: each.reports_per_minute),
+    Column("clock (s)", lambda each: each.clock_offset),
 )
 
 

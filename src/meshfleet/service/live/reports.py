@@ -130,6 +130,7 @@ def _sample(device: int, sample: Sample, names: dict[int, str]) -> LiveSample:
         error=row.error,
         error_ext=row.error_ext,
         clock=row.clock,
+        corrected_time=row.corrected_time,
     )
 
 

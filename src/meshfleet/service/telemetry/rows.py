@@ -28,7 +28,12 @@ KINDS: Final[Mapping[str, SampleKind]] = {
 WORDS: Final[Mapping[int, Any]] = {kind: word for word, kind in KINDS.items()}
 """The same the other way round."""
 
-_CLOCKS: Final[Mapping[int | None, Any]] = {None: None, Clock.FUTURE: "future", Clock.PAST: "past"}
+_CLOCKS: Final[Mapping[int | None, Any]] = {
+    None: None,
+    Clock.FUTURE: "future",
+    Clock.PAST: "past",
+    Clock.CORRECTED: None,
+}
 
 _EXACT: Final = 2**53
 """Below this a float can hold every whole number."""
@@ -53,6 +58,7 @@ def shown(sample: Sample, foreign: Mapping[int, str]) -> rest.Sample:
         error_ext=more.error_ext,
         gateway=number_mac(sample.gateway),
         clock=_CLOCKS[more.clock],
+        corrected_time=None if more.shift is None else write_millis(sample.time + more.shift),
     )
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 MEDIA_TYPE: Final = "text/csv"
 CONTENT_TYPE: Final = f"{MEDIA_TYPE}; header=present"
 
-_FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(rest.Sample))
+_FIELDS: Final = tuple(
+    field.encode_name for field in msgspec.structs.fields(rest.Sample) if field.name != "corrected_time"
+)
+"""A sheet has the times as they were reported, which are what `From` and `To` go by."""
 _FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets take the wide ones for the others
 """What the text of a cell begins with that a spreadsheet would calculate."""
 

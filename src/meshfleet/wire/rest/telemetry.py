@@ -34,7 +34,9 @@ class Sample(Body, frozen=True, kw_only=True):
     error_ext: int | None
     gateway: MacText
     clock: Literal["future", "past"] | None
-    """Set when the time is not believed (rest-179)."""
+    """Set when the time is not believed, not even corrected (rest-179)."""
+    corrected_time: TimeText | None = None
+    """When it was made by our clock, where the clock of its gateway was wrong by more than 5 s (rest-179)."""
 
 
 class SamplePage(Body, frozen=True, kw_only=True):
