@@ -76,6 +76,7 @@ async def serve(port: int) -> None:
             reception=api.reception,
             figures=api.figures,
             now=clock.now,
+            steady=clock.steady,
         )
         with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
             serving = asyncio.create_task(endpoint.run([Entrance(listener, "mqtt")]))

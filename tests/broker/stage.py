@@ -46,16 +46,25 @@ def response(gateway: str = G, device: str = D, what: str = "read/8000") -> str:
 
 
 class Clock:
-    """The time of the wall in milliseconds, and as much more as a test wants."""
+    """The time of the wall, and as much more as a test wants; `steady` is a clock that nobody sets."""
 
     def __init__(self) -> None:
+        self._passed = 0
         self._ahead = 0
 
     def __call__(self) -> int:
-        return time.time_ns() // 1_000_000 + self._ahead
+        return self.steady() + self._ahead
+
+    def steady(self) -> int:
+        """Tell the time that passes however the clock on the wall is set."""
+        return time.time_ns() // 1_000_000 + self._passed
 
     def move(self, *, seconds: float) -> None:
         """Let so much time pass."""
+        self._passed += round(seconds * 1000)
+
+    def set(self, *, seconds: float) -> None:
+        """Set the clock on the wall, and that alone, ahead by so much."""
         self._ahead += round(seconds * 1000)
 
 

@@ -123,8 +123,15 @@ class Api:
     """Everything that answers requests, on one database. `app` is for an ASGI server."""
 
     def __init__(
-        self, database: Database, settings: Settings, samples: SampleStore, *, now: clock.Now = clock.now
+        self,
+        database: Database,
+        settings: Settings,
+        samples: SampleStore,
+        *,
+        now: clock.Now = clock.now,
+        steady: clock.Now = clock.steady,
     ) -> None:
+        """Put everything together. `steady` is the clock by which failed logins wait; it is never set."""
         self.figures = figures = Figures()
         self.readiness = Readiness()
         self.traffic = Traffic(now())
@@ -139,6 +146,7 @@ class Api:
             gatekeeper=gatekeeper,
             figures=figures,
             now=now,
+            steady=steady,
         )
         self.rollups = Rollups()
         self.window = Window(database.write_now(obtain, "requests"))

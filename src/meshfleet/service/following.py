@@ -100,7 +100,9 @@ class Following:
         )
         ingest.acking = self._versions.acking
         ingest.shifts = clocks.shifts
-        self._inquiry = Inquiry(database, asking, now=clock.now, select=selector.select_many)
+        self._inquiry = Inquiry(
+            database, asking, now=clock.now, steady=clock.steady, select=selector.select_many
+        )
         self._book = Book(database, clock.now, retention=_millis(settings.retention.request))
         self._dispatch = Dispatch(
             database,

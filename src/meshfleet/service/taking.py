@@ -124,6 +124,7 @@ async def _door(
             reception=api.reception,
             figures=api.figures,
             now=clock.now,
+            steady=clock.steady,
         )
     return Outside(
         settings.outside,

@@ -93,4 +93,5 @@ def _reception(database: Database, passwords: Passwords) -> Reception:
         gatekeeper=Gatekeeper(database, tokens, lambda: NOW),
         figures=Figures(),
         now=lambda: NOW,
+        steady=lambda: NOW,
     )

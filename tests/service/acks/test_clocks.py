@@ -198,3 +198,20 @@ async def test_behind_a_gateway_whose_clock_is_wrong_what_is_missing_is_asked_fo
     assert types == [0, 1, 0, 0, 1, 0]
     assert in_file.acks.series == {}
     assert in_file.complete_by_tables() is None
+
+
+# --- Our own clock ---
+
+
+@pytest.mark.rule("ack-12")
+@pytest.mark.anyio
+async def test_when_our_own_clock_is_set_back_a_hole_is_asked_for_again_as_soon_as_before(
+    in_file: Ground,
+) -> None:
+    await in_file.tell(0)
+    assert await in_file.tell(2) == [1]
+    in_file.intake.now -= 5 * MINUTE
+    await in_file.intake.ingest.flush()
+    assert [ack.type for ack in await in_file.take(temperature(at(3), seq=3))] == [0], "not so soon"
+    in_file.intake.now += 61 * SECOND
+    assert [ack.type for ack in await in_file.take(temperature(at(4), seq=4))] == [1]

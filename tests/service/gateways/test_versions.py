@@ -77,7 +77,7 @@ class Watched:
             clocks=self.clocks,
             acks=acks,
             now=clock,
-            steady=clock,
+            steady=clock.steady,
             patience=patience,
         )
 
@@ -291,16 +291,52 @@ async def test_without_the_setting_nobody_takes_acknowledgements(stage: Stage) -
     assert watched.versions.acking == set()
 
 
+def is_ahead(watched: Watched, seconds: int) -> bool:
+    """Whether REST shows that the clock of the gateway is ahead by so much; the test moves the other one."""
+    offset = watched.database.read_now(store.show, Mac(G)).clock_offset
+    return offset is not None and abs(offset - seconds) < 3
+
+
+@pytest.mark.rule("rest-75", "report-48", "version-10")
 async def test_every_answer_measures_the_clock_of_its_gateway(stage: Stage, watched: Watched) -> None:
-    behind = Clock()
-    behind.move(seconds=-7200)
-    async with gateway(stage.port, telling("2.4.0", clock=behind)) as third:
-        await watched.look_until(lambda: watched.clocks.shifts)
-        assert watched.clocks.shifts[NUMBER] == pytest.approx(7_200_000, abs=600_000)
-        watched.clocks.forget({NUMBER})
-        watched.clocks.is_fresh(NUMBER, 0, watched.clock())  # so it is in doubt
-        await watched.look_until(lambda: len(third.asked) == 2)
-        await watched.look_until(lambda: watched.clocks.shifts)
+    """It is shown whatever it is: hours ahead or behind, jumping, drifting, and right again."""
+    assert watched.database.read_now(store.show, Mac(G)).clock_offset is None
+    theirs = 6 * 3600
+    async with gateway(
+        stage.port,
+        lambda asked: [asked.answer(version="2.4.0", time=write_millis(stage.clock() + theirs * 1000))],
+    ) as third:
+        await watched.look_until(lambda: is_ahead(watched, theirs))
+        for theirs in (-6 * 3600, 0, 60, 70, 3 * 86_400, 0):
+            # What it reports tells that something is wrong with what is known of its clock, and no more.
+            watched.clocks.is_fresh(NUMBER, 0, watched.clock())
+            await watched.look_until(lambda: is_ahead(watched, theirs))  # noqa: B023 # it is waited for here
+        asked = len(third.asked)
+        await watched.look(seconds=4000)
+        await watched.look_until(lambda: len(third.asked) > asked)  # hourly, in doubt or not
+    after = Watched(stage.database, stage.broker, stage.clock)
+    await after.versions.restore()
+    assert list(after.clocks.offsets) == [NUMBER]
+
+
+@pytest.mark.rule("report-48")
+async def test_when_our_own_clock_is_set_no_gateway_seems_wrong_for_long(
+    stage: Stage, watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(stage.port, telling("2.4.0", clock=Clock())) as third:
+        await watched.look_until(lambda: watched.clocks.offsets)
+        asked, before = len(third.asked), watched.clocks.offsets[NUMBER]
+        stage.clock.set(seconds=-86_400)
+        await watched.look()
+        assert watched.clocks.offsets[NUMBER] == pytest.approx(before + 86_400_000, abs=5000)
+        stage.clock.set(seconds=86_400)
+        await watched.look()
+        assert watched.clocks.offsets[NUMBER] == pytest.approx(before, abs=5000)
+        assert len(third.asked) == asked
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "the clock of this machine was set back by 86400 s",
+        "the clock of this machine was set ahead by 86400 s",
+    ]
 
 
 async def test_figures_tell_how_many_take_acknowledgements(stage: Stage, watched: Watched) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from meshfleet.settings import Settings
+from tests.broker.stage import Clock
 from tests.databases import fresh_database
 from tests.service.http import running
-from tests.service.http.running import PASSWORD, Clock, Running
+from tests.service.http.running import PASSWORD, Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

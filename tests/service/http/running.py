@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
@@ -25,6 +24,7 @@ from meshfleet.service.devices.model import Sighting
 from meshfleet.settings import Listen, Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import Role
+from tests.broker.stage import Clock
 from tests.servers import TRUSTING_NOBODY
 
 if TYPE_CHECKING:
@@ -38,20 +38,6 @@ _PATIENCE = 30.0
 """Seconds until a service must have started; reached only when it is broken."""
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
-
-
-class Clock:
-    """The time of the wall, and as much more as a test wants."""
-
-    def __init__(self) -> None:
-        self._ahead = 0
-
-    def __call__(self) -> int:
-        return time.time_ns() // 1_000_000 + self._ahead
-
-    def move(self, *, seconds: float) -> None:
-        """Let so much time pass."""
-        self._ahead += round(seconds * 1000)
 
 
 class Running:
@@ -147,7 +133,7 @@ def running(database: Database, settings: Settings | None = None) -> Iterator[Ru
     ):
         http = Listen("127.0.0.1", listener.getsockname()[1])
         chosen = replace(settings or Settings(), data=Path(folder), http=http)
-        api = Api(database, chosen, samples, now=clock)
+        api = Api(database, chosen, samples, now=clock, steady=clock.steady)
         with _serving(api, chosen, listener):
             service = Running(chosen.own_url, database, samples, clock)
             service.addresses = api.addresses

@@ -51,6 +51,22 @@ def wait(seconds: int) -> tuple[int, str, str]:
     return 429, "too-many-attempts", str(seconds)
 
 
+@pytest.mark.rule("auth-13")
+@pytest.mark.parametrize("seconds", [-86_400, 86_400], ids=["back", "ahead"])
+def test_delays_do_not_follow_the_clock_on_the_wall(service: Running, address: str, seconds: int) -> None:
+    """A right password is accepted after the delay, and not before, though the clock is set by a day."""
+    username = service.new_user()
+    for _ in range(6):
+        try_login(service, username, WRONG, at=address)
+    service.clock.set(seconds=seconds)
+    try:
+        assert told(try_login(service, username, PASSWORD, at=address)) == wait(1)
+        service.clock.move(seconds=1)
+        assert try_login(service, username, PASSWORD, at=address).status_code == 200
+    finally:
+        service.clock.set(seconds=-seconds)
+
+
 @pytest.mark.rule("auth-13", "rest-14")
 def test_after_five_failures_delays_grow_and_are_told(service: Running, address: str) -> None:
     username = service.new_user()

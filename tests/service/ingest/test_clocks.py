@@ -322,3 +322,25 @@ async def test_minutes_of_the_radio_are_those_of_corrected_times(intake: Intake)
     await intake.settle()
     (minute,) = await intake.samples(kinds=frozenset({SampleKind.LINK}))
     assert (minute.time, minute.number) == (NOON, -51)
+
+
+# --- Our own clock ---
+
+
+@pytest.mark.rule("report-50", "report-51")
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+async def test_when_our_own_clock_is_set_back_states_go_on(intake: Intake, *, restarted: bool) -> None:
+    await intake.settle(heartbeat(NOON, 1), link(NOON, -50), prop("battery-level", NOON, 80))
+    intake.now -= DAY
+    if restarted:
+        await intake.restart()
+    await intake.settle()
+    minutes = await intake.samples(kinds={SampleKind.LINK})
+    assert [each.time for each in minutes] == ([] if restarted else [NOON]), "no minute stays open for a day"
+    intake.now += SECOND
+    await intake.settle(
+        heartbeat(intake.now, 2), link(intake.now, -40), prop("battery-level", intake.now, 70)
+    )
+    state = intake.state()
+    assert (state.status, state.rssi, state.battery) == (2, -40, 70)
+    assert {state.reported_at, state.status_at, state.radio_at, state.battery_at} == {intake.now}

@@ -57,7 +57,9 @@ class Curious:
         self.database = stage.database
         self.clock = stage.clock
         self.asking = Asking(stage.broker, Topics(), stage.clock)
-        self.inquiry = Inquiry(stage.database, self.asking, now=stage.clock, patience=patience)
+        self.inquiry = Inquiry(
+            stage.database, self.asking, now=stage.clock, steady=stage.clock, patience=patience
+        )
 
     @asynccontextmanager
     async def inquiring(self) -> AsyncIterator[Self]:

@@ -23,7 +23,8 @@ from meshfleet.service.api import Api
 from meshfleet.service.app import answer_requests
 from meshfleet.service.ingest.ingest import Ingest
 from meshfleet.settings import Settings
-from tests.service.http.running import Clock, Running
+from tests.broker.stage import Clock
+from tests.service.http.running import Running
 from tests.service.ingest.intake import batch
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def staged(database: Database) -> Iterator[Stage]:
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        api = Api(database, Settings(data=Path(folder)), samples, now=clock)
+        api = Api(database, Settings(data=Path(folder)), samples, now=clock, steady=clock.steady)
         with _serving(api, listener) as loop:
             ingest = Ingest(database, samples, prefix="", guests=None, now=clock)
             for follower in (api.live.reports, api.traffic):

@@ -16,7 +16,8 @@ from meshfleet.service.live.guard import Guard
 from meshfleet.service.live.hub import Hub
 from meshfleet.service.live.listener import Listener
 from meshfleet.wire.rest import Role
-from tests.service.http.running import PASSWORD, Clock
+from tests.broker.stage import Clock
+from tests.service.http.running import PASSWORD
 from tests.service.ingest.messages import temperature
 from tests.service.live.stage import staged
 

@@ -63,6 +63,7 @@ class House:
             gatekeeper=Gatekeeper(database, tokens, self.clock),
             figures=self.figures,
             now=self.clock,
+            steady=self.clock.steady,
         )
 
     def close(self) -> None:

@@ -48,6 +48,7 @@ class Site:
             reception=house.reception,
             figures=house.figures,
             now=house.clock,
+            steady=house.clock.steady,
         )
         self.broker = self._endpoint.broker
         self._clients: list[Raw] = []

@@ -26,7 +26,8 @@ from meshfleet.service.taking import samples_of, take_reports
 from meshfleet.settings import Listen, Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.times import write_millis
-from tests.service.http.running import Clock, Running
+from tests.broker.stage import Clock
+from tests.service.http.running import Running
 from tests.service.requests.third_party import Gateway, nothing
 
 if TYPE_CHECKING:

@@ -205,7 +205,7 @@ class SamplesInFiles:
             place.unlink(missing_ok=True)
 
     def _is_due(self, now: int) -> bool:
-        return self._is_full() or (self._head.samples > 0 and now - self._began >= _OLD)
+        return self._is_full() or (self._head.samples > 0 and not 0 <= now - self._began < _OLD)
 
     def _is_full(self, *, times: int = 1) -> bool:
         """Whether the head has what it may have, or so many times as much."""

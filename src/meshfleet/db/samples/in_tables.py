@@ -137,7 +137,7 @@ class SamplesInTables:
     async def tend(self, now: int) -> None:
         """See `SampleStore`."""
         await self.make_room(now)
-        if now < self._next_look:
+        if self._next_look - _HOUR <= now < self._next_look:  # else the clock was set back
             return
         self._next_look = now + _HOUR
         for part in await self._database.read(_parts):

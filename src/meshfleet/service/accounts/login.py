@@ -22,13 +22,12 @@ from meshfleet.service.accounts.throttle import neighbourhood
 from meshfleet.wire.rest import LoggedIn, NewPassword, Role, parse_password, parse_username
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from meshfleet.db import Database
     from meshfleet.service.accounts.gatekeeper import Gatekeeper
     from meshfleet.service.accounts.passwords import Passwords
     from meshfleet.service.accounts.throttle import Throttle
     from meshfleet.service.accounts.tokens import Tokens
+    from meshfleet.service.clock import Now
     from meshfleet.service.operations.figures import Figures
     from meshfleet.wire.rest import Login
 
@@ -51,8 +50,10 @@ class Reception:
         tokens: Tokens,
         gatekeeper: Gatekeeper,
         figures: Figures,
-        now: Callable[[], int],
+        now: Now,
+        steady: Now,
     ) -> None:
+        """`now` is the time that tokens and people read; `steady` never jumps, so delays go by it."""
         self._database = database
         self._passwords = passwords
         self._throttle = throttle
@@ -60,6 +61,7 @@ class Reception:
         self._gatekeeper = gatekeeper
         self._figures = figures
         self._now = now
+        self._steady = steady
         self._waiting = Counter[str | None]()
         self._turns: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
@@ -117,7 +119,7 @@ class Reception:
         # One after the other: many that know the password get in, many that do not have few tries.
         turn = self._turns.setdefault((username, place), asyncio.Lock())
         async with turn:
-            verdict = self._throttle.attempt(username, place, self._now() / 1000)
+            verdict = self._throttle.attempt(username, place, self._steady() / 1000)
             if verdict.wait:
                 self._figures.count_login("throttled")
                 raise TooManyAttempts(verdict.wait)

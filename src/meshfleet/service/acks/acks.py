@@ -50,7 +50,7 @@ class Acks:
     def __init__(self, carrier: Carrier, *, prefix: str, now: int) -> None:
         self._carrier = carrier
         self._front = f"{prefix}/mt/gateway/" if prefix else "mt/gateway/"
-        self._began_at = now
+        self._began_at = self._collected_at = now
         self._back_at: dict[int, int] = {}
         """When gateways connected: what they had to say before may be lost."""
         self._seconds: dict[int, str] = {}
@@ -129,7 +129,10 @@ class Acks:
         self._carrier.send(messages)
 
     def collect(self, notes: Notes, now: int) -> Ledgered:  # noqa: ARG002 # they tell nothing of series
-        """The series that changed since the last time."""
+        """Hand over the series that changed since the last time."""
+        if now < self._collected_at:
+            self._go_back_to(now)
+        self._collected_at = now
         changed, self._changed = self._changed, set()
         rewritten, self._rewritten = self._rewritten, set()
         gone, self._gone = self._gone, set()
@@ -166,6 +169,16 @@ class Acks:
         self.holed.count(key, self.series[key])
         self._changed.add(key)
         self._rewritten.add(key)
+
+    def _go_back_to(self, now: int) -> None:
+        """Take nothing that we did for later than now: the clock of this machine was set back."""
+        self._began_at = min(self._began_at, now)
+        self._back_at = {gateway: min(at, now) for gateway, at in self._back_at.items()}
+        self._strays.go_back_to(now)
+        self.agenda.clear()
+        for key, series in self.series.items():
+            series.go_back_to(now)
+            self.agenda.put(key, key[0], series.due_at)
 
     def _note(self, key: Key, time: int, seq: int, gateway: int, now: int) -> AckType:
         """Put a sample into the ledger, and tell how to acknowledge it."""

@@ -45,6 +45,13 @@ class Agenda:
         """A series need not be looked at any more."""
         self._due_at.pop(key, None)
 
+    def clear(self) -> None:
+        """Look at nothing any more."""
+        self._due_at.clear()
+        self._later.clear()
+        self._turns.clear()
+        self._called_at = 0
+
     def call(self, now: int) -> None:
         """Let those whose time has come wait for their turn."""
         self._called_at = now

@@ -177,6 +177,13 @@ class Series(Struct, gc=False):
             return True
         return waited >= self.wait and self.is_checked and self.is_waiting
 
+    def go_back_to(self, now: int) -> None:
+        """Take nothing that we did for later than now: the clock of this machine was set back."""
+        self.asked_at = min(self.asked_at, now)
+        for hole in self.holes or ():
+            hole.found_at, hole.touched_at = min(hole.found_at, now), min(hole.touched_at, now)
+            hole.checked_at = min(hole.checked_at, now)
+
     def ask(self, now: int) -> None:
         """A backfill is asked for."""
         self.wait = min(max(2 * self.wait, PATIENCE), _LONGEST) if self.holes else PATIENCE

@@ -51,6 +51,11 @@ class Strays:
         stray.asked_at, stray.is_holed = now, False
         return True
 
+    def go_back_to(self, now: int) -> None:
+        """Take nothing for later than now: the clock of this machine was set back."""
+        for stray in self._known.values():
+            stray.asked_at = min(stray.asked_at, now)
+
     def _begin(self, key: Key, seq: int) -> None:
         if len(self._known) >= _MOST:
             del self._known[next(iter(self._known))]

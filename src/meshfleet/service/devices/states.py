@@ -108,6 +108,19 @@ def update_heard(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Non
         bulk.update(connection, device_state, _HEARD, rows)
 
 
+def limit(connection: Connection, now: int) -> None:
+    """Let no state be later than now, after the clock of this machine was set back.
+
+    What comes afterwards would count as older, and states would not change until the clock gets there. The
+    heartbeats that executions have counted are known by the times of states, so those are limited too.
+    """
+    late = " OR ".join(f"{time} > ?" for time in _PARTS)
+    set_times = ", ".join(f"{time} = CASE WHEN {time} > ? THEN ? ELSE {time} END" for time in _PARTS)
+    values = (now,) * (3 * len(_PARTS))
+    bulk.change(connection, f"UPDATE device_state SET {set_times} WHERE {late}", values)  # noqa: S608 # our names
+    bulk.change(connection, "UPDATE execution SET beat_at = ? WHERE beat_at > ?", (now, now))
+
+
 def _condition(time: str) -> str:
     newer = f"device_state.{time} <= {{{time}}}"
     if time == "radio_at":

@@ -43,6 +43,9 @@ _AT_ONCE: Final = 20
 _PATIENCE: Final = 10.0
 """Seconds for a gateway to answer about itself."""
 
+_SET: Final = 2_000
+"""Milliseconds by which the clock of this machine has to change within a look if somebody set it."""
+
 _SAME: Final = 500
 """Milliseconds by which the offset of a clock may change before it is written again."""
 
@@ -83,6 +86,8 @@ class Versions:
         self._acks = acks
         self._now = now
         self._steady = steady
+        self._ahead = now() - steady()
+        """Milliseconds that the clock of this machine is ahead of the steady one."""
         self._patience = patience
         self._timetable = Timetable(Random())  # noqa: S311 # when to ask is no secret
         self._known: dict[int, Version] = {}
@@ -116,6 +121,7 @@ class Versions:
 
     async def look(self, tasks: asyncio.TaskGroup) -> None:
         """See who is there, and ask those whose turn it is."""
+        self._follow_our_clock()
         await self._keep_up()
         now = self._steady()
         self._timetable.see(self._present(), now)
@@ -125,6 +131,19 @@ class Versions:
             tasks.create_task(self._ask(gateway), name=f"apiversion {gateway:012x}")
 
     # Inside
+
+    def _follow_our_clock(self) -> None:
+        """Notice that the clock of this machine was set: those of gateways were not."""
+        ahead, before = self._now() - self._steady(), self._ahead
+        self._ahead = ahead
+        if abs(ahead - before) > _SET:
+            seconds = abs(ahead - before) / 1000
+            _log.warning(
+                "the clock of this machine was set %s by %.0f s",
+                "ahead" if ahead > before else "back",
+                seconds,
+            )
+            self._clocks.follow_our_clock(ahead - before)
 
     def _present(self) -> Mapping[int, int]:
         """Who is connected; on another broker, who was heard lately."""

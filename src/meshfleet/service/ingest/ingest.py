@@ -18,6 +18,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from meshfleet.broker import check_owner
 from meshfleet.db.outages import cause_of
 from meshfleet.errors import DatabaseUnavailable, Trouble, UnstorableReport
+from meshfleet.service.devices import states
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.ingest.figures import Counts
@@ -68,6 +69,9 @@ _REFUSALS: Final = (DataError, IntegrityError)
 """What a database raises for what it will never take."""
 
 
+_SET_BACK: Final = 1000
+"""Milliseconds by which the time has to be earlier than at the last flush to be called set back."""
+
 _HEARD: Final = 1 << 18
 """How many devices that were heard are remembered."""
 
@@ -92,6 +96,8 @@ class _Flush(NamedTuple):
     """Readings that are in here, and needed no more."""
     entries: Sequence[Entry]
     """What followers have to write."""
+    is_set_back: bool
+    """Whether the clock of this machine was set back since the last flush."""
 
 
 class Ingest:
@@ -130,6 +136,7 @@ class Ingest:
         self._newest = 0
         """The number of the last readings that are in memory."""
         self._flush: _Flush | None = None
+        self._flushed_at = now()
         self._turn = asyncio.Lock()
         """What is written is seen by readers in the same order."""
         self._troubles: dict[str, Trouble] = {}
@@ -143,6 +150,7 @@ class Ingest:
 
     async def restore(self) -> None:
         """Go on where a program before this one ended, in whatever way it did."""
+        await self._database.write(states.limit, self._now())
         if self._guests is not None:
             await self._guests.look(self._database)
         for number, readings in await self._database.read(store.journal):
@@ -179,7 +187,8 @@ class Ingest:
             rows = self._rollups.close(now)
             before = self._rollups.oldest(self._newest + 1)
             entries = self._followers.collect(self._notes, now)
-            self._flush, self._notes = _Flush(self._notes, rows, before, entries), {}
+            is_set_back, self._flushed_at = now < self._flushed_at - _SET_BACK, now
+            self._flush, self._notes = _Flush(self._notes, rows, before, entries, is_set_back), {}
             await self._finish(self._flush)
 
     async def _keep_flushing(self) -> None:
@@ -334,6 +343,8 @@ class Ingest:
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)
         added = store.write_notes(connection, flush.notes, self._now())
+        if flush.is_set_back:
+            states.limit(connection, self._now())
         for entry in flush.entries:
             entry.write(connection, added)
         store.forget_readings(connection, flush.before)

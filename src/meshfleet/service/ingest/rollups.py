@@ -189,7 +189,12 @@ def _chained(minute: Minute | None) -> Iterator[Minute]:
 
 
 def _is_over(begin: int, minute: Minute, now: int) -> bool:
-    """Whether a minute is closed. However late readings trickle in: what is open keeps the journal long."""
+    """Whether a minute is closed. However late readings trickle in: what is open keeps the journal long.
+
+    One that was opened later than now is closed too: the clock of this machine was set back since.
+    """
+    if minute.opened_at > now:
+        return True
     is_quiet = minute.touched_at + _GRACE <= now or minute.opened_at + _MINUTE + 2 * _GRACE <= now
     return begin + _MINUTE + _GRACE <= now and is_quiet
 

@@ -70,19 +70,24 @@ _REFUSALS: Final = frozenset(
 class Inquiry:
     """Asks devices about themselves."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name
         self,
         database: Database,
         asking: Asking,
         *,
         now: Now,
+        steady: Now,
         patience: float = _PATIENCE,
         select: SelectGateways | None = None,
     ) -> None:
-        """`select` chooses gateways; None: each device is asked through the gateway that it belongs to."""
+        """`now` is the time of answers; `steady` never jumps, so pauses between questions go by it.
+
+        `select` chooses gateways; None: each device is asked through the gateway that it belongs to.
+        """
         self._database = database
         self._asking = asking
         self._now = now
+        self._steady = steady
         self._patience = patience
         self._select = select
         self._backoff = Backoff()
@@ -101,16 +106,17 @@ class Inquiry:
 
     async def go_on(self, tasks: asyncio.TaskGroup) -> None:
         """Look for candidates, if it is time to, and ask as many as may be asked."""
-        now = self._now()
-        if self._looked_at is None or not 0 <= now - self._looked_at < _BETWEEN:
-            self._looked_at = now
-            await self._look(now)
+        moment = self._steady()
+        if self._looked_at is None or moment - self._looked_at >= _BETWEEN:
+            self._looked_at = moment
+            await self._look(moment)
         while self._backlog.asked < _AT_ONCE and (candidate := self._backlog.take()) is not None:
             tasks.create_task(self._visit(candidate), name=f"inquiry {candidate.device:012x}")
 
     # Inside
 
-    async def _look(self, now: int) -> None:
+    async def _look(self, moment: int) -> None:
+        now = self._now()
         try:
             found = {
                 identifier: await self._database.read(candidates.look, identifier, after=after, now=now)
@@ -121,15 +127,15 @@ class Inquiry:
             return
         self._is_failing = False
         self._after = {identifier: each.after for identifier, each in found.items()}
-        askable = (self._without_pauses(each, now) for each in candidates.merged(found.values()))
+        askable = (self._without_pauses(each, moment) for each in candidates.merged(found.values()))
         self._backlog.add(each for each in askable if each.unknown)
 
-    def _without_pauses(self, candidate: Candidate, now: int) -> Candidate:
+    def _without_pauses(self, candidate: Candidate, moment: int) -> Candidate:
         """What may be asked of a candidate at this moment."""
         device, gateway, unknown = candidate
-        if not self._backoff.may_ask(Question(gateway), now):
+        if not self._backoff.may_ask(Question(gateway), moment):
             return candidate._replace(unknown=())
-        may = tuple(each for each in unknown if self._backoff.may_ask(Question(device, each), now))
+        may = tuple(each for each in unknown if self._backoff.may_ask(Question(device, each), moment))
         return candidate._replace(unknown=may)
 
     async def _visit(self, candidate: Candidate) -> None:
@@ -160,13 +166,13 @@ class Inquiry:
                 topic, Read(priority=Priority.LOWEST), timeout=self._patience
             )
         except GatewayTimeout:
-            self._backoff.fail(question, self._now())
-            self._backoff.fail(Question(gateway), self._now())
+            self._backoff.fail(question, self._steady())
+            self._backoff.fail(Question(gateway), self._steady())
             self._backlog.drop(gateway)
             return False
         except MalformedResponse as exc:
             _log.debug("a device cannot be asked what it is: %s", exc)
-            self._backoff.fail(question, self._now())
+            self._backoff.fail(question, self._steady())
             return True
         except Unanswered:
             self._backlog.drop(gateway)
@@ -177,13 +183,13 @@ class Inquiry:
     async def _take_over(self, question: Question, response: Response, at: int) -> bool:
         """Whether the device answered, for better or worse."""
         if response.status in _REFUSALS:
-            self._backoff.settle(question, at)
+            self._backoff.settle(question, self._steady())
             return True
         if response.status != Status.OK:
-            self._backoff.fail(question, at)
+            self._backoff.fail(question, self._steady())
             return False
         # Also when nobody believes it, or it says that the device does not know: it would say so again.
-        self._backoff.settle(question, at)
+        self._backoff.settle(question, self._steady())
         try:
             sighting = _sighting(question, response, at)
         except WireError as exc:

@@ -43,7 +43,7 @@ class _WrongGateway(Exception):
 class Doorkeeper:
     """Knows who comes with which credentials. Failures are counted as on REST (broker-18)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name
         self,
         database: Database,
         *,
@@ -51,12 +51,15 @@ class Doorkeeper:
         complaints: Complaints,
         figures: Figures,
         now: Callable[[], int],
+        steady: Callable[[], int],
     ) -> None:
+        """`now` tells whether API keys have expired; `steady` never jumps, so delays go by it."""
         self._database = database
         self._reception = reception
         self._complaints = complaints
         self._figures = figures
         self._now = now
+        self._steady = steady
         # Apart from that of people: a gateway with an old password must not slow down who logs in beside it.
         self._throttle = Throttle()
         # Unknown MACs, by address. Stale passwords of known ones do not count: they must not add up.
@@ -112,7 +115,7 @@ class Doorkeeper:
     async def _try_in_turn(
         self, name: str, place: str | None, look: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        wait = self._throttle.attempt(name, place, self._now() / 1000).wait
+        wait = self._throttle.attempt(name, place, self._steady() / 1000).wait
         if wait:
             self._figures.count_login("throttled")
             raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(wait)))

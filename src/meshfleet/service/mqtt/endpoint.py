@@ -39,9 +39,13 @@ class Endpoint:
         reception: Reception,
         figures: Figures,
         now: Now,
+        steady: Now,
     ) -> None:
+        """`now` is the time that people read; `steady` never jumps, so what waits or expires goes by it."""
         complaints = Complaints(now)
-        door = Doorkeeper(database, reception=reception, complaints=complaints, figures=figures, now=now)
+        door = Doorkeeper(
+            database, reception=reception, complaints=complaints, figures=figures, now=now, steady=steady
+        )
         self._settings = settings
         self.broker = Broker(
             door=door,
@@ -50,7 +54,7 @@ class Endpoint:
             limits=settings.limits,
             owner=owner,
             saved=database.read_now(load),
-            now=now,
+            now=steady,
             prefix=settings.topic_prefix,
             max_age=settings.requests_max_age,
         )

@@ -113,6 +113,19 @@ class Clocks:
         else:
             self._set(gateway, new)
 
+    def follow_our_clock(self, ahead: int) -> None:
+        """Take account of our own clock, which was set ahead by so many milliseconds, or back if negative."""
+        self.doubts.clear()
+        for gateway, estimate in list(self._estimates.items()):
+            self._estimates[gateway] = estimate._replace(ahead=estimate.ahead - ahead, at=estimate.at + ahead)
+            self._correct(gateway, estimate.ahead - ahead)
+        # It is our clock that changed, so this is not logged for each gateway.
+        self._logged = {
+            gateway: estimate.ahead
+            for gateway, estimate in self._estimates.items()
+            if abs(estimate.ahead) > _NOTABLE
+        }
+
     def miss_answer(self, gateway: int) -> None:
         """Let reports tell the time of a gateway that does not answer, unless it has answered before."""
         if gateway not in self._measured:
@@ -168,7 +181,7 @@ class Clocks:
                 _log.warning(
                     "the clock of gateway %s is %d s %s ours; its times are corrected",
                     number_mac(gateway),
-                    abs(ahead) // 1000,
+                    round(abs(ahead) / 1000),
                     where,
                 )
         elif logged is not None:

@@ -109,3 +109,20 @@ def test_nobody_is_given_up_because_a_clock_was_set(database: Database) -> None:
     world.ahead = -9 * HOUR
     world.run(300)
     assert where() == ("TIMED_OUT", "STALLED"), "by then it has had its ten minutes"
+
+
+@pytest.mark.rule("firmware-34")
+@pytest.mark.parametrize("ahead", [-24 * HOUR, 24 * HOUR], ids=["back", "ahead"])
+def test_an_update_is_confirmed_though_the_clock_is_set_meanwhile(database: Database, ahead: int) -> None:
+    """Heartbeats are known by their times, which are those of the clock that was set."""
+    world = World(database, 1, gateways=1, devices=1)
+    world.create(order())
+    query = text("SELECT state, beats FROM execution WHERE wave >= 0")
+
+    def where() -> tuple[Any, ...]:
+        return tuple(world.database.read_now(lambda connection: connection.execute(query).one()))
+
+    world.run(DAY, until=lambda: where() == ("CONFIRMING", 1))
+    world.ahead = ahead
+    world.run(600)
+    assert where() == ("SUCCEEDED", 3)

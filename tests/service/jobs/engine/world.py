@@ -13,13 +13,14 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from meshfleet.db.tables import device, device_state, firmware, gateway
 from meshfleet.db.tables import job as jobs
 from meshfleet.errors import Conflict
 from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.clock import Moment
+from meshfleet.service.devices import states
 from meshfleet.service.jobs import steering, stopping
 from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.engine import advancing, outbox, stepping
@@ -91,8 +92,7 @@ class World:
     def __init__(self, database: Database, seed: int, *, gateways: int = 2, devices: int = 6) -> None:
         self.database = database
         self.now = START
-        self.ahead = 0
-        """By how much the clock that people read has been set forward."""
+        self._ahead = 0
         self.chance = Random(seed)  # noqa: S311 # no secret
         self.weather = Weather()
         self.devices: dict[int, Device] = {}
@@ -124,6 +124,16 @@ class World:
     def moment(self) -> Moment:
         """The time by both clocks."""
         return Moment(self.now, self.wall)
+
+    @property
+    def ahead(self) -> int:
+        """By how much the clock that people read has been set forward."""
+        return self._ahead
+
+    @ahead.setter
+    def ahead(self, ahead: int) -> None:
+        self._ahead = ahead
+        self.database.write_now(states.limit, self.wall)  # as ingest does when it notices
 
     # The registry
 
@@ -171,11 +181,12 @@ class World:
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
-                connection.execute(_state(each.number, boot_mode="dfu", reported_at=self.now))
+                connection.execute(_state(each.number, boot_mode="dfu", reported_at=self.wall))
             elif not each.is_away(self.now) and not each.is_mute and self._is_time(each):
                 self._beaten[each.number] = self.now
-                values = {"status": each.status, "status_at": self.now, "reported_at": self.now}
-                connection.execute(_state(each.number, boot_mode=None, **values))
+                values = {"status": each.status, "status_at": self.wall, "reported_at": self.wall}
+                is_newer = func.coalesce(device_state.c.status_at, 0) <= self.wall  # as `states.update` asks
+                connection.execute(_state(each.number, boot_mode=None, **values).where(is_newer))
                 runs = update(device).where(device.c.id == each.number).values(firmware=each.version)
                 connection.execute(runs)
 
