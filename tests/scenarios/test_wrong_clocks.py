@@ -1,0 +1,110 @@
+"""Gateways whose clocks are wrong, before a service as a program."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.wire.times import write_millis
+from tests.cli.outside import PATIENCE
+from tests.scenarios.serving import Service, loopback
+from tests.service.requests.third_party import Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.service.requests.third_party import Asked, Said
+
+HOUR = 3600
+CLOCKS = {"02005e270001": 6 * HOUR, "02005e270002": -6 * HOUR, "02005e270003": 700, "02005e270004": 0}
+"""Seconds that the clocks of gateways are ahead."""
+
+
+def moment(ahead: float) -> str:
+    return write_millis(time.time_ns() // 1_000_000 + round(ahead * 1000))
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def wait(holds: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until, "it never comes"
+        time.sleep(0.05)
+
+
+def telling(ahead: int) -> Callable[[Asked], list[Said]]:
+    """Answer every question with the version, at the time of this clock."""
+    return lambda asked: [asked.answer(version="2.3.0", time=moment(ahead))]
+
+
+def report(gateway: Gateway, device: str, ahead: float) -> None:
+    """Report all that tells what a device is, and how it is."""
+    front = f"mt/gateway/{gateway.mac}/device/{device}"
+    gateway.report(f"{front}/property-decoded/model-number", time=moment(ahead), value=0x2011)
+    gateway.report(f"{front}/property-decoded/firmware-version", time=moment(ahead), value="2.4.1")
+    gateway.report(f"{front}/measurement-decoded/temperature", time=moment(ahead), seq=1, value=21.5)
+    gateway.report(f"{front}/heartbeat", time=moment(ahead), seq=1, status=0)
+
+
+@pytest.mark.rule("report-48", "report-49", "rest-75", "rest-179")
+def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        service = stack.enter_context(Service(tmp_path, *loopback("--mqtt")))
+        gateways = {}
+        for mac, ahead in CLOCKS.items():
+            told = service.claim(mac)
+            port = service.mqtt["mqtt"].port
+            gateways[mac] = Gateway(port, mac, telling(ahead), password=told.password)
+            gateways[mac].start()
+            stack.callback(gateways[mac].stop)
+
+        def offsets() -> dict[str, Any]:
+            items = service.ask("GET", "/api/v1/gateways")["items"]
+            return {each["mac"]: each["clockOffset"] for each in items}
+
+        wait(lambda: None not in offsets().values())
+        assert offsets() == pytest.approx(CLOCKS, abs=2)
+
+        def device(mac: str) -> Any:
+            return service.ask("GET", f"/api/v1/devices/bmac-{mac}")
+
+        devices = {mac: f"c0ffee{mac[6:]}" for mac in CLOCKS}
+        for mac, ahead in CLOCKS.items():
+            report(gateways[mac], devices[mac], ahead)
+        expected = {f"bmac-{mac}" for mac in devices.values()}
+
+        def connected() -> set[str]:
+            return {each["id"] for each in service.ask("GET", "/api/v1/devices?Connected=true")["items"]}
+
+        wait(lambda: expected <= connected())
+        now = time.time()
+        found = [(each["modelNumber"], each["firmwareVersion"]) for each in map(device, devices.values())]
+        assert found == [("2011", "2.4.1")] * len(CLOCKS)
+        reported = {mac: seconds(device(devices[mac])["live"]["lastReportAt"]) for mac in CLOCKS}
+        assert reported == pytest.approx(dict.fromkeys(CLOCKS, now), abs=PATIENCE)
+
+        for mac, ahead in CLOCKS.items():
+            path = f"/api/v1/devices/bmac-{devices[mac]}/samples?Kind=measurement"
+            (sample,) = service.ask("GET", path)["items"]
+            assert sample["clock"] is None
+            assert seconds(sample["time"]) == pytest.approx(now + ahead, abs=PATIENCE)
+            if ahead:
+                assert seconds(sample["correctedTime"]) == pytest.approx(now, abs=PATIENCE)
+            else:
+                assert sample["correctedTime"] is None
+
+        # With a right clock, what is replayed is old, whoever replays it.
+        right = next(mac for mac, ahead in CLOCKS.items() if not ahead)
+        old = "c0ffee27ffff"
+        report(gateways[right], old, -6 * HOUR)
+        wait(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + old)["items"])
+        assert not device(old)["connectivity"]["connected"]
+        assert offsets()[right] == pytest.approx(0, abs=2)
