@@ -174,6 +174,24 @@ def test_a_job_that_does_not_end_well_is_exit_code_1(admin: Shell, released: str
     admin.text("jobs", "cancel", again["id"])
 
 
+@pytest.mark.rule("rest-214")
+def test_a_job_is_deleted_after_asking_back(admin: Shell, released: str) -> None:
+    made = admin.object("jobs", "create", "Left over", "--firmware", released, "--all", "--no-apply")
+    devices = sum(made["counts"].values())
+    refused = admin("jobs", "delete", made["id"], stdin="n\n")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"Delete {made['id']}, Left over, with its {devices} executions? [y/N]" in refused.stderr
+    assert admin.object("jobs", "show", made["id"])["state"] == "CREATED"
+    agreed = admin("jobs", "delete", made["id"], stdin="y\n")
+    assert (agreed.exit_code, agreed.stdout) == (0, f"{made['id']} is deleted.\n")
+    assert "no such job" in admin.failure("jobs", "delete", made["id"], "--yes")
+    running = admin.object("jobs", "create", "Runs", "--firmware", released, "--all", "--rate", "1")
+    assert "cancel it before" in admin.failure("jobs", "delete", running["id"], "--yes")
+    admin.text("jobs", "cancel", running["id"])
+    admin("jobs", "watch", running["id"])
+    assert admin.object("jobs", "delete", running["id"], "--yes") == {"id": running["id"], "deleted": True}
+
+
 def test_a_job_is_shown_with_how_it_goes_first_and_only_what_it_was_told(admin: Shell, released: str) -> None:
     made = admin.object(
         *("jobs", "create", "Shown", "--firmware", released, "--filter", "model=0018", "--wave", "first=1"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,6 +76,27 @@ async def test_sixty_devices_of_three_models_are_updated_in_three_ways(service: 
             check(estate, told[model], executions[model], model)
             await check_registry(desk, model, executions[model])
         await check_evidence(desk, jobs[BY_DFU], executions[BY_DFU])
+        await check_deletion(service, desk, list(jobs.values()))
+
+
+async def check_deletion(service: Service, desk: Desk, jobs: list[str]) -> None:
+    """Nothing is left of jobs that are deleted, while the service runs."""
+    assert await asyncio.to_thread(rows_of_jobs, service) > 0
+    for job in jobs:
+        await desk.ask("DELETE", f"/api/v1/jobs/{job}")
+    assert (await desk.ask("GET", "/api/v1/jobs"))["items"] == []
+    async with asyncio.timeout(PATIENCE):
+        while await asyncio.to_thread(rows_of_jobs, service):  # noqa: ASYNC110 # nobody tells
+            await asyncio.sleep(0.1)
+
+
+def rows_of_jobs(service: Service) -> int:
+    """How many rows of jobs the database of a service has."""
+    tables = ("job", "job_draft", "execution", "tally", "transition", "evidence", "job_outbox")
+    file = service.data / "meshfleet.sqlite"
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        counts = [connection.execute(f"SELECT count(*) FROM {each}").fetchone()[0] for each in tables]  # noqa: S608 # our own names
+    return sum(counts)
 
 
 def check(estate: Estate, job: Any, executions: dict[str, Any], model: str) -> None:

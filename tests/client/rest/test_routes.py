@@ -92,6 +92,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "pauseJob": ("jobs.pause", lambda do: do("job-1")),
     "resumeJob": ("jobs.resume", lambda do: do("job-1")),
     "cancelJob": ("jobs.cancel", lambda do: do("job-1")),
+    "deleteJob": ("jobs.delete", lambda do: do("job-1")),
     "retryJob": ("jobs.retry", lambda do: do("job-1")),
     "streamEvents": ("live", lambda do: do()),
     "tellHealth": ("operations.health", lambda do: do()),

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, insert, select, update
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import device, execution, firmware, job, job_draft, tally
-from meshfleet.errors import Conflict, DatabaseUnavailable, NotReleased
+from meshfleet.db.tables import (
+    device,
+    evidence,
+    execution,
+    firmware,
+    job,
+    job_draft,
+    job_outbox,
+    tally,
+    transition,
+)
+from meshfleet.errors import Conflict, DatabaseUnavailable, NotFound, NotReleased
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.devices import registry
-from meshfleet.service.jobs.making import creating, freezing, targets
+from meshfleet.service.jobs import deletion
+from meshfleet.service.jobs.engine import moving
+from meshfleet.service.jobs.engine.moving import Proof
+from meshfleet.service.jobs.making import creating, freezing, retrying, targets
 from meshfleet.service.jobs.making.checking import check
 from meshfleet.service.jobs.making.creating import Asked
 from meshfleet.service.jobs.shown import jobs as reading
@@ -34,6 +48,13 @@ FIRMWARE = "fw-0000000000000000"
 NOW = 1_700_000_000_000
 ASKED = Asked(COMMAND_LINE, None)
 LABELLED = Targets(labels=["all"])
+
+REMOVED = (transition, evidence, job_outbox, execution, tally)
+TRACES: dict[Table, dict[str, Any]] = {
+    transition: {"time": NOW, "after": "SUCCEEDED", "version": 1, "actor": "x", "cause": "x"},
+    evidence: {"time": NOW, "kind": "response", "content": "{}"},
+}
+LETTER = {"step": "parting", "gateway": 1, "target": 1, "operation": "write", "identifier": "8122"}
 
 
 def now() -> int:
@@ -148,7 +169,7 @@ def test_what_a_broken_off_job_left_behind_is_swept_away_in_chunks(database: Dat
     left = [count(database, execution)]
     while database.write_now(freezing.sweep, NOW + 1):
         left.append(count(database, execution))
-    assert left == [12_000, 10_000, 8_000, 7_000, 5_000]
+    assert left == [12_000, 10_000, 8_000, 7_000, 5_000, 5_000]
     assert count(database, job_draft) == 0
     again = make(database)
     assert int(again.id.removeprefix("job-")) > broken.number
@@ -214,3 +235,58 @@ def test_a_job_of_which_its_maker_did_not_hear_that_it_was_published_keeps_its_d
     with pytest.raises(DatabaseUnavailable):
         make(database)
     assert (count(database, job), count(database, execution), count(database, job_draft)) == (1, 20, 0)
+
+
+@pytest.mark.rule("rest-215")
+def test_the_rows_of_a_deleted_job_go_in_chunks_and_those_of_others_stay(database: Database) -> None:
+    database.write_now(fill, MANY // 4)
+    other, made = (int(make(database).id.removeprefix("job-")) for _ in range(2))
+    kept = [count(database, each) for each in REMOVED]
+
+    def run(connection: Connection) -> None:
+        """Leave the traces that a job leaves when it runs."""
+        mine = select(execution.c.device).where(execution.c.job == made)
+        rows = [{"job": made, "device": each, "attempt": 1} for each in connection.scalars(mine)]
+        for table, values in TRACES.items():
+            connection.execute(insert(table), [row | values for row in rows])
+        connection.execute(insert(job_outbox), [row | LETTER | {"id": str(row["device"])} for row in rows])
+        connection.execute(update(job).where(job.c.id == made).values(state="COMPLETED", finished_at=NOW))
+
+    database.write_now(run)
+    database.write_now(deletion.delete_job, made, by=COMMAND_LINE, now=NOW)
+    assert count(database, job) == 1
+    sizes = [sum(count(database, each) for each in REMOVED)]
+    while database.write_now(freezing.sweep, NOW - 1):
+        sizes.append(sum(count(database, each) for each in REMOVED))
+    assert max(before - after for before, after in pairwise(sizes)) <= freezing.CHUNK
+    mine = [
+        database.read_now(lambda c, each=each: c.execute(select(each.c.job).distinct()).scalars().all())  # type: ignore[misc] # as it is now
+        for each in REMOVED
+    ]
+    assert mine == [[other], [], [], [other], [other]]
+    assert count(database, execution) == kept[3] // 2
+    assert count(database, job_draft) == 0
+    proof = (made, FIRST, 1, Proof("response", {}))
+    database.write_now(moving.keep, [proof], NOW)
+    assert count(database, evidence) == 0, "an answer that comes late leaves nothing behind"
+
+
+def test_a_job_that_is_deleted_while_it_is_retried_makes_no_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write_now(fill, 20)
+    made = int(make(database).id.removeprefix("job-"))
+    over = update(job).where(job.c.id == made).values(state="CANCELED", finished_at=NOW)
+    ended = update(execution).values(state="CANCELED")
+    database.write_now(lambda c: [c.execute(each) for each in (over, ended)])
+    write = database.write_now
+
+    def delete_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if work is freezing.publish:
+            write(deletion.delete_job, made, by=COMMAND_LINE, now=NOW)
+        return write(work, *args, **kwargs)
+
+    monkeypatch.setattr(database, "write_now", delete_between)
+    with pytest.raises(NotFound):
+        asyncio.run(retrying.retry(database, made, ASKED, now))
+    assert count(database, job) == 0

@@ -175,6 +175,59 @@ def test_there_is_no_job_with_such_an_id(shop: Shop, deed: str, job: str) -> Non
     assert answer.status_code == 404
 
 
+@pytest.mark.rule("rest-214")
+def test_a_job_is_deleted_when_it_is_over_or_was_never_started(shop: Shop) -> None:
+    wrong = []
+    for state in TABLE:
+        job = make(shop, state)
+        before = shop.row(job)
+        assert shop.service.viewer.delete(f"{JOBS}/{job}").status_code == 403
+        answer = shop.service.operator.delete(f"{JOBS}/{job}")
+        if state in {"CREATED", "CANCELED", "COMPLETED"}:
+            gone = shop.service.viewer.get(f"{JOBS}/{job}").status_code
+            is_right = (answer.status_code, answer.content, gone) == (204, b"", 404)
+        else:
+            is_right = (answer.status_code, answer.json()["code"]) == (409, "conflict")
+            is_right = is_right and shop.row(job) == before
+        if not is_right:
+            wrong.append((state, answer.status_code, answer.text))
+    assert not wrong
+
+
+@pytest.mark.rule("rest-214", "rest-215")
+def test_a_deleted_job_is_kept_in_the_audit_log_alone(shop: Shop) -> None:
+    fitting, there = shop.devices(3), shop.devices(1, "3.4.2")
+    job = shop.make(shop.firmware(), [*fitting, *there], name="Old")["id"]
+    for device, state in zip(fitting, ("SUCCEEDED", "FAILED", "FAILED"), strict=True):
+        shop.set_execution(job, device, state=state)
+    shop.set_job(job, state="COMPLETED", outcome="PARTIAL", finished_at=shop.now)
+    child = shop.do("retry", job).json()
+    before = shop.show(child["id"])
+    assert shop.service.operator.delete(f"{JOBS}/{job}").status_code == 204
+    for path in ("", "/summary", "/executions", f"/executions/{fitting[0]}"):
+        assert shop.service.viewer.get(f"{JOBS}/{job}{path}").status_code == 404
+    assert shop.service.operator.delete(f"{JOBS}/{job}").status_code == 404
+    assert job not in shop.service.viewer.get(JOBS, params={"MaxResults": 1000}).text.replace(
+        f'"parentJobId":"{job}"', ""
+    )
+    row = shop.service.admin.get("/api/v1/audit", params={"Target": job, "Action": "job.delete"}).json()
+    detail = row["items"][0]["detail"]
+    assert (detail["name"], detail["firmware"], detail["version"]) == ("Old", shop.firmware(), "3.4.2")
+    assert (detail["state"], detail["outcome"]) == ("COMPLETED", "PARTIAL")
+    assert detail["counts"] == {"SUCCEEDED": 1, "FAILED": 2, "SKIPPED": 1}
+    assert shop.show(child["id"]) == before
+    assert before["parentJobId"] == job
+    assert shop.do("cancel", child["id"]).json()["state"] == "CANCELING"
+
+
+def test_firmware_can_be_removed_when_its_jobs_are_deleted(shop: Shop) -> None:
+    job = make(shop, "COMPLETED")
+    path = f"/api/v1/firmware/{shop.firmware()}"
+    assert shop.service.admin.delete(path).status_code == 409
+    assert shop.service.operator.delete(f"{JOBS}/{job}").status_code == 204
+    assert shop.service.admin.delete(path).status_code == 204
+
+
 @pytest.mark.parametrize("deed", ["apply", "pause", "resume", "cancel", "retry"])
 def test_who_may_only_look_does_nothing(shop: Shop, deed: str) -> None:
     job = make(shop, "PAUSED")

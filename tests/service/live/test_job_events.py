@@ -47,6 +47,22 @@ def test_a_job_is_told_as_rest_shows_it_when_it_is_made_and_steered(on_both: Sta
                 assert told["pauseReason"] == "USER"
 
 
+@pytest.mark.rule("rest-216")
+def test_a_deleted_job_is_told_to_whoever_listens_to_jobs(stage: Stage) -> None:
+    shop = Shop(stage)
+    firmware, devices = shop.firmware(), shop.devices(2)
+    over = shop.make(firmware, devices)
+    shop.set_job(over["id"], state="COMPLETED", outcome="NONE", finished_at=shop.now)
+    with stage.stream(Types="job") as everything, stage.stream(Jobs=over["id"]) as mine:
+        waits = shop.make(firmware, devices, autoApply=False)
+        _until(everything, "job", id=waits["id"], state="CREATED")
+        for job in (over, waits):
+            assert stage.operator.delete(f"/api/v1/jobs/{job['id']}").status_code == 204
+            told = _until(everything, "job", deleted=True)
+            assert told == {"id": job["id"], "deleted": True}
+        assert _until(mine, "job", deleted=True)["id"] == over["id"]
+
+
 @pytest.mark.rule("rest-147", "rest-204")
 def test_a_filter_on_jobs_takes_these_and_their_executions_and_nothing_else(stage: Stage) -> None:
     shop = Shop(stage)

@@ -220,5 +220,19 @@ def retry(job: str, *, as_json: bool) -> None:
     _tell(talk(lambda fleet: fleet.jobs.retry(job)), as_json=as_json)
 
 
+@jobs.command()
+@job_argument
+@click.option("--yes", is_flag=True, help="Delete without asking back.")
+@json_option
+def delete(job: str, *, yes: bool, as_json: bool) -> None:
+    """Delete a job that is over or was never started, with all that is known of its devices."""
+    if not yes:
+        found = talk(lambda fleet: fleet.jobs.show(job))
+        question = f"Delete {job}, {printable(found.name)}, with its {count_of(found)} executions?"
+        click.confirm(question, abort=True, err=True)
+    talk(lambda fleet: fleet.jobs.delete(job))
+    answer({"id": job, "deleted": True}, f"{job} is deleted.", as_json=as_json)
+
+
 def _tell(job: Job, *, as_json: bool) -> None:
     answer(job, sentence_of(job), as_json=as_json)

@@ -112,6 +112,7 @@ class Jobs(Face[jobs.Jobs]):
     resume = Deed(jobs.Jobs.resume)
     cancel = Deed(jobs.Jobs.cancel)
     retry = Deed(jobs.Jobs.retry)
+    delete = Deed(jobs.Jobs.delete)
     watch = Walk(jobs.Jobs.watch)
 
 

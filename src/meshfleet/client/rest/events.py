@@ -11,6 +11,7 @@ from msgspec import Struct
 from meshfleet.errors import MalformedText, ServiceRefused
 from meshfleet.wire import rest
 from meshfleet.wire.rest import (
+    DeletedJob,
     Device,
     ForgottenDevice,
     Job,
@@ -37,6 +38,7 @@ EventData = (
     | LiveGateway
     | ReleasedGateway
     | Job
+    | DeletedJob
     | LiveExecution
     | Resync
     | dict[str, Any]
@@ -68,7 +70,6 @@ _REPORTS: Final[Mapping[str, type[rest.Body]]] = {
 
 
 _BODIES: Final[Mapping[str, type[rest.Body]]] = {
-    "job": Job,
     "execution": LiveExecution,
     "resync": Resync,
 }
@@ -127,6 +128,8 @@ def _kind(about: str, data: dict[str, Any]) -> type[rest.Body] | None:
             return ForgottenDevice if "forgotten" in data else Device
         case "gateway":
             return ReleasedGateway if "released" in data else LiveGateway
+        case "job":
+            return DeletedJob if "deleted" in data else Job
         case "report":
             return _REPORTS.get(str(data.get("kind")))
     return _BODIES.get(about)

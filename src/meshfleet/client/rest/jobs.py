@@ -122,6 +122,10 @@ class Jobs:
         path = rest.job_deed_path(_id_of(job), "retry")
         return self._desk.read(rest.Job, await self._order(path, None))
 
+    async def delete(self, job: str | Job) -> None:
+        """Delete a job that is over or was never started; the audit log keeps how it went."""
+        await self._desk.delete(rest.job_path(_id_of(job)))
+
     def watch(self, job: str | Job) -> AsyncGenerator[Job, None]:
         """A job as it is now, and again whenever it has changed, until it is over."""
         return watch(self._desk, _id_of(job))

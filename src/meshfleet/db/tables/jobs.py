@@ -24,7 +24,10 @@ job_draft = Table(
     Column("created_at", BigInteger, nullable=False),
     sqlite_autoincrement=True,  # what a broken-off draft left behind must never belong to another job
 )
-"""Jobs whose targets are being written down. Nobody sees them; the number will be that of the job."""
+"""Jobs whose targets are being written down. Nobody sees them; the number will be that of the job.
+
+With 0 as `created_at`: a draft that was broken off, or a deleted job, of which rows are still to be removed.
+"""
 
 _IS_OPEN = text("finished_at IS NULL")
 

@@ -65,6 +65,7 @@ ROLES: Final[Mapping[str, Role | None]] = {
     "GET /api/v1/jobs": Role.VIEWER,
     "POST /api/v1/jobs": Role.OPERATOR,
     "GET /api/v1/jobs/{job_id}": Role.VIEWER,
+    "DELETE /api/v1/jobs/{job_id}": Role.OPERATOR,
     "GET /api/v1/jobs/{job_id}/summary": Role.VIEWER,
     "GET /api/v1/jobs/{job_id}/executions": Role.VIEWER,
     "GET /api/v1/jobs/{job_id}/executions/{device_id}": Role.VIEWER,

@@ -22,6 +22,9 @@ JOB_MOVES: Final[Mapping[S, frozenset[S]]] = {
     S.DELETING: frozenset(),
 }
 
+DELETABLE: Final = frozenset({S.CREATED, S.CANCELED, S.COMPLETED})
+"""Nothing is under way, and nothing will be unless somebody starts it (rest-214)."""
+
 FINISHED: Final = frozenset({S.CANCELED, S.COMPLETED})
 """It never changes any more (rest-139)."""
 
@@ -42,6 +45,14 @@ def check_move(before: S, after: S) -> None:
     """See to it that this can happen, or say where the job is."""
     if after not in JOB_MOVES[before]:
         raise not_now(before)
+
+
+def check_deletable(state: S) -> None:
+    """Raise `Conflict` if a job in this state cannot be deleted (rest-214)."""
+    if state is S.CANCELING:
+        raise Conflict("the job is being canceled; delete it when that is done")
+    if state not in DELETABLE:
+        raise Conflict(f"the job {_WORDS[state]}; cancel it before you delete it")
 
 
 def not_now(state: S) -> Conflict:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
-from litestar import Response, Router, get, post
+from litestar import Response, Router, delete, get, post
 from litestar.di import NamedDependency as Given
 from litestar.di import Provide
 from litestar.openapi import ResponseSpec
@@ -21,7 +21,7 @@ from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import NextToken
 from meshfleet.service.http.paths import segment
 from meshfleet.service.http.query_reader import QueryReader, one_of, parse_flag
-from meshfleet.service.jobs import steering
+from meshfleet.service.jobs import deletion, steering
 from meshfleet.service.jobs.making import creating, retrying
 from meshfleet.service.jobs.making.creating import Asked
 from meshfleet.service.jobs.shown import executions, summary
@@ -236,6 +236,19 @@ async def retry_job(
     return news.tell(await retrying.retry(database, number, asked, now))
 
 
+@delete("/{job_id:str}", problems=(409,))
+async def delete_job(
+    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
+) -> None:
+    """Delete a job that is over or was never started, with its executions and their history.
+
+    The audit log keeps its name, firmware, outcome and counts.
+    """
+    number = _number(segment(job_id))
+    await database.write(deletion.delete_job, number, by=actor, now=now())
+    news.tell_deleted(number)
+
+
 def _dry(told: DryRun) -> Response[Any]:
     return Response(told, status_code=_OK)
 
@@ -265,6 +278,7 @@ router = Router(
         list_jobs,
         create_job,
         show_job,
+        delete_job,
         summarize_job,
         list_executions,
         show_execution,

@@ -22,7 +22,7 @@ from meshfleet.service.jobs.shown import executions as parts
 from meshfleet.service.jobs.shown import jobs as reading
 from meshfleet.service.live.event import NOWHERE
 from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of
-from meshfleet.wire.rest import ExecutionState, LiveExecution
+from meshfleet.wire.rest import DeletedJob, ExecutionState, LiveExecution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +65,8 @@ class _Asked(NamedTuple):
     jobs: set[int]
     executions: Mapping[int, Sequence[int]]
     """By job: devices."""
+    changed: frozenset[int] = frozenset()
+    """Those of the jobs that were said to have changed: if one is not there, it was deleted."""
     looks_at_all: bool = False
     """Also at the newest jobs that are not over."""
     after: Key | None = None
@@ -168,6 +170,8 @@ class Jobs:
         self._tell_transfers(found.transfers)
         for number, shown in found.jobs:
             self._tell_job(number, shown)
+        for number in sorted(asked.changed.difference(number for number, _ in found.jobs)):
+            self._tell_deleted(number)
         if asked.after is not None:
             is_more = len(found.transfers) == _EXECUTIONS
             self._after = _key(*found.transfers[-1]) if is_more else _FIRST
@@ -177,7 +181,7 @@ class Jobs:
         devices: dict[int, list[int]] = {}
         for job, device in self._executions:
             devices.setdefault(job, []).append(device)
-        asked = _Asked(self._jobs, devices)
+        asked = _Asked(self._jobs, devices, changed=frozenset(self._jobs))
         if self._is_lost:
             self._hub.publish_loss("execution", _MUCH)
         self._jobs, self._executions, self._is_lost = set(), set(), False
@@ -233,6 +237,12 @@ class Jobs:
             self._over.add(number)
         else:
             self._told[number] = as_told
+
+    def _tell_deleted(self, number: int) -> None:
+        if self._of_job.includes_job(number):
+            self._hub.publish("job", DeletedJob(id=f"job-{number}"), gateway=NOWHERE, job=number)
+        self._told.pop(number, None)
+        self._over.add(number)
 
 
 def _key(job: int, execution: Execution) -> Key:

@@ -103,6 +103,13 @@ class ForgottenDevice(Body, frozen=True, kw_only=True):
     forgotten: Literal[True] = True
 
 
+class DeletedJob(Body, frozen=True, kw_only=True):
+    """A job that was deleted."""
+
+    id: str
+    deleted: Literal[True] = True
+
+
 class LiveExecution(Execution, frozen=True, kw_only=True):
     """An execution that changed, and the job that it is part of."""
 

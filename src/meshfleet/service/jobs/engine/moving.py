@@ -29,6 +29,7 @@ ENGINE: Final = "meshfleet"
 _CHANGE: Final = "UPDATE SET " + ", ".join(
     f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
 )
+_KNOWN: Final = "SELECT id FROM job WHERE id IN numbers"
 _COUNT: Final = "UPDATE SET count = tally.count + excluded.count"
 
 _encode = msgspec.json.Encoder().encode
@@ -86,8 +87,15 @@ def count(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None
 
 
 def keep(connection: Connection, rows: Iterable[tuple[int, int, int, Proof]], wall: int) -> None:
-    """Keep evidence that moved nothing: job, device, attempt, and what it was."""
+    """Keep evidence that moved nothing: job, device, attempt, and what it was.
+
+    That of deleted jobs is dropped.
+    """
     rows = list(rows)
+    if not rows:
+        return
+    jobs = {row[0] for row in bulk.pick(connection, _KNOWN, sorted({row[0] for row in rows}))}
+    rows = [row for row in rows if row[0] in jobs]
     numbers = bulk.reserve(connection, evidence, len(rows))
     _add(
         connection,

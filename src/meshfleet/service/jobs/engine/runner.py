@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -47,8 +48,8 @@ _REST: Final = 2.0
 _LEFT: Final = 5.0
 """Seconds between two looks for what others left behind."""
 
-_TIDIED: Final = 3600.0
-"""Seconds between two looks for what was broken off."""
+_TIDIED: Final = 3_600_000
+"""Milliseconds between two looks for what was broken off."""
 
 _BROKEN_OFF: Final = 3_600_000
 """Milliseconds after which nobody makes a job any more that is not there."""
@@ -86,6 +87,7 @@ class Runner:
         self._orders = Orders()
         self._has_news = asyncio.Event()
         self._has_letters = asyncio.Event()
+        self._has_remains = asyncio.Event()
         self._is_failing = False
         self._left = 0
         """How much was left to do when the time of a round was over."""
@@ -96,6 +98,7 @@ class Runner:
         """Somebody made or changed a job."""
         self._rests.clear()
         self._has_news.set()
+        self._has_remains.set()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -231,13 +234,23 @@ class Runner:
             await asyncio.sleep(_LEFT)
 
     async def _tidy(self) -> None:
-        """Finish, or remove, what was broken off while jobs were made."""
+        """Finish what was broken off while jobs were made, and remove the rows of those that are gone."""
         while True:
-            await self._try(self._tidy_up)
-            await asyncio.sleep(_TIDIED)
+            await self._try(self._take_over)
+            until = self._steady() + _TIDIED
+            while (left := until - self._steady()) > 0:
+                await self._try(self._sweep)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left / 1000):
+                        await self._has_remains.wait()
+                self._has_remains.clear()
 
-    async def _tidy_up(self) -> bool:
+    async def _take_over(self) -> bool:
         await superseding.take_over_all(self._database, self._wall(), self._tell)
+        return True
+
+    async def _sweep(self) -> bool:
+        """Remove the rows of deleted jobs and of drafts that were given up, in chunks."""
         while await self._database.write(freezing.sweep, self._wall() - _BROKEN_OFF):  # noqa: ASYNC110 # as above
             await asyncio.sleep(_BREATH)
         return True

@@ -2,7 +2,7 @@
 
 A draft gives the number. Executions follow in chunks, so that other writers are not held up, and belong to
 nothing until the job itself is there: its row comes in one last transaction. A draft that is never finished
-is swept away.
+is swept away; so are the rows of a deleted job, which becomes a draft that was given up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import execution, job, job_draft, tally, transition
-from meshfleet.errors import Conflict, KeyReused
+from meshfleet.errors import Conflict, KeyReused, NotFound
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.fitness import MisfitCode, method_of
 from meshfleet.service.jobs.making import rivals, wanted
@@ -46,7 +46,10 @@ _LISTED: Final = 100
 """Ids of devices that an order is shown with."""
 
 _SWEPT: Final = 2000
-"""Executions that are removed at once."""
+"""Rows that are removed at once."""
+
+GIVEN_UP: Final = 0
+"""`job_draft.created_at` of a draft that was broken off, and of a job that was deleted."""
 
 _LOCK: Final = 0x6D66_6A6F
 """On PostgreSQL: jobs come to be seen one after the other, and each knows those before it."""
@@ -65,10 +68,17 @@ _OWN: Final = (
 """Columns in which the executions of a new job differ."""
 
 _BEGINNING: Final = {"attempt": 1, "progress": 0, "tries": 0, "beats": 0, "is_read": False, "version": 0}
-_REMOVE: Final = (
-    "DELETE FROM execution WHERE job = ? AND device IN"
-    " (SELECT device FROM execution WHERE job = ? ORDER BY device LIMIT ?)"
+_REMAINS: Final = tuple(
+    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE job = ? ORDER BY {order} LIMIT ?)"  # noqa: S608 # our own names
+    for table, key, order in (
+        ("transition", "id", "device, id"),
+        ("evidence", "id", "device, id"),
+        ("job_outbox", "id", "device"),
+        ("execution", "job, device", "device"),
+        ("tally", "job, wave, state", "wave"),
+    )
 )
+"""Remove rows of a job that is not there any more, or never was: at most so many each."""
 
 
 Row = tuple[Any, ...]
@@ -132,6 +142,7 @@ def publish(connection: Connection, draft: Draft, frozen: Frozen, now: int) -> P
     if frozen.key is not None and (before := past(connection, frozen.key)) is not None:
         return Published(before, is_new=False)
     wanted.hold(connection, frozen.firmware.id)
+    _check_parent(connection, frozen.parent)
     found = rivals.find(connection)
     if found.rejecting != frozen.rivals.rejecting:
         raise RivalsChanged
@@ -140,6 +151,15 @@ def publish(connection: Connection, draft: Draft, frozen: Frozen, now: int) -> P
         raise Conflict("it took so long to write the job down that it was given up")
     _insert(connection, draft.number, frozen, now)
     return Published(draft.number, is_new=True, older=found.superseded)
+
+
+def _check_parent(connection: Connection, number: int | None) -> None:
+    """Raise `NotFound` if the job to be retried was deleted meanwhile: some of its devices may be missing."""
+    if number is None:
+        return
+    query = select(job.c.id).where(job.c.id == number).with_for_update(read=True)
+    if connection.execute(query).first() is None:
+        raise NotFound("there is no such job")
 
 
 def past(connection: Connection, key: Key) -> int | None:
@@ -153,19 +173,24 @@ def past(connection: Connection, key: Key) -> int | None:
 
 
 def discard(connection: Connection, number: int) -> bool:
-    """Remove some of a draft, which then cannot become a job; False: nothing is left, or it is a job."""
-    given_up = update(job_draft).where(job_draft.c.id == number).values(created_at=0)
+    """Remove some rows of a draft or a deleted job. Return False if nothing is left, or it became a job.
+
+    A draft cannot be published any more after this.
+    """
+    given_up = update(job_draft).where(job_draft.c.id == number).values(created_at=GIVEN_UP)
     if not connection.execute(given_up).rowcount:
         return False  # its maker may not have heard that it was published
-    bulk.execute(connection, _REMOVE, [(number, number, _SWEPT)])
-    left = connection.execute(select(execution.c.device).where(execution.c.job == number).limit(1)).first()
-    if left is None:
+    room = _SWEPT
+    for statement in _REMAINS:
+        if room:
+            room -= bulk.change(connection, statement, (number, room))
+    if room:
         connection.execute(delete(job_draft).where(job_draft.c.id == number))
-    return left is not None
+    return not room
 
 
 def sweep(connection: Connection, before: int) -> bool:
-    """Remove some of what drafts left behind that were begun before a time; False: nothing is left.
+    """Remove some rows of deleted jobs, and of drafts begun before a time. Return False if nothing is left.
 
     To be called until then, each time in a transaction of its own.
     """

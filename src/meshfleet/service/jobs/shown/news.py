@@ -23,3 +23,8 @@ class News:
         self.changed([int(job.id.removeprefix("job-"))], [])
         self._bell.ring()
         return job
+
+    def tell_deleted(self, number: int) -> None:
+        """Tell listeners that a job is gone, and wake the runner, which removes what is left of it."""
+        self.changed([number], [])
+        self._bell.ring()
