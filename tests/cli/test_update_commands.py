@@ -12,6 +12,8 @@ import pytest
 
 from meshfleet.cli.remote.job_texts import more_failed
 from meshfleet.client import Job
+from meshfleet.client.rest.orders import order_of
+from meshfleet.service.api import openapi_document
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
 from tests.cli.shell import Shell, at_terminal
@@ -313,6 +315,17 @@ def test_all_options_of_a_job_reach_the_service(admin: Shell, released: str) -> 
     assert (made["startAt"], made["deadline"]) == ("2030-01-01T00:00:00.000Z", "2030-01-02T00:00:00.000Z")
     assert (made["method"], made["onNewerJob"], made["health"]) == ("download", "reject", {"heartbeats": 1})
     admin.text("jobs", "cancel", made["id"])
+
+
+@pytest.mark.rule("rest-128")
+def test_an_update_is_retried_twice_on_every_interface_unless_said_otherwise(nobody: Shell) -> None:
+    documented = openapi_document()["components"]["schemas"]["Retry"]["properties"]["max"]["default"]
+    asked = order_of("name", "fw-0123456789abcdef", {"everything": True}, dry_run=False)
+    offered = re.search(
+        r"Automatic retries per device\.\s+\[default: (\d+)", nobody.text("jobs", "create", "--help")
+    )
+    assert offered is not None
+    assert (documented, asked.retry.max, offered[1]) == (2, 2, "2")
 
 
 def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> None:

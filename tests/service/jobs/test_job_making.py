@@ -33,7 +33,7 @@ AS_IT_IS_UNLESS_SET: dict[str, Any] = {
     "concurrency": {"perJob": None, "perGateway": 1},
     "rate": None,
     "abort": [],
-    "retry": {"max": 0, "backoffSeconds": 60},
+    "retry": {"max": 2, "backoffSeconds": 60},
     "timeouts": {"queueMinutes": 10_080, "stepMinutes": 10, "totalMinutes": None},
     "health": {"heartbeats": 3},
     "onNewerJob": "queue",

@@ -85,7 +85,7 @@ class Criterion(Part, frozen=True, kw_only=True):
 class Retry(Part, frozen=True, kw_only=True):
     """How often an update is tried again by itself (rest-128)."""
 
-    max: Annotated[int, Meta(ge=0, le=10)] = 0
+    max: Annotated[int, Meta(ge=0, le=10)] = 2
     backoff_seconds: Annotated[float, Meta(ge=0, le=21_600)] = 60
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from meshfleet.wire.rest import Concurrency, NewJob, Targets, Timeouts
+from meshfleet.wire.rest import Concurrency, NewJob, Retry, Targets, Timeouts
 from meshfleet.wire.times import write_millis
 from tests.service.jobs.engine.chaos import DAY, run_out
 from tests.service.jobs.engine.radio import Fate
@@ -95,7 +95,7 @@ def test_nobody_is_given_up_because_a_clock_was_set(database: Database) -> None:
     world = World(database, 1, gateways=1, devices=1)
     [device] = world.devices.values()
     device.fate = Fate.STUCK
-    world.create(order(timeouts=Timeouts(queue_minutes=60, step_minutes=10)))
+    world.create(order(timeouts=Timeouts(queue_minutes=60, step_minutes=10), retry=Retry(max=0)))
     query = text("SELECT state, code FROM execution WHERE wave >= 0")
 
     def where() -> tuple[Any, ...]:
