@@ -157,7 +157,7 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
     open_as: Open, demo: Service, tmp_path: Path
 ) -> None:
     with house(demo, tmp_path, "update-fail=1") as home:
-        job = home.job(timeouts={"stepMinutes": 0.1}, concurrency={"perGateway": None})
+        job = home.job(timeouts={"stepMinutes": 0.1}, concurrency={"perGateway": None}, retry={"max": 0})
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(state(page)).to_have_text("Failed", timeout=120_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text("No device came to run")
