@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 JOB_MOVES: Final[Mapping[S, frozenset[S]]] = {
-    S.CREATED: frozenset({S.PENDING_APPROVAL, S.SCHEDULED, S.IN_PROGRESS, S.CANCELING}),
-    S.PENDING_APPROVAL: frozenset({S.SCHEDULED, S.IN_PROGRESS, S.CANCELING, S.CANCELED}),
-    S.SCHEDULED: frozenset({S.IN_PROGRESS, S.PAUSED, S.CANCELING}),
+    # A job that never began is completed when a newer one has taken over all its devices.
+    S.CREATED: frozenset({S.PENDING_APPROVAL, S.SCHEDULED, S.IN_PROGRESS, S.CANCELING, S.COMPLETED}),
+    S.PENDING_APPROVAL: frozenset({S.SCHEDULED, S.IN_PROGRESS, S.CANCELING, S.CANCELED, S.COMPLETED}),
+    S.SCHEDULED: frozenset({S.IN_PROGRESS, S.PAUSED, S.CANCELING, S.COMPLETED}),
     S.IN_PROGRESS: frozenset({S.SCHEDULED, S.PAUSED, S.CANCELING, S.COMPLETED}),
     S.PAUSED: frozenset({S.SCHEDULED, S.IN_PROGRESS, S.CANCELING, S.COMPLETED}),
     S.CANCELING: frozenset({S.CANCELED}),

@@ -102,12 +102,12 @@ def change(job: Standing, counts: Counts, *, now: int, wall: int) -> Change | No
     """
     if job.state is S.CANCELING:
         return None if counts.open else _end(S.CANCELED, "everything has ended", counts)
+    if not counts.open:  # also of a job that never began, if a newer one took over all its devices
+        return _end(S.COMPLETED, "every execution has ended", counts)
     if job.deadline is not None and wall >= job.deadline:
         return Change(S.CANCELING, "the deadline has passed", stop_cause=StopCause.DEADLINE)
     if job.state is S.SCHEDULED:
         return _begin(job, wall)
-    if job.state in (S.IN_PROGRESS, S.PAUSED) and not counts.open:
-        return _end(S.COMPLETED, "every execution has ended", counts)
     if job.state is not S.IN_PROGRESS:
         return None
     return _abort(job, counts) or _next_wave(job, counts, now)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from sqlalchemy import text
 
 from meshfleet.wire.rest import NewJob, Retry, Targets
+from meshfleet.wire.times import write_millis
 from tests.service.jobs.engine.chaos import DAY, run_out
 from tests.service.jobs.engine.radio import Fate
 from tests.service.jobs.engine.rows import MODEL, firmware_id
-from tests.service.jobs.engine.world import World
+from tests.service.jobs.engine.world import START, World
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Row
 
     from meshfleet.db import Database
@@ -91,3 +95,59 @@ def test_people_read_times_of_their_clock(database: Database) -> None:
     assert [each.time < world.now - 2 * HOUR for each in after[1:]] == [True] * len(after[1:])
     assert after[-1].after == "SUCCEEDED"
     assert proofs[0].time > world.now > proofs[-1].time
+
+
+@pytest.mark.rule("rest-218")
+def test_a_job_whose_only_devices_were_superseded_ends(sqlite_database: Database) -> None:
+    wrong = []
+    waits: dict[str, dict[str, Any]] = {
+        "IN_PROGRESS": {},
+        "PAUSED": {},
+        "CREATED": {"auto_apply": False},
+        "SCHEDULED": {"start_at": write_millis(START + DAY * 1000)},
+    }
+    world = World(sqlite_database, 1, gateways=1, devices=1)
+    world.set_connected(1, connected=False)
+    for state, values in waits.items():
+        older = world.create(order(0, on_newer_job="supersede", **values))
+        world.run(5)
+        if state == "PAUSED":
+            world.steer(older, "pause")
+        assert rows(world, f"SELECT state FROM job WHERE id = {older}") == [(state,)]  # noqa: S608 # a number
+        newer = world.create(order(1))
+        world.run(10)
+        [ended] = rows(world, f"SELECT state, outcome, finished_at FROM job WHERE id = {older}")  # noqa: S608 # a number
+        if tuple(ended)[:2] != ("COMPLETED", "NONE") or ended.finished_at is None:
+            wrong.append((state, tuple(ended)))
+        world.steer(newer, "cancel")
+        world.run(5)
+    assert not wrong
+
+
+@pytest.mark.rule("rest-217")
+def test_an_execution_that_ends_with_its_job_says_why_the_job_did(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=3)
+    wrong = []
+    stops: dict[str, Callable[[int], object]] = {
+        "the firmware was withdrawn": world.withdraw,
+        "the deadline of the job has passed": lambda _: setattr(world, "ahead", 2 * HOUR),
+        "the job was canceled": lambda job: world.steer(job, "cancel"),
+    }
+    for reason, stop in stops.items():
+        world.ahead = 0
+        job = world.create(order(0, deadline=write_millis(world.wall + HOUR)))
+        begun = f"SELECT state FROM execution WHERE job = {job} AND state = 'TRANSFERRING'"  # noqa: S608 # a number
+        world.run(DAY, until=lambda begun=begun: bool(rows(world, begun)))  # type: ignore[misc] # as it is now
+        stop(job)
+        run_out(world)
+        told = rows(world, f"SELECT state, reason FROM execution WHERE job = {job} AND wave >= 0")  # noqa: S608 # a number
+        causes = rows(world, f"SELECT cause FROM transition WHERE job = {job} AND after = 'CANCELED'")  # noqa: S608 # a number
+        assert told
+        wrong += [(reason, each) for each in told if each.state != "CANCELED"]
+        wrong += [(reason, each) for each in told if not each.reason.startswith(reason)]
+        wrong += [
+            (reason, each)
+            for each in causes
+            if each.cause not in {*(x.reason for x in told), "everything has ended"}
+        ]
+    assert not wrong

@@ -13,7 +13,7 @@ from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
 from meshfleet.service.jobs.engine.slots import Slots, may_plan
-from meshfleet.service.jobs.update.ending import finish, is_beyond_recall
+from meshfleet.service.jobs.update.ending import explain_stop, finish, is_beyond_recall
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
@@ -295,7 +295,7 @@ class _Rerouting:
 def _advanced(x: Execution, event: Event, scene: Scene, now: int) -> Move:
     """What becomes of an execution. One that we cannot handle ends: it must not keep all others waiting."""
     try:
-        return advance(x, event, scene, now)
+        return explain_stop(advance(x, event, scene, now), scene.order)
     except Exception:  # noqa: BLE001 # whatever it is
         _log.exception("an execution of job-%d ends through a defect of ours", x.job)
         return finish(x, ExecutionState.FAILED, "something went wrong in the service", now, Code.DEFECT)

@@ -9,8 +9,9 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import transition
 from meshfleet.service.jobs.changes import Changed
 from meshfleet.service.jobs.engine import moving
-from meshfleet.service.jobs.update.reasons import Code
+from meshfleet.service.jobs.update.reasons import STOP_REASONS, Code
 from meshfleet.wire.rest import ExecutionState as S
+from meshfleet.wire.rest import StopCause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,13 +47,13 @@ class _End(NamedTuple):
     code: Code
 
 
-_CANCELED: Final = _End(S.CANCELED, "the job was canceled", Code.CANCELED)
 _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it may wait", Code.NEVER_BEGUN)
 
 
-def cancel(connection: Connection, job: int, wall: int) -> list[Changed]:
-    """Cancel some of those that wait in the queue, and tell which."""
-    return _end(connection, job, bulk.query(connection, _SOME, (job, _most(connection))), _CANCELED, wall)
+def cancel(connection: Connection, job: int, cause: StopCause | None, wall: int) -> list[Changed]:
+    """Cancel some of the queued executions of a job because of why it is canceled. Return which."""
+    end = _End(S.CANCELED, STOP_REASONS[cause or StopCause.USER], Code.CANCELED)
+    return _end(connection, job, bulk.query(connection, _SOME, (job, _most(connection))), end, wall)
 
 
 def time_out(connection: Connection, job: int, queue_until: int | None, now: Moment) -> list[Changed]:

@@ -15,7 +15,7 @@ from meshfleet.service.presence.rhythm import UNKNOWN
 from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import Version, model_number
 from meshfleet.wire.products import Way
-from meshfleet.wire.rest import ExecutionState, JobState, KeptJob
+from meshfleet.wire.rest import ExecutionState, JobState, KeptJob, StopCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ BESIDE: Final = (
 JOINED: Final = f" LEFT JOIN device d ON d.id = e.device{BESIDE}"
 
 _JOBS: Final = (
-    "SELECT j.id, j.state, j.applied_at, f.model, f.version, f.size, f.hardware, f.min_version,"
+    "SELECT j.id, j.state, j.stop_cause, j.applied_at, f.model, f.version, f.size, f.hardware, f.min_version,"
     " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING')"
     " FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id IN numbers"
 )
@@ -128,7 +128,7 @@ class Orders:
 
 
 def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:
-    number, state, applied_at, model, version, size, hardware, min_version, transferring = row
+    number, state, stop_cause, applied_at, model, version, size, hardware, min_version, transferring = row
     total = body.timeouts.total_minutes
     order = Order(
         job=number,
@@ -138,6 +138,7 @@ def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:
         stage=body.stage,
         is_applied=applied_at is not None,
         is_canceling=state == JobState.CANCELING,
+        stop_cause=None if stop_cause is None else StopCause(stop_cause),
         transferring=int(transferring or 0),
         heartbeats=body.health.heartbeats,
         retries=body.retry.max,

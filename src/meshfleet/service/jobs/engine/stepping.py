@@ -20,6 +20,7 @@ from meshfleet.service.jobs.plan import Counts, Standing
 from meshfleet.service.jobs.update.states import CANCELABLE
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
+from meshfleet.wire.rest import StopCause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 _OPEN: Final = "SELECT id FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
 _JOB: Final = (
-    "SELECT state, start_at, deadline, waves, wave, soaks_until, paced_until, armed, queue_until, applied_at"
+    "SELECT state, start_at, deadline, waves, wave, soaks_until, paced_until, armed, queue_until, applied_at,"
+    " stop_cause"
     " FROM job j WHERE id = ? AND finished_at IS NULL"
 )
 _LOCK: Final = " FOR UPDATE OF j"
@@ -85,6 +87,7 @@ class _Job(NamedTuple):
     counts: Counts
     queue_until: int | None
     applied_at: int | None
+    stop_cause: StopCause | None
 
 
 def step(
@@ -113,10 +116,11 @@ def _read(connection: Connection, orders: Orders, number: int) -> _Job | None:
     rows = bulk.query(connection, _JOB, (number,), lock=_LOCK)
     if not rows:
         return None
-    *standing, queue_until, applied_at = rows[0]
+    *standing, queue_until, applied_at, stop_cause = rows[0]
     counts = {(wave, E(state)): count for wave, state, count in bulk.query(connection, _COUNTS, (number,))}
     body = orders.body(connection, number)
-    return _Job(number, _standing(body, standing), Counts(counts), queue_until, applied_at)
+    cause = None if stop_cause is None else StopCause(stop_cause)
+    return _Job(number, _standing(body, standing), Counts(counts), queue_until, applied_at, cause)
 
 
 def _standing(order: NewJob, row: Sequence[Any]) -> Standing:
@@ -186,7 +190,7 @@ def _end_some(connection: Connection, job: _Job, now: Moment) -> list[Changed]:
     if not job.counts.of(E.QUEUED):
         return []
     if job.standing.state is S.CANCELING:
-        return ending_many.cancel(connection, job.number, now.wall)
+        return ending_many.cancel(connection, job.number, job.stop_cause, now.wall)
     return ending_many.time_out(connection, job.number, job.queue_until, now)
 
 

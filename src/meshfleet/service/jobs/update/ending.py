@@ -11,9 +11,10 @@ from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.download import Download
 from meshfleet.service.jobs.update.entering import asking, waiting
 from meshfleet.service.jobs.update.model import Move, Step
-from meshfleet.service.jobs.update.reasons import REFUSALS, RETRYABLE, Code
+from meshfleet.service.jobs.update.reasons import REFUSALS, RETRYABLE, STOP_REASONS, Code
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
+from meshfleet.wire.rest import StopCause
 
 if TYPE_CHECKING:
     from meshfleet.service.jobs.update.model import Ask, Execution, Order, Scene
@@ -94,6 +95,15 @@ def _not_begun(x: Execution) -> str | None:
     if x.step is Step.MODE:
         return f"{cause}; a device in DFU mode comes back by itself"
     return cause if x.step is Step.LOOK else None
+
+
+def explain_stop(move: Move, order: Order) -> Move:
+    """Let an execution that ended with its job say why the job did, unless a user canceled it."""
+    x = move.execution
+    if x.state is not S.CANCELED or order.stop_cause in (None, StopCause.USER):
+        return move
+    cause = f"{STOP_REASONS[order.stop_cause]}: {move.cause}"
+    return move._replace(execution=replace(x, reason=cause), cause=cause)
 
 
 def call_off(x: Execution, now: int) -> Move:

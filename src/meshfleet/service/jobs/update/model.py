@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from meshfleet.wire.ids import ModelNumber, Version  # msgspec reads them
 from meshfleet.wire.products import Way  # msgspec reads it
-from meshfleet.wire.rest import ExecutionState  # msgspec reads it
+from meshfleet.wire.rest import ExecutionState, StopCause  # msgspec reads them
 
 if TYPE_CHECKING:
     from meshfleet.wire.codes import Operation
@@ -67,6 +67,8 @@ class Order(Struct, frozen=True, kw_only=True):
     is_applied: bool
     """Whether devices that have the image may start it."""
     is_canceling: bool
+    stop_cause: StopCause | None = None
+    """Why the job is being canceled."""
     transferring: int = 0
     """How many devices of the job get the image at this moment."""
     heartbeats: int

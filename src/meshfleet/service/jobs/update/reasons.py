@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.wire.codes import Status
+from meshfleet.wire.rest import StopCause
 from meshfleet.wire.updates import UpdateError
 
 if TYPE_CHECKING:
@@ -90,6 +91,14 @@ STATUSES: Final[Mapping[int, str]] = {
     Status.ACCESS_DENIED: "access was denied",
 }
 
+
+STOP_REASONS: Final[Mapping[StopCause, str]] = {
+    StopCause.USER: "the job was canceled",
+    StopCause.ABORT_CRITERIA: "too many updates of the job failed",
+    StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
+    StopCause.DEADLINE: "the deadline of the job has passed",
+}
+"""Why a job that is being canceled ends its executions."""
 
 STOPPED: Final = "the job was canceled, and the update was stopped"
 """Of one that was taken back in time."""
