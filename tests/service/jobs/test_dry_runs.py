@@ -35,7 +35,12 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
     msgspec.json.decode(msgspec.json.encode(told), type=DryRun)
     assert (told["dryRun"], told["targets"], told["eligible"], told["skipped"]) == (True, 30, 25, 5)
     assert told["refusals"] == [
-        {"code": "ALREADY_THERE", "reason": "it runs 3.4.2 already", "count": 3, "deviceIds": there},
+        {
+            "code": "ALREADY_THERE",
+            "reason": "it reports that it runs 3.4.2 already, and is asked before it is skipped",
+            "count": 3,
+            "deviceIds": there,
+        },
         {
             "code": "DOWNGRADE",
             "reason": "it runs 4.0.0, which is newer than 3.4.2",

@@ -88,7 +88,7 @@ def test_a_token_belongs_to_its_filters(shop: Shop) -> None:
 
 @pytest.mark.rule("rest-131", "rest-121")
 def test_progress_is_the_mean_over_all_that_are_not_left_out(shop: Shop) -> None:
-    devices = [*shop.devices(4), *shop.devices(1, "3.4.2")]
+    devices = [*shop.devices(4), *shop.devices(1, "4.0.0")]
     job = shop.make(shop.firmware(), devices)["id"]
     assert shop.show(job)["progress"] == 0
     shop.set_execution(job, devices[0], state="TRANSFERRING", progress=40)
@@ -335,11 +335,15 @@ def test_an_execution_shows_its_steps_with_their_evidence_and_what_came_later(sh
 
 @pytest.mark.rule("rest-141")
 def test_who_was_left_out_has_one_step_that_tells_why(shop: Shop) -> None:
-    (device,) = shop.devices(1, "3.4.2")
+    (device,) = shop.devices(1, "4.0.0")
     job = shop.make(shop.firmware(), [device])
     detail = shop.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}").json()
     (step,) = detail["transitions"]
-    assert (step["from"], step["to"], step["cause"]) == (None, "SKIPPED", "it runs 3.4.2 already")
+    assert (step["from"], step["to"], step["cause"]) == (
+        None,
+        "SKIPPED",
+        "it runs 4.0.0, which is newer than 3.4.2",
+    )
     assert detail["later"] == []
 
 

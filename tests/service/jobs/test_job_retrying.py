@@ -43,7 +43,7 @@ def test_a_retry_is_a_new_job_for_who_failed_timed_out_or_was_cancelled(shop: Sh
 
 
 @pytest.mark.rule("rest-139")
-def test_who_has_got_there_meanwhile_is_skipped(shop: Shop) -> None:
+def test_who_reports_the_version_meanwhile_is_in_no_wave(shop: Shop) -> None:
     devices = [*shop.devices(1), *shop.devices(1, "3.4.1")]
     old = finished(shop, devices, "FAILED", "TIMED_OUT")
     shop.service.database.write_now(
@@ -52,7 +52,11 @@ def test_who_has_got_there_meanwhile_is_skipped(shop: Shop) -> None:
         )
     )
     new = shop.do("retry", old["id"]).json()
-    assert shop.states(new["id"]) == {devices[0]: "SKIPPED", devices[1]: "QUEUED"}
+    told = shop.executions(new["id"])
+    assert {device: (each["reasonCode"], each["wave"]) for device, each in told.items()} == {
+        devices[0]: ("ALREADY_THERE", None),
+        devices[1]: (None, "1"),
+    }
 
 
 @pytest.mark.rule("rest-139")

@@ -196,8 +196,8 @@ def test_a_job_is_deleted_when_it_is_over_or_was_never_started(shop: Shop) -> No
 
 @pytest.mark.rule("rest-214", "rest-215")
 def test_a_deleted_job_is_kept_in_the_audit_log_alone(shop: Shop) -> None:
-    fitting, there = shop.devices(3), shop.devices(1, "3.4.2")
-    job = shop.make(shop.firmware(), [*fitting, *there], name="Old")["id"]
+    fitting, newer = shop.devices(3), shop.devices(1, "4.0.0")
+    job = shop.make(shop.firmware(), [*fitting, *newer], name="Old")["id"]
     for device, state in zip(fitting, ("SUCCEEDED", "FAILED", "FAILED"), strict=True):
         shop.set_execution(job, device, state=state)
     shop.set_job(job, state="COMPLETED", outcome="PARTIAL", finished_at=shop.now)

@@ -92,7 +92,8 @@ def _wrong_thing(device: Facts, need: Need) -> Misfit | None:
 
 def _wrong_version(runs: Version | None, need: Need) -> Misfit | None:
     if runs == need.version:
-        return Misfit(MisfitCode.ALREADY_THERE, f"it runs {runs} already")
+        reason = f"it reports that it runs {runs} already, and is asked before it is skipped"
+        return Misfit(MisfitCode.ALREADY_THERE, reason)
     if runs is not None and runs > need.version and not need.allow_downgrade:
         return Misfit(MisfitCode.DOWNGRADE, f"it runs {runs}, which is newer than {need.version}")
     if need.min_version is not None and (runs is None or runs < need.min_version):

@@ -142,10 +142,10 @@ class Laws:
             paths[key] = row
         for each in executions:
             last = paths.get((each.job, each.device))
-            if each.wave >= 0:
+            if each.wave >= 0 or last is not None:
                 assert each.state == ("QUEUED" if last is None else last.after), (each, last)
             else:
-                assert last is None, last
+                assert each.state in {S.QUEUED, S.SKIPPED, S.REJECTED}, each
 
     def _check_evidence(self, row: Row[Any]) -> None:
         (proof,) = self._read(f"SELECT * FROM evidence WHERE id = {row.evidence or 0}")  # noqa: S608 # a number

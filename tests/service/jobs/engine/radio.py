@@ -146,6 +146,8 @@ class Device:
     fate: Fate = Fate.FINE
     """Of its next update."""
     is_off: bool = False
+    reports: str | None = None
+    """The version that its reports name; None: the one that it runs."""
     update: Update | None = None
     dfu_since: int | None = None
     status: int = 0

@@ -187,8 +187,8 @@ class World:
                 values = {"status": each.status, "status_at": self.wall, "reported_at": self.wall}
                 is_newer = func.coalesce(device_state.c.status_at, 0) <= self.wall  # as `states.update` asks
                 connection.execute(_state(each.number, boot_mode=None, **values).where(is_newer))
-                runs = update(device).where(device.c.id == each.number).values(firmware=each.version)
-                connection.execute(runs)
+                runs = update(device).where(device.c.id == each.number)
+                connection.execute(runs.values(firmware=each.reports or each.version))
 
     def _is_time(self, each: Device) -> bool:
         return self.now - self._beaten.get(each.number, 0) >= BEAT

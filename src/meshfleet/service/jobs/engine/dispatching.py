@@ -11,13 +11,17 @@ from meshfleet.db.tables import is_active
 from meshfleet.service.jobs.engine import loading, moving
 from meshfleet.service.jobs.engine.moving import Made
 from meshfleet.service.jobs.engine.slots import Slots
-from meshfleet.service.jobs.fitness import MisfitCode, misfit
+from meshfleet.service.jobs.fitness import MisfitCode, misfit, version_of
+from meshfleet.service.jobs.plan import LEFT_OUT
+from meshfleet.service.jobs.update import clocks
+from meshfleet.service.jobs.update.checking import skip_unasked
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
 from meshfleet.service.jobs.update.ending import finish, remove
 from meshfleet.service.jobs.update.model import Move
 from meshfleet.service.jobs.update.reasons import UNSEEN, Code
 from meshfleet.service.jobs.update.starting import dispatch
 from meshfleet.service.jobs.waiting import Waiting
+from meshfleet.wire.ids import Version
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.changes import Changed
     from meshfleet.service.jobs.engine.loading import Known, Routes
-    from meshfleet.service.jobs.fitness import Misfit, Need
+    from meshfleet.service.jobs.fitness import Facts, Misfit, Need
     from meshfleet.service.jobs.update.model import Execution, Order, Scene
 
 AT_ONCE: Final = 100
@@ -37,6 +41,11 @@ AT_ONCE: Final = 100
 
 _AGAIN: Final = 30_000
 """Milliseconds after which one that has to wait is looked at again."""
+
+_AWAY: Final = {
+    Waiting.DEVICE_OFFLINE: "it is not connected",
+    Waiting.GATEWAY_OFFLINE: "its gateway is not connected",
+}
 
 _LOOKS: Final = 200
 """So many are looked at again in a second, if all of a long queue have to wait."""
@@ -170,21 +179,38 @@ class _Deciding:
                 Made(x, finish(x, S.SUPERSEDED, f"job-{taker} took it over", self._now, Code.NEWER_JOB))
             )
             return
-        wrong = misfit(about.facts, self._turn.need)
-        is_there = wrong is not None and wrong.code is MisfitCode.ALREADY_THERE and x.attempt > 1
+        wrong = misfit(_facts(candidate.known, self._turn.need), self._turn.need)
+        is_there = wrong is not None and wrong.code is MisfitCode.ALREADY_THERE
+        # One that was in no wave because of its reports is asked, whatever it reports by now.
+        is_reported = x.attempt == 1 and (is_there or (wrong is None and x.wave == LEFT_OUT))
         looks = is_there or _may_be_there(x)
         if wrong is not None and not is_there:
-            self._skip(x, wrong)
+            self._skip(candidate.known, wrong)
         elif self._needs_route(candidate):
             self.unrouted.append(x.device)
         elif (obstacle := self._obstacle(candidate)) is not None:
-            self._wait(x, obstacle, about.gateway)
-        elif x.method is Way.BROADCAST and not looks:
+            self._wait_or_skip(candidate.known, obstacle, is_reported=is_reported)
+        elif x.method is Way.BROADCAST and not looks and not is_reported:
             self._begin_together(candidate, scene)
         else:
-            self._begin(x, dispatch(x, scene, self._now, is_there=looks), scene)
+            x = _as_known(candidate.known, self._turn.need)
+            self._begin(x, dispatch(x, scene, self._now, is_there=looks, is_reported=is_reported), scene)
 
-    def _skip(self, x: Execution, wrong: Misfit) -> None:
+    def _wait_or_skip(self, known: Known, obstacle: Waiting, *, is_reported: bool) -> None:
+        """Let one wait; but one that reports the target version does not keep a job open until it returns."""
+        x, about = known
+        if not is_reported or obstacle not in _AWAY:
+            self._wait(x, obstacle, about.gateway)
+        elif x.moved_at is None:
+            self._wait(replace(x, moved_at=self._now), obstacle, about.gateway)
+        elif self._now < x.moved_at + clocks.UNREACHED:
+            self._wait(x, obstacle, about.gateway)
+        else:
+            why = _AWAY[obstacle]
+            self.made.append(Made(x, skip_unasked(x, self._turn.need.version, why, self._now)))
+
+    def _skip(self, known: Known, wrong: Misfit) -> None:
+        x = _as_known(known, self._turn.need)
         move = finish(x, S.SKIPPED, wrong.reason, self._now)
         self.made.append(Made(x, move._replace(execution=replace(move.execution, code=str(wrong.code)))))
 
@@ -235,6 +261,7 @@ class _Deciding:
             x, about = known
             own = replace(scene, batch=devices, status=about.status, beat_at=about.beat_at)
             leads = x.device == devices[0]  # as `Scene.leads` has it from now on
+            x = _as_known(known, self._turn.need)
             self._begin(x, dispatch(replace(x, batch=batch), own, self._now, leads=leads), scene)
 
     def _others(self, leader: Execution, gateway: int) -> list[Known]:
@@ -250,7 +277,7 @@ class _Deciding:
     def _takes_part(self, known: Known) -> bool:
         x, about = known
         is_free = x.device not in self._together and bool(about.connected) and not _may_be_there(x)
-        return is_free and misfit(about.facts, self._turn.need) is None
+        return is_free and misfit(_facts(known, self._turn.need), self._turn.need) is None
 
 
 def _takers(connection: Connection, turn: Turn, found: Sequence[Known]) -> dict[int, int]:
@@ -260,6 +287,27 @@ def _takers(connection: Connection, turn: Turn, found: Sequence[Known]) -> dict[
     devices = sorted(each.execution.device for each in found)
     rows = bulk.pick(connection, _TAKERS.format(job=turn.order.job), devices)
     return {row[0]: row[1] for row in rows}
+
+
+def _facts(known: Known, need: Need) -> Facts:
+    """Return what is known of a device. If it was asked and contradicted its reports, its answer counts."""
+    x, about = known
+    if x.code != Code.MISREPORTED or x.from_version is None or version_of(about.facts) != need.version:
+        return about.facts
+    read = Version.parse(x.from_version)
+    return about.facts._replace(firmware=".".join(map(str, read[:3])), beta=read.beta)
+
+
+def _as_known(known: Known, need: Need) -> Execution:
+    """Let an execution say from which version this attempt begins, as far as that is known.
+
+    If it is the target already, an attempt before this one may have brought it.
+    """
+    runs = version_of(_facts(known, need))
+    x = known.execution
+    return (
+        x if runs is None or (runs == need.version and x.attempt > 1) else replace(x, from_version=str(runs))
+    )
 
 
 def _may_be_there(x: Execution) -> bool:

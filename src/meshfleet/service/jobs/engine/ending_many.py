@@ -9,6 +9,8 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import transition
 from meshfleet.service.jobs.changes import Changed
 from meshfleet.service.jobs.engine import moving
+from meshfleet.service.jobs.fitness import MisfitCode
+from meshfleet.service.jobs.plan import LEFT_OUT
 from meshfleet.service.jobs.update.reasons import STOP_REASONS, Code
 from meshfleet.wire.rest import ExecutionState as S
 from meshfleet.wire.rest import StopCause
@@ -28,6 +30,7 @@ _QUEUED: Final = "SELECT device FROM execution WHERE state = 'QUEUED'"
 _SOME: Final = f"{_QUEUED} AND job = ? ORDER BY device LIMIT ?"
 # In the order of the queue, or SQLite would look at all that have ended before each time.
 _FIRST: Final = f"{_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT ?"
+_UNASKED: Final = f"{_QUEUED} AND job = ? AND wave = {LEFT_OUT} ORDER BY due LIMIT ?"
 # With a sign before it, so that SQLite looks at the few that are tried again, not at all of the job.
 _AGAIN: Final = f"{_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT ?"
 
@@ -44,9 +47,14 @@ _END: Final = (
 class _End(NamedTuple):
     state: S
     reason: str
-    code: Code
+    code: Code | MisfitCode
 
 
+_NOT_ASKED: Final = _End(
+    S.SKIPPED,
+    "it reports that it runs this version already, and could not be asked for as long as it may wait",
+    MisfitCode.ALREADY_THERE,
+)
 _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it may wait", Code.NEVER_BEGUN)
 
 
@@ -60,6 +68,8 @@ def time_out(connection: Connection, job: int, queue_until: int | None, now: Mom
     """Give up some of those that have waited for too long, and tell which."""
     found = bulk.query(connection, _AGAIN, (job, now.steady, _most(connection)))
     if not found and queue_until is not None and now.steady >= queue_until:
+        if unasked := bulk.query(connection, _UNASKED, (job, _most(connection))):
+            return _end(connection, job, unasked, _NOT_ASKED, now.wall)
         found = bulk.query(connection, _FIRST, (job, _most(connection)))
     return _end(connection, job, found, _NEVER_BEGUN, now.wall)
 

@@ -50,7 +50,8 @@ BESIDE: Final = (
 JOINED: Final = f" LEFT JOIN device d ON d.id = e.device{BESIDE}"
 
 _JOBS: Final = (
-    "SELECT j.id, j.state, j.stop_cause, j.applied_at, f.model, f.version, f.size, f.hardware, f.min_version,"
+    "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at,"
+    " f.model, f.version, f.size, f.hardware, f.min_version,"
     " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING')"
     " FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id IN numbers"
 )
@@ -128,7 +129,19 @@ class Orders:
 
 
 def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:
-    number, state, stop_cause, applied_at, model, version, size, hardware, min_version, transferring = row
+    (
+        number,
+        state,
+        stop_cause,
+        waves,
+        applied_at,
+        model,
+        version,
+        size,
+        hardware,
+        min_version,
+        transferring,
+    ) = row
     total = body.timeouts.total_minutes
     order = Order(
         job=number,
@@ -139,6 +152,7 @@ def _order(body: NewJob, row: Sequence[Any]) -> tuple[Order, Need]:
         is_applied=applied_at is not None,
         is_canceling=state == JobState.CANCELING,
         stop_cause=None if stop_cause is None else StopCause(stop_cause),
+        last_wave=len(msgspec.json.decode(waves)) - 1,
         transferring=int(transferring or 0),
         heartbeats=body.health.heartbeats,
         retries=body.retry.max,

@@ -151,7 +151,7 @@ def _deltas(moved: Iterable[Made]) -> Counter[tuple[int, int, str]]:
     deltas: Counter[tuple[int, int, str]] = Counter()
     for before, move, *_ in moved:
         deltas[before.job, before.wave, str(before.state)] -= 1
-        deltas[before.job, before.wave, str(move.execution.state)] += 1
+        deltas[before.job, move.execution.wave, str(move.execution.state)] += 1
     return deltas
 
 

@@ -16,7 +16,7 @@ from meshfleet.service.jobs.engine import dispatching, ending_many, moving
 from meshfleet.service.jobs.engine.dispatching import Turn
 from meshfleet.service.jobs.engine.slots import may_plan
 from meshfleet.service.jobs.job_states import check_move
-from meshfleet.service.jobs.plan import Counts, Standing
+from meshfleet.service.jobs.plan import LEFT_OUT, Counts, Standing
 from meshfleet.service.jobs.update.states import CANCELABLE
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
@@ -200,7 +200,8 @@ def _dispatch(
     """Let as many begin as may."""
     standing, counts = job.standing, job.counts
     allowed = plan.pace(standing, counts, now.steady, dispatching.AT_ONCE)
-    waves = [wave for wave in range(standing.wave + 1) if counts.of(E.QUEUED, wave=wave)]
+    # Those that report the target version are in no wave, and are asked after all that are to be updated.
+    waves = [wave for wave in (*range(standing.wave + 1), LEFT_OUT) if counts.of(E.QUEUED, wave=wave)]
     if not waves:
         return IDLE
     if not allowed.room:

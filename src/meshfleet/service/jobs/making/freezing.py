@@ -22,6 +22,7 @@ from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.fitness import MisfitCode, method_of
 from meshfleet.service.jobs.making import rivals, wanted
 from meshfleet.service.jobs.making.begun import begin
+from meshfleet.service.jobs.making.waves import FallenWave
 from meshfleet.service.jobs.outcome import outcome
 from meshfleet.service.jobs.plan import LEFT_OUT
 from meshfleet.wire.rest import ExecutionState, JobState, NewJob
@@ -220,18 +221,23 @@ def _row(target: Target, waves: Waves, method: str) -> Row:
     if misfit is None:
         wave, turn = waves.place(device)
         return device, gateway, from_version, str(ExecutionState.QUEUED), wave, turn, method, None, None
-    state = str(_left_out(misfit.code))
-    return device, gateway, from_version, state, LEFT_OUT, 0, None, str(misfit.code), misfit.reason
+    state = _left_out(misfit.code)
+    if state is ExecutionState.QUEUED:
+        return device, gateway, from_version, str(state), LEFT_OUT, 0, method, str(misfit.code), None
+    return device, gateway, from_version, str(state), LEFT_OUT, 0, None, str(misfit.code), misfit.reason
 
 
 def _left_out(code: MisfitCode) -> ExecutionState:
+    """Return the state of a device that is in no wave. One that reports the target version is asked first."""
+    if code is MisfitCode.ALREADY_THERE:
+        return ExecutionState.QUEUED
     return ExecutionState.REJECTED if code is MisfitCode.EARLIER_JOB else ExecutionState.SKIPPED
 
 
 def _insert(connection: Connection, number: int, frozen: Frozen, now: int) -> None:
     """The row of a job, and all that goes with it."""
     checked, order, key = frozen.checked, frozen.checked.order, frozen.key
-    counts = _counts(frozen)
+    counts, fallen = _counts(frozen), frozen.waves.fallen
     progress = _progress(frozen, counts, now)
     connection.execute(
         insert(job).values(
@@ -241,7 +247,8 @@ def _insert(connection: Connection, number: int, frozen: Frozen, now: int) -> No
             start_at=checked.start_at,
             deadline=checked.deadline,
             seed=frozen.seed,
-            waves=msgspec.json.encode([each._asdict() for each in frozen.waves.fallen]).decode(),
+            # A device that misreports its version goes to the last wave, so there is always one.
+            waves=msgspec.json.encode([each._asdict() for each in fallen or [FallenWave(None, 0)]]).decode(),
             wave=0,
             paced_until=0,
             armed="{}",
@@ -281,8 +288,8 @@ def _counts(frozen: Frozen) -> Counter[tuple[int, ExecutionState]]:
 
 
 def _progress(frozen: Frozen, counts: Counter[tuple[int, ExecutionState]], now: int) -> dict[str, Any]:
-    """Where a new job is: over at once, if there is nobody to update."""
-    if not frozen.waves.fallen:
+    """Return where a new job is: over at once, if there is no device to update or to ask."""
+    if ExecutionState.QUEUED not in {state for _, state in counts}:
         how = outcome({state: count for (_, state), count in counts.items()})
         return {"state": str(JobState.COMPLETED), "outcome": str(how), "finished_at": now}
     order = frozen.checked.order

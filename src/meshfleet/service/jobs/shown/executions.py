@@ -165,15 +165,16 @@ def shown(row: Row[Any], told: Told) -> Execution:
 
 
 def _beginning(job: Row[Any], row: Row[Any]) -> Transition:
-    """The first step, which is no row: all executions of a job begin with it."""
-    began = ExecutionState(row.state) if row.wave == LEFT_OUT else ExecutionState.QUEUED
+    """Return the first step, which is no row: all executions of a job begin with it."""
+    was_left_out = row.wave == LEFT_OUT and not row.version
+    began = ExecutionState(row.state) if was_left_out else ExecutionState.QUEUED
     return Transition(
         from_=None,
         to=began,
         time=write_millis(job.created_at),
         attempt=1,
         actor=job.created_by,
-        cause=row.reason if row.wave == LEFT_OUT else "the job was made",
+        cause=(row.reason if was_left_out else None) or "the job was made",
         evidence=None,
     )
 

@@ -109,7 +109,8 @@ def _eta(row: Row[Any], standing: Standing, now: int) -> str | None:
     if row.state != JobState.IN_PROGRESS or row.started_at is None or finished <= 0 or not is_moving:
         return None
     since = max(row.started_at, standing.resumed_at or 0)
-    at = now + max(now - since, 0) * standing.counts.open // finished
+    left = sum(count for state, count in ran.items() if state not in TERMINAL)
+    at = now + max(now - since, 0) * left // finished
     return write_millis(at) if at < _LATEST else None
 
 

@@ -33,13 +33,19 @@ def wave_states(row: Row[Any], gate: Gate, fallen: Sequence[FallenWave], counts:
         JobWave(
             name=each.name,
             state=state,
-            size=each.size,
+            size=_size(counts, wave),
             succeeded=counts.of(E.SUCCEEDED, wave=wave),
             failed=counts.of(*FAILURES, wave=wave),
             soaks_until=_soaks_until(row) if state is WaveState.SOAKING else None,
         )
         for wave, (each, state) in enumerate(zip(fallen, states, strict=True))
+        if _size(counts, wave)
     ]
+
+
+def _size(counts: Counts, wave: int) -> int:
+    """Return how many devices are in a wave. Those that misreported their version came to it later."""
+    return sum(count for (place, _), count in counts.items() if place == wave)
 
 
 def _state(row: Row[Any], gate: Gate, wave: int, counts: Counts) -> WaveState:

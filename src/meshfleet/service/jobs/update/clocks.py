@@ -22,6 +22,12 @@ TRIES: Final = 3
 ANSWER: Final = 30 * _SECOND
 """For a response to a command or a question."""
 
+CHECK: Final = _MINUTE
+"""For a device to tell its version that reports the target version already."""
+
+UNREACHED: Final = 10 * _MINUTE
+"""For such a device to be connected, so that it can be asked."""
+
 STARTING: Final = 10 * _MINUTE
 """For all tries to begin an update."""
 

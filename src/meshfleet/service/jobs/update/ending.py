@@ -156,6 +156,7 @@ def _again(x: Execution, code: Code, cause: str, order: Order, now: int) -> Move
 
 def _parting(x: Execution) -> Ask | None:
     """The last word to a device that may be on its way. A broadcast goes on for the others."""
-    if x.state not in states.CANCELABLE or x.method is Way.NORDIC_DFU or x.step is Step.FOREIGN:
+    is_untouched = x.step in (Step.FOREIGN, Step.CHECK)
+    if x.state not in states.CANCELABLE or x.method is Way.NORDIC_DFU or is_untouched:
         return None
     return Download().abort()._replace(step=Step.PARTING)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from meshfleet.service.jobs.update import clocks, confirming, starting, states
+from meshfleet.service.jobs.update.checking import advance_check, is_check
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import read_version
 from meshfleet.service.jobs.update.ending import (
@@ -41,6 +42,8 @@ def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa
     match event:
         case Gone():
             return remove(x, now)
+        case _ if is_check(x):
+            return advance_check(x, event, scene, now)
         case Due():
             return _look(_without_lost(x), scene, now)
         case Beat():

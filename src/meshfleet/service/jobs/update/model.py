@@ -20,6 +20,8 @@ class Step(StrEnum):
 
     LOOK = "look"
     """Read the version before another attempt: the one before may have done it."""
+    CHECK = "check"
+    """Read the version of a device that reports the target version, before it is skipped."""
     MODE = "mode"
     """Send the device into DFU mode."""
     START = "start"
@@ -69,6 +71,7 @@ class Order(Struct, frozen=True, kw_only=True):
     is_canceling: bool
     stop_cause: StopCause | None = None
     """Why the job is being canceled."""
+    last_wave: int = 0
     transferring: int = 0
     """How many devices of the job get the image at this moment."""
     heartbeats: int

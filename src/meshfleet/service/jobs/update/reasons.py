@@ -37,6 +37,8 @@ class Code(StrEnum):
     NOT_CONFIRMED = "NOT_CONFIRMED"
     NEVER_BEGUN = "NEVER_BEGUN"
     """It waited in the queue for too long."""
+    MISREPORTED = "MISREPORTED"
+    """Its reports name the target version, and it runs another."""
     CANCELED = "CANCELED"
     NEWER_JOB = "NEWER_JOB"
     """That job has taken the device over."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from meshfleet.service.jobs.update import clocks
+from meshfleet.service.jobs.update.checking import begin_check
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import ask_version
 from meshfleet.service.jobs.update.drivers.nordic import Nordic
@@ -24,11 +25,19 @@ _PASSING = frozenset({Status.FAILED, Status.BUSY, Status.TIMEOUT, Status.UNREACH
 """Answers that may be others in a moment."""
 
 
-def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_there: bool = False) -> Move:
+def dispatch(  # noqa: PLR0913 # by name
+    x: Execution,
+    scene: Scene,
+    now: int,
+    *,
+    leads: bool = True,
+    is_there: bool = False,
+    is_reported: bool = False,
+) -> Move:
     """Begin with an execution whose turn it is.
 
     Of a broadcast only one `leads`. `is_there`: the device may have the version already, which an attempt
-    before this one may have brought about.
+    before this one may have brought about. `is_reported`: it reports the version, and nothing was begun.
     """
     x = replace(
         x,
@@ -44,6 +53,8 @@ def dispatch(x: Execution, scene: Scene, now: int, *, leads: bool = True, is_the
         reason=None,
         tries=0,
     )
+    if is_reported:
+        return begin_check(x, now)
     if is_there:
         return asking(x, ask_version(Step.LOOK), now, "the version is read: it may be there already")
     if not leads:

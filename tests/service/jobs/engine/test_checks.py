@@ -1,0 +1,162 @@
+"""A device that reports the target version is asked once before it is skipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import Concurrency, Gate, NewJob, Targets, Timeouts, Wave
+from tests.service.jobs.engine.chaos import DAY, run_out
+from tests.service.jobs.engine.laws import Laws
+from tests.service.jobs.engine.rows import MODEL, NEW, NEWER, OLD, firmware_id
+from tests.service.jobs.engine.world import World
+
+if TYPE_CHECKING:
+    from meshfleet.db import Database
+
+FIRST, SECOND, THIRD, FOURTH, FIFTH = 0x1000, 0x1002, 0x1006, 0x1008, 0x100C
+"""The devices of a world that are of our model."""
+
+
+def order(**values: Any) -> NewJob:
+    return NewJob(name="all", firmware_id=firmware_id(0, MODEL), targets=Targets(all=True), **values)
+
+
+def told(world: World, job: int) -> dict[int, Any]:
+    """The executions of our model, by device."""
+    mine = f"job = {job} AND coalesce(code, '') <> 'WRONG_MODEL'"
+    query = text(f"SELECT * FROM execution WHERE {mine} ORDER BY device")  # noqa: S608 # a number
+    return {row.device: row for row in world.database.read_now(lambda c: c.execute(query).all())}
+
+
+def steps(world: World, job: int, device: int) -> list[str]:
+    query = text(f"SELECT after FROM transition WHERE job = {job} AND device = {device} ORDER BY id")  # noqa: S608 # numbers
+    return [row.after for row in world.database.read_now(lambda c: c.execute(query).all())]
+
+
+def asked(world: World, device: int, step: Step) -> int:
+    return sum(each.letter.device == device and each.letter.step is step for each in world.log)
+
+
+def outcome(world: World, job: int) -> tuple[str, str | None]:
+    query = text(f"SELECT state, outcome FROM job WHERE id = {job}")  # noqa: S608 # a number
+    state, how = world.database.read_now(lambda c: c.execute(query).one())
+    return state, how
+
+
+@pytest.mark.rule("rest-219")
+@pytest.mark.parametrize("method", [Way.DOWNLOAD, Way.BROADCAST])
+def test_what_a_device_answers_counts_and_not_what_it_reports(sqlite_database: Database, method: Way) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=7)
+    honest, liar, away = (world.devices[each] for each in (FIRST, SECOND, THIRD))
+    honest.version = away.version = liar.reports = NEW
+    world.run(1)
+    world.set_connected(THIRD, connected=False)
+    waves = (Wave(name="canary", count=1), Wave(percent=100))
+    job = world.create(order(method=method, waves=waves, gate=Gate(success_percent=100)))
+    assert {each.state for each in told(world, job).values()} == {"QUEUED"}
+    world.run(DAY, until=lambda: told(world, job)[SECOND].code == "MISREPORTED")
+    assert liar.begun == [], "it waits for its wave"
+    run_out(world)
+    executions = told(world, job)
+    assert {device: (each.state, each.code) for device, each in executions.items()} == {
+        FIRST: ("SKIPPED", "ALREADY_THERE"),
+        SECOND: ("SUCCEEDED", None),
+        THIRD: ("SKIPPED", "ALREADY_THERE"),
+        FOURTH: ("SUCCEEDED", None),
+        FIFTH: ("SUCCEEDED", None),
+    }
+    assert executions[FIRST].reason == f"it runs {NEW} already, read from the device"
+    assert executions[THIRD].reason.endswith("could not be asked: it is not connected")
+    assert [each.from_version for each in executions.values()] == [NEW, OLD, NEW, OLD, OLD]
+    assert [each.attempt for each in executions.values()] == [1] * 5
+    assert (executions[SECOND].wave, {executions[each].wave for each in (FOURTH, FIFTH)}) == (1, {0, 1})
+    assert steps(world, job, FIRST) == ["DISPATCHED", "SKIPPED"]
+    assert steps(world, job, SECOND)[:3] == ["DISPATCHED", "QUEUED", "DISPATCHED"]
+    assert [asked(world, each, Step.CHECK) for each in executions] == [1, 1, 0, 0, 0]
+    assert (honest.begun, [version for _, version in liar.begun]) == ([], [NEW])
+    assert outcome(world, job) == ("COMPLETED", "SUCCEEDED")
+
+
+@pytest.mark.rule("rest-135", "rest-219")
+def test_a_job_whose_devices_all_run_the_version_asks_each_once_and_did_nothing(
+    sqlite_database: Database,
+) -> None:
+    world = World(sqlite_database, 1)
+    for each in world.devices.values():
+        each.version = NEW
+    world.run(1)
+    laws = Laws(world)
+    job = world.create(order(concurrency=Concurrency(per_gateway=1)))
+    assert outcome(world, job) == ("IN_PROGRESS", None)
+    run_out(world)
+    laws.check()
+    assert outcome(world, job) == ("COMPLETED", "NONE")
+    assert [(each.letter.step, each.letter.device) for each in world.log] == [
+        (Step.CHECK, each.letter.device) for each in world.log
+    ]
+    assert sorted(each.letter.device for each in world.log) == [FIRST, SECOND, THIRD, FOURTH]
+
+
+def test_an_answer_that_allows_no_update_is_told(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1)
+    world.devices[FIRST].reports, world.devices[FIRST].version = NEW, NEWER
+    world.run(1)
+    job = world.create(order())
+    run_out(world)
+    found = told(world, job)[FIRST]
+    assert (found.state, found.code, found.from_version) == ("SKIPPED", "DOWNGRADE", NEWER)
+    assert world.devices[FIRST].begun == []
+
+
+def test_who_is_asked_ends_soon_without_an_answer_or_with_the_job(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1)
+    for each in world.devices.values():
+        each.version = NEW
+    world.run(1)
+    world.weather.lost = 1.0
+    job = world.create(order())
+    world.run(3600, until=lambda: outcome(world, job)[0] == "COMPLETED")
+    assert {each.reason for each in told(world, job).values()} == {
+        f"it reports that it runs {NEW} already, and could not be asked: nobody answered"
+    }
+    assert outcome(world, job) == ("COMPLETED", "NONE")
+    again = world.create(order())
+    world.run(5)
+    assert "DISPATCHED" in {each.state for each in told(world, again).values()}
+    world.steer(again, "cancel")
+    run_out(world)
+    assert {each.state for each in told(world, again).values()} == {"CANCELED"}
+    assert {each.letter.step for each in world.log} == {Step.CHECK}, "nothing is aborted that was not begun"
+
+
+def test_who_cannot_be_asked_in_time_has_not_failed(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=1)
+    for each in world.devices.values():
+        each.version = NEW
+    world.run(1)
+    world.set_connected(1, connected=False)
+    job = world.create(order(timeouts=Timeouts(queue_minutes=1)))
+    world.run(3600, until=lambda: outcome(world, job)[0] == "COMPLETED")
+    assert {(each.state, each.code) for each in told(world, job).values()} == {("SKIPPED", "ALREADY_THERE")}
+    assert outcome(world, job) == ("COMPLETED", "NONE")
+
+
+@pytest.mark.rule("rest-217")
+def test_the_version_and_gateway_of_an_execution_are_those_of_its_attempt(sqlite_database: Database) -> None:
+    world = World(sqlite_database, 1, gateways=2)
+    device = world.devices[FIRST]
+    world.set_connected(FIRST, connected=False)
+    job = world.create(order())
+    before = told(world, job)[FIRST]
+    device.version = "1.0.5"
+    world.move(FIRST, 2)
+    world.set_connected(FIRST, connected=True)
+    run_out(world)
+    after = told(world, job)[FIRST]
+    assert (before.from_version, before.gateway) == (OLD, 1)
+    assert (after.state, after.from_version, after.gateway) == ("SUCCEEDED", "1.0.5", 2)
