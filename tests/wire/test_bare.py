@@ -21,7 +21,7 @@ def _with(number: int, word: int, image: bytes = GOOD) -> bytes:
     return image[: 4 * number] + struct.pack("<I", word) + image[4 * number + 4 :]
 
 
-@pytest.mark.rule("firmware-39")
+@pytest.mark.rule("firmware-44")
 def test_an_image_with_a_vector_table_passes() -> None:
     fits = {
         "as usual": GOOD,
@@ -35,7 +35,7 @@ def test_an_image_with_a_vector_table_passes() -> None:
     assert {name: found for name, image in fits.items() if (found := check_bare(image))} == {}
 
 
-@pytest.mark.rule("firmware-39")
+@pytest.mark.rule("firmware-44")
 def test_each_thing_that_is_wrong_is_named() -> None:
     unfit = {
         b"": "0 bytes",
@@ -64,7 +64,7 @@ def test_each_thing_that_is_wrong_is_named() -> None:
     assert not missed
 
 
-@pytest.mark.rule("firmware-39")
+@pytest.mark.rule("firmware-44")
 @given(st.text(min_size=1, max_size=4 * MIN_SIZE).map(str.encode))
 def test_no_text_is_a_bare_image(text: bytes) -> None:
     assert check_bare(text)

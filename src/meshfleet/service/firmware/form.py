@@ -65,7 +65,7 @@ class NewFirmware(Struct, frozen=True, kw_only=True):
     type: FirmwareType
     bare: bool = False
     override: bool = False
-    """Accept an image that fails its check (rest-215)."""
+    """Accept an image that fails its check (rest-226)."""
     file_name: str
     hardware: tuple[str, ...]
     min_version: Version | None
@@ -157,7 +157,7 @@ def read_file_name(text: str) -> str:
 
 
 def check_image(new: NewFirmware, image: Arrived) -> str:
-    """Check an image as gateways and devices will (firmware-17, firmware-39). It may take a while.
+    """Check an image as gateways and devices will (firmware-17, firmware-44). It may take a while.
 
     Return what failed and was overridden, "" if nothing was. Raise ImageCheckFailed for what can be
     overridden, and InvalidRequest for what cannot.
