@@ -78,10 +78,12 @@ class Exchange:
         expected, fate = self._over.get(request_id, (None, Fate.FOREIGN))
         return fate if expected == topic else Fate.FOREIGN
 
-    def give_up(self, request_id: RequestId) -> None:
-        """Nobody waits any more, if anybody still did."""
-        if request_id in self._open:
-            self._end(request_id, Fate.LATE)
+    def give_up(self, request_id: RequestId) -> bool:
+        """Stop waiting for an answer. Return False if it has come, or was given up before."""
+        if request_id not in self._open:
+            return False
+        self._end(request_id, Fate.LATE)
+        return True
 
     def _end(self, request_id: RequestId, next_fate: Fate) -> None:
         self._over[request_id] = self._open.pop(request_id), next_fate

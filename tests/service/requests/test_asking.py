@@ -59,6 +59,22 @@ async def test_an_answer_comes_with_the_moments_around_it(stage: Stage) -> None:
     assert asking.pending == 0
 
 
+@pytest.mark.rule("request-28")
+async def test_an_answer_that_comes_too_late_is_passed_on_once(stage: Stage) -> None:
+    asking = asking_on(stage)
+    late: list[Answer] = []
+    topic = RequestTopic(GATEWAY, DEVICE, Operation.READ, MODEL)
+    async with gateway(stage.port, nothing) as third:
+        with pytest.raises(GatewayTimeout):
+            await asking.ask(topic, Read(), timeout=0.2, late=late.append)
+        await stage.until(lambda: bool(third.asked))
+        third.say(*(third.asked[0].answer(value=value) for value in ("2011", "2012")))
+        await stage.until(lambda: asking.heard[Fate.LATE] == 2)
+    [(response, _, _)] = late
+    assert isinstance(response, ReadResponse)
+    assert response.value == "2011"
+
+
 async def test_the_status_of_an_answer_is_for_the_caller(stage: Stage) -> None:
     asking = asking_on(stage)
     async with gateway(stage.port, lambda asked: [asked.answer(status=77, errorMessage="no")]):

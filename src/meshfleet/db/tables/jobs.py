@@ -116,6 +116,9 @@ execution = Table(
     Column("started_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),
     Column("version", Integer, nullable=False),
+    Column("suspended_at", BigInteger),
+    Column("outage_left", BigInteger),
+    Column("final_until", BigInteger),
     Index(None, "job", "state", "device"),
     Index("ix_execution_queue", "job", "wave", "due", sqlite_where=_IS_QUEUED, postgresql_where=_IS_QUEUED),
     # A device is in one update at a time, whatever any program believes (rest-142).
@@ -140,6 +143,10 @@ before any time. `wave` is -1 for who was left out from the beginning. `ask` is 
 way for it. `expires` ends its state, `total_until` all states together. `beat_at` is the last heartbeat that
 was counted, by the clock of whoever reported it; `beats` how many good ones came in a row, and `is_read`
 tells that the version was read back and is the right one.
+
+While nothing can be sent to its gateway, `suspended_at` holds since when its clocks stand still, and
+`outage_left` for how many milliseconds they still may (NULL: as long as the job lets executions queue).
+`final_until` ends the wait for the answer to the last question before it is given up.
 """
 
 tally = Table(
@@ -208,6 +215,14 @@ job_outbox = Table(
 A runner that sends one says until when it waits for the answer; what is older was left behind by one that
 has ended, and nobody knows whether it was sent.
 """
+
+job_engine = Table(
+    "job_engine",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("alive_at", BigInteger, nullable=False),
+)
+"""One row: when a program last ran the jobs of this database, by the clock that timeouts use."""
 
 pace = Table(
     "pace",

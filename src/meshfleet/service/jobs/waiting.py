@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.service.clock import steady
 from meshfleet.service.jobs.update.ending import CANCELING
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.jobs.update.outages import OFFLINE
+from meshfleet.service.jobs.update.states import ACTIVE
 from meshfleet.wire.rest import ExecutionState, JobState
 from meshfleet.wire.times import write_millis
 
@@ -51,6 +54,9 @@ class Waiter(NamedTuple):
     is_read: bool
     reason: str | None = None
     """Why the last try did not come through."""
+    step: str | None = None
+    until: int | None = None
+    """When its clock runs out; None: it stands still."""
 
 
 _QUEUED: Final[Mapping[Waiting, str]] = {
@@ -69,11 +75,17 @@ _QUEUED: Final[Mapping[Waiting, str]] = {
 _BY_WORD: Final[Mapping[str | None, Waiting]] = {str(each): each for each in Waiting}
 
 _ACTIVE: Final[Mapping[ExecutionState, str]] = {
-    ExecutionState.DISPATCHED: "it is told to begin, and has not shown that it did",
+    ExecutionState.DISPATCHED: "it is to begin, and has not shown that it did",
     ExecutionState.TRANSFERRING: "the image is being transferred",
     ExecutionState.VERIFYING: "the image has arrived and is being checked",
     ExecutionState.STAGED: "the image is ready, and the device is about to start it",
     ExecutionState.APPLYING: "the device starts the new version",
+}
+
+_UNSENT: Final = "its first command could not be sent yet"
+_HELD_UP: Final[Mapping[str | None, str]] = {
+    CANCELING: "it is being taken back, if that is still possible",
+    OFFLINE: f"{OFFLINE}: its gateway is not connected, and the clocks of the update stand still",
 }
 
 _STAGED: Final = "the image is ready, and the device keeps it until somebody installs it"
@@ -84,6 +96,8 @@ def waiting_for(job: JobNow, execution: Waiter) -> str | None:
     said = _said(job, execution)
     if said is None or execution.reason is None:
         return said
+    if execution.state is ExecutionState.CONFIRMING:
+        return f"{said}; {execution.reason}"
     return f"{said}; at the last try: {execution.reason}"
 
 
@@ -92,10 +106,12 @@ def _said(job: JobNow, execution: Waiter) -> str | None:
     if execution.state is ExecutionState.QUEUED:
         word = waiting(job, execution)
         return f"{word}: {_queued(word, job, execution)}"
-    if execution.waiting == CANCELING:
-        return "it is being taken back, if that is still possible"
+    if execution.state in ACTIVE and execution.waiting in _HELD_UP:
+        return _HELD_UP[execution.waiting]
+    if execution.state is ExecutionState.DISPATCHED and execution.step == Step.UNSENT:
+        return _UNSENT
     if execution.state is ExecutionState.CONFIRMING:
-        return _confirming(job, execution)
+        return _confirming(job, execution) + _until(execution)
     if execution.state is ExecutionState.STAGED and job.is_staging:
         return _STAGED
     return _ACTIVE.get(execution.state)
@@ -128,3 +144,9 @@ def _confirming(job: JobNow, execution: Waiter) -> str:
     if execution.beats < job.heartbeats:
         return f"{job.heartbeats} good heartbeats are awaited, and {execution.beats} came"
     return "its health is being judged" if execution.is_read else "its new version is being read back"
+
+
+def _until(execution: Waiter) -> str:
+    if execution.until is None:
+        return ""
+    return f", until {write_millis(steady.on_the_wall(execution.until))}"

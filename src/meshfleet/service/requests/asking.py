@@ -57,6 +57,9 @@ _NOISE: Final = 1000
 _NOT_REACHED: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
 """What a gateway answers when it did not reach the device."""
 
+_LATE: Final = 2000
+"""Requests without an answer whose callers still want to hear of a late one."""
+
 _LOOK: Final = 1.0
 """Seconds between two looks at whether gateways are still there that were asked something."""
 
@@ -124,6 +127,7 @@ class Asking:
         self._exchange = Exchange(secrets.token_hex(8))
         self._lanes: Lanes[asyncio.Future[None]] = Lanes(at_once)
         self._waiting: dict[RequestId, _Asked] = {}
+        self._late_listeners: dict[RequestId, Callable[[Answer], None]] = {}
         self._noise: dict[ResponseTopic, float] = {}
         """When something came that nobody can read, where answers come."""
         self.heard: Counter[Fate] = Counter()
@@ -182,14 +186,16 @@ class Asking:
         *,
         timeout: float,  # noqa: ASYNC109 # who asks does not have to know how it is told
         request_id: RequestId | None = None,
+        late: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Ask, and wait at most so many seconds for the answer. Its status is for the caller to judge.
 
         Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
-        cancels it does not call it back. What becomes of it counts when the next gateway is chosen.
+        cancels it does not call it back. What becomes of it counts when the next gateway is chosen. `late` is
+        called at most once, with an answer that comes after that.
         """
         try:
-            answer = await self._ask(topic, request, timeout, request_id)
+            answer = await self._ask(topic, request, timeout, request_id, late)
         except Unanswered as exc:
             if exc.sent:
                 self._failures.add(mac_number(topic.device), mac_number(topic.gateway))
@@ -203,6 +209,7 @@ class Asking:
         request: Request,
         timeout: float,  # noqa: ASYNC109 # as above
         request_id: RequestId | None,
+        late: Callable[[Answer], None] | None,
     ) -> Answer:
         self._check_way(topic, request)
         _check_time(timeout)
@@ -216,7 +223,8 @@ class Asking:
         except TimeoutError:
             raise self._late(topic, asked, timeout, began) from None
         finally:
-            self._exchange.give_up(request_id)
+            if self._exchange.give_up(request_id) and late is not None and asked.progress is Progress.SENT:
+                self._wait_for_late(request_id, late)
 
     async def watch(self, *, pause: float = _LOOK) -> None:
         """Tell those who wait for gateways that have gone, until cancelled."""
@@ -243,6 +251,12 @@ class Asking:
             self._failures.add(device, gateway)
         else:
             self._failures.clear(device, gateway)
+
+    def _wait_for_late(self, request_id: RequestId, late: Callable[[Answer], None]) -> None:
+        """Remember who wants to hear of a late answer; beyond a limit the oldest is forgotten."""
+        self._late_listeners[request_id] = late
+        if len(self._late_listeners) > _LATE:
+            del self._late_listeners[next(iter(self._late_listeners))]
 
     async def _wait_for_turn(self, topic: RequestTopic, request: Request) -> None:
         """Wait until the gateway may have another request; whoever gets that far must `_leave` it."""
@@ -313,22 +327,29 @@ class Asking:
             self._hear_noise(topic)
         fate = self._exchange.hear(topic, request_id)
         self.heard[fate] += 1
-        if fate is Fate.LATE:
-            self._hear_late(topic, message.payload)
+        if fate is Fate.LATE and request_id is not None:
+            self._hear_late(topic, request_id, message.payload)
         if fate is not Fate.ANSWER or request_id is None:
             return
         asked = self._waiting.get(request_id)
         if asked is not None and not asked.answer.done():  # else cancelled a moment ago, or not sent yet
             asked.answer.set_result(self._read(topic, message.payload, _moment() - asked.began))
 
-    def _hear_late(self, topic: ResponseTopic, data: bytes) -> None:
-        """Take back that a try failed: its gateway has reached the device after all."""
+    def _hear_late(self, topic: ResponseTopic, request_id: RequestId, data: bytes) -> None:
+        """Handle an answer that comes when its caller waits no longer.
+
+        It takes back that the try failed, if its gateway has reached the device after all.
+        """
+        late = self._late_listeners.pop(request_id, None)
+        received = self._now()
         try:
-            response = responses.decode(topic.operation, data)
+            answer = Answer(responses.decode(topic.operation, data), received, received)
         except WireError:
             return
-        if response.status not in _NOT_REACHED:
-            self._judge(topic, response)
+        if answer.response.status not in _NOT_REACHED:
+            self._judge(topic, answer.response)
+        if late is not None:
+            late(answer)
 
     def _hear_noise(self, topic: ResponseTopic) -> None:
         """Nobody can tell to whom this was said. If no answer comes there, it was the answer."""

@@ -21,10 +21,12 @@ from meshfleet.wire.rest import JobState, NewJob
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
-    from tests.service.jobs.engine.world import World
+    from tests.service.jobs.engine.world import Noted, World
 
 _WEEK: Final = 7 * 24 * 3600 * 1000
 _FINISHED: Final = {JobState.CANCELED, JobState.COMPLETED}
+_CLOCKS: Final = {"NOT_STARTED", "STALLED", "TOO_LONG", "NOT_APPLIED"}
+_QUESTIONS: Final = {Step.STATE, Step.OWN_STATE, Step.LOOK, Step.VERSION}
 _WORDS: Final = {None, "canceling", *map(str, Waiting)}
 
 
@@ -40,7 +42,8 @@ class Laws:
         self._over: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._orders: dict[int, NewJob] = {}
         self._targets: dict[int, str] = {}
-        world.after_round = self.check_limits
+        self._seen = 0
+        world.after_round = self._check_round
 
     def _read(self, text: str) -> list[Row[Any]]:
         return self._world.database.read_now(_all, text)
@@ -64,6 +67,38 @@ class Laws:
         self._check_letters()
         twice = [each for device in self._world.devices.values() for each in device.twice]
         assert not twice, f"updated again to what they ran already: {twice}"
+
+    def _check_round(self) -> None:
+        self.check_limits()
+        self._check_given_up()
+
+    def _check_given_up(self) -> None:
+        """Nobody is given up for a clock before it was asked, and after an outage it is asked again."""
+        for row in self._read(
+            "SELECT t.*, e.code, e.gateway FROM transition t JOIN execution e ON e.job = t.job"  # noqa: S608 # a number
+            f" AND e.device = t.device WHERE t.id > {self._seen} ORDER BY t.id"
+        ):
+            self._seen = row.id
+            is_given_up = row.before != "QUEUED" and row.after in ("TIMED_OUT", "QUEUED")
+            if is_given_up and row.code in _CLOCKS and self._has_left(row):
+                back = max(self._world.back.get(0, 0), self._world.back.get(row.gateway, 0))
+                asked = [each for each in self._letters(row) if each.letter.step in _QUESTIONS]
+                assert any(each.time >= back for each in asked), f"given up without a question: {row}"
+
+    def _letters(self, row: Row[Any]) -> list[Noted]:
+        """The letters of an attempt."""
+        key = (row.job, row.device, row.attempt)
+        return [
+            each
+            for each in self._world.log
+            if (each.letter.job, each.letter.device, each.letter.attempt) == key
+        ]
+
+    def _has_left(self, row: Row[Any]) -> bool:
+        """Whether anything of this attempt may have reached its device, or its gateway for a broadcast."""
+        told = {reply.request: reply.event for _, reply in self._world.told}
+        letters = self._letters(row)
+        return not letters or any(not isinstance(told.get(each.letter.id), Unsent) for each in letters)
 
     def check_limits(self) -> None:
         """I2, I3: one active execution of a device, and no gateway has more than it may."""
@@ -103,9 +138,10 @@ class Laws:
                 assert row.ask is None, row
             elif state in states.ACTIVE:
                 assert row.expires is not None, row
-                latest = now + clocks.GUARD if row.ask else row.expires
+                latest = now + clocks.GUARD if row.ask else _clock_end(row, order)
                 assert row.due <= max(latest, now), row
                 assert row.expires <= now + _WEEK, row
+                assert row.outage_left is None or row.outage_left >= 0, row
 
     def _check_tallies(self, executions: list[Row[Any]]) -> None:
         """I5: counts are true, and so they make up all targets."""
@@ -163,7 +199,8 @@ class Laws:
 
     def _check_letters(self) -> None:
         """I10: nothing is begun again in an attempt without a look, unless it is known not to have begun."""
-        told = {reply.request: reply.event for _, reply in self._world.told}
+        # Late answers come second, and are no news to the engine.
+        told = {reply.request: reply.event for _, reply in reversed(self._world.told)}
         last: dict[tuple[int, int, int], str] = {}
         for letter, time in self._world.log:
             key = (letter.job, letter.device, letter.attempt)
@@ -191,6 +228,14 @@ class Laws:
         ):
             begun = [version for _, version in self._world.devices[device.device].begun]
             assert device.version in begun, (device, begun)
+
+
+def _clock_end(row: Row[Any], order: NewJob) -> int:
+    """When an execution is looked at again at the latest."""
+    if row.suspended_at is not None:
+        left = order.timeouts.queue_minutes * 60_000 if row.outage_left is None else row.outage_left
+        return int(row.suspended_at + left)
+    return int(row.expires if row.final_until is None else row.final_until)
 
 
 def _has_not_begun(event: Answered | Unsent | Unclear | None) -> bool:

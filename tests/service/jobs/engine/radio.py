@@ -20,6 +20,7 @@ FETCH: Final = 2 * SECOND
 TRANSFER: Final = 40 * SECOND
 VERIFY: Final = 3 * SECOND
 RESTART: Final = 15 * SECOND
+SLOW_START: Final = 50 * SECOND
 IN_DFU: Final = 600 * SECOND
 """After which a device leaves DFU mode by itself."""
 
@@ -46,6 +47,8 @@ class Fate(StrEnum):
     """It comes back with a bad status."""
     MUTE = "mute"
     """It comes back and sends no heartbeats."""
+    SLOW = "slow"
+    """It accepts the start, and is idle for a while before it begins."""
 
 
 _ERRORS: Final = {
@@ -88,6 +91,8 @@ class Update:
     def show(self, now: int) -> Shown:  # noqa: PLR0911 # one for each
         """How far it is."""
         done = self._percent(now)
+        if self.aborted is None and now < self.began:
+            return Shown(UpdateState.IDLE, 0, 0)
         if self.aborted is not None:
             return Shown(UpdateState.FAILED, self._percent(self.aborted), UpdateError.ABORTED)
         if self.fate in _ERRORS:
@@ -193,7 +198,8 @@ class Device:
         if self.version == value["version"] and (job, self.version) in self.begun:
             self.twice.append(f"{number_mac(self.number)} at {now}")
         self.begun.append((job, value["version"]))
-        self.update = Update(value["modelNumber"], value["version"], stage, now, self.fate)
+        began = now + SLOW_START if self.fate is Fate.SLOW else now
+        self.update = Update(value["modelNumber"], value["version"], stage, began, self.fate)
         return Status.OK
 
     def control(self, action: int, now: int) -> Status:

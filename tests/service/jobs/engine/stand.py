@@ -10,6 +10,7 @@ from meshfleet.service.jobs.update import starting
 from meshfleet.service.jobs.update.events import Answered, Beat, Due, Event, InDfu, Unclear, Unsent
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Execution, Order, Scene
+from meshfleet.service.jobs.update.states import ACTIVE
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
@@ -143,6 +144,14 @@ class Stand:
     def unclear(self) -> Ask | None:
         assert self.x.step is not None
         return self.happen(Unclear(self.x.step, "nobody answered"), after=30_000)
+
+    def hear_nothing(self) -> None:
+        """Nobody answers anything any more, until it is given up."""
+        while self.x.state in ACTIVE:
+            if self.x.ask is None:
+                self.due()
+            else:
+                self.unclear()
 
     def confirm(self) -> None:
         """From the first heartbeat to the end."""

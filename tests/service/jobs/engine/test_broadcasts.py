@@ -269,14 +269,14 @@ def test_who_has_got_too_far_is_not_canceled_with_the_others(
     assert Counter(each.version for each in meant(world)) == {"1.0.0": 59, "1.1.0": 1}
 
 
-def test_a_device_in_dfu_mode_that_cannot_be_reached_is_begun_with_three_times_at_most(
+def test_a_device_in_dfu_mode_that_cannot_be_reached_is_begun_with_growing_pauses(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sqlite_database, 1, gateways=1, devices=3)
     monkeypatch.setattr(world.gateways[1], "_nordic", lambda _value, _now: (Status.TIMEOUT, None))
     world.create(order(method=Way.NORDIC_DFU, retry=Retry(max=0)))
     world.run(HOUR)
-    assert 0 < sent(world)[Step.START] <= 3 * 2
+    assert 0 < sent(world)[Step.START] <= 12 * 2
     assert {state for state, _ in ends(world)} == {"TIMED_OUT"}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from meshfleet.service.jobs.update import clocks
-from meshfleet.service.jobs.update.events import Beat, Gone
+from meshfleet.service.jobs.update.events import Beat, Due, GatewayAway, GatewayBack, Gone, Unclear
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
@@ -54,8 +57,8 @@ START_ANSWERS = {
     Status.OK: (S.TRANSFERRING, None),
     Status.FAILED: (S.DISPATCHED, None),
     Status.UNREACHABLE: (S.DISPATCHED, None),
-    Status.BUSY: (S.DISPATCHED, Step.STATE),
-    Status.TIMEOUT: (S.DISPATCHED, Step.STATE),
+    Status.BUSY: (S.DISPATCHED, None),
+    Status.TIMEOUT: (S.DISPATCHED, None),
     Status.INVALID_REQUEST: (S.REJECTED, None),
     Status.UNKNOWN_OPERATION: (S.REJECTED, None),
     Status.UNKNOWN_IDENTIFIER: (S.REJECTED, None),
@@ -181,18 +184,46 @@ def test_a_device_that_says_it_is_done_is_asked_for_its_version_before_anything_
     assert stand.is_in(S.CONFIRMING)
 
 
-def test_an_update_is_begun_three_times_at_most() -> None:
+PASSING = {
+    Status.FAILED: "it failed",
+    Status.BUSY: "it is busy",
+    Status.TIMEOUT: "the device did not answer its gateway",
+    Status.UNREACHABLE: "the gateway has no route to the device",
+}
+
+
+@pytest.mark.rule("firmware-42")
+@pytest.mark.parametrize("status", PASSING)
+@pytest.mark.parametrize("way", [Way.DOWNLOAD, Way.NORDIC_DFU])
+def test_what_may_pass_is_tried_again_for_minutes_with_growing_pauses(status: Status, way: Way) -> None:
+    stand = brought_to(S.DISPATCHED, way)
+    began, sent = stand.now, [stand.now]
+    while stand.is_in(S.DISPATCHED):
+        ask = stand.answer(status) or (stand.due() if stand.is_in(S.DISPATCHED) else None)
+        while ask is not None and ask.step in (Step.STATE, Step.LOOK):
+            ask = stand.told("idle") if ask.step is Step.STATE else stand.answer(0, OTHER)
+        if ask is not None:
+            sent.append(stand.now)
+    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
+    assert stand.x.reason == f"the update could not be begun: {PASSING[status]}"
+    pauses = [after - before for before, after in pairwise(sent)]
+    assert pauses[0] < pauses[1] < pauses[2] < pauses[3]
+    assert 4_000 <= pauses[0] <= 12_000, "not at once"
+    assert max(pauses) <= 80_000
+    assert clocks.STARTING <= stand.now - began <= clocks.STARTING + clocks.FINAL + 30_000
+
+
+def test_a_command_that_is_never_answered_is_sent_again_until_the_clock_is_over() -> None:
     stand = brought_to(S.DISPATCHED)
-    begun = 1
-    for _ in range(20):
-        if not stand.is_in(S.DISPATCHED):
-            break
+    began, begun = stand.now, 1
+    while stand.is_in(S.DISPATCHED):
         stand.unclear()
         if stand.x.ask is not None:
             stand.told("idle")
             ask = stand.answer(0, OTHER)
             begun += ask is not None and ask.step is Step.START
-    assert (stand.x.state, stand.x.code, begun) == (S.TIMED_OUT, "NOT_STARTED", clocks.TRIES)
+    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
+    assert begun <= (stand.now - began) // clocks.ANSWER
 
 
 def test_what_did_not_leave_was_not_tried() -> None:
@@ -262,12 +293,80 @@ def test_every_state_has_a_clock(where: S) -> None:
     stand = brought_to(where, stage=where is S.STAGED)
     stand.x = replace(stand.lost(), total_until=None if where is S.STAGED else 2**62)
     assert stand.x.expires == stand.now + after
+    began = stand.now
     stand.now += after - 2
     stand.happen_due_in(1)
     assert stand.is_in(where)
     stand.x = stand.lost()
-    stand.happen_due_in(1)
+    ask = stand.happen_due_in(1)
+    if where is not S.STAGED:  # which waits for people, who are not asked
+        assert stand.is_in(where), "it is asked before it is given up"
+        assert ask is not None
+        assert ask.step in (Step.STATE, Step.VERSION)
+        assert stand.move.parting is None
+    stand.hear_nothing()
     assert (stand.x.state, stand.x.code) == (end, code)
+    assert stand.now <= began + after + clocks.FINAL + clocks.ANSWER
+
+
+@pytest.mark.rule("firmware-40")
+@pytest.mark.parametrize("told", ["idle", "done"])
+@pytest.mark.parametrize(
+    ("way", "where"),
+    [
+        (Way.DOWNLOAD, S.DISPATCHED),
+        (Way.DOWNLOAD, S.TRANSFERRING),
+        (Way.DOWNLOAD, S.VERIFYING),
+        (Way.DOWNLOAD, S.APPLYING),
+        (Way.BROADCAST, S.DISPATCHED),
+        (Way.BROADCAST, S.TRANSFERRING),
+    ],
+)
+def test_who_turns_out_to_run_the_version_is_not_given_up(where: S, told: str, way: Way) -> None:
+    stand = brought_to(where, way)
+    stand.x = replace(stand.lost(), expires=stand.now, total_until=stand.now)
+    ask = stand.happen_due()
+    assert ask is not None
+    assert not ask.at_gateway, "each device is asked for itself"
+    ask = stand.told(told, 100 if told == "done" else 0)
+    if ask is not None and ask.step is Step.LOOK:
+        stand.answer(0, OURS)
+    assert stand.is_in(S.CONFIRMING)
+    assert stand.x.final_until is None
+
+
+@pytest.mark.rule("firmware-40")
+def test_an_answer_to_the_last_question_that_brings_nothing_new_decides() -> None:
+    stand = brought_to(S.TRANSFERRING)
+    stand.told("transferring", 40)
+    stand.x = replace(stand.lost(), expires=stand.now)
+    assert stand.happen_due() is not None
+    stand.told("transferring", 40)
+    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "STALLED")
+    assert stand.move.parting is not None
+
+
+def test_progress_in_the_answer_to_the_last_question_winds_the_clock() -> None:
+    stand = brought_to(S.TRANSFERRING)
+    stand.x = replace(stand.lost(), expires=stand.now)
+    stand.happen_due()
+    stand.told("transferring", 40)
+    assert (stand.x.state, stand.x.final_until) == (S.TRANSFERRING, None)
+    assert stand.x.expires == stand.now + stand.scene.order.step
+
+
+@pytest.mark.rule("firmware-40")
+def test_a_silence_that_was_ours_does_not_decide() -> None:
+    stand = brought_to(S.TRANSFERRING)
+    stand.x = replace(stand.lost(), expires=stand.now)
+    stand.happen_due()
+    stand.happen(Unclear(Step.STATE, "the service ended before an answer came", is_cut=True))
+    assert stand.due() is not None
+    stand.unsent()
+    stand.now += 20 * 60_000  # nothing can be sent, and the clock stands still
+    assert stand.happen_due() is not None
+    stand.told("done", 100)
+    assert stand.is_in(S.CONFIRMING)
 
 
 @pytest.mark.parametrize("where", [each for each in CLOCKS if each is not S.STAGED])
@@ -276,7 +375,8 @@ def test_all_states_together_have_a_clock(where: S) -> None:
     stand.x = replace(stand.lost(), expires=2**62)
     assert stand.x.total_until is not None
     stand.now = stand.x.total_until - 1
-    stand.happen_due_in(1)
+    assert stand.happen_due_in(1) is not None
+    stand.hear_nothing()
     assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "TOO_LONG")
 
 
@@ -285,6 +385,7 @@ def test_who_is_given_up_is_told_to_stop(where: S) -> None:
     stand = brought_to(where, stage=where is S.STAGED)
     stand.x = replace(stand.lost(), expires=stand.now)
     stand.happen_due()
+    stand.hear_nothing()
     assert stand.move.parting is not None
     assert stand.move.parting.step is Step.PARTING
 
@@ -404,10 +505,11 @@ def test_an_update_of_somebody_else_is_not_aborted(*, canceling: bool) -> None:
     stand = Stand()
     stand.dispatch()
     stand.answer(Status.BUSY)
+    ask = stand.due()
     while stand.is_in(S.DISPATCHED):
         stand.answer(0, state("transferring", 10, version="7.7.7"))
         stand.wish(is_canceling=canceling)
-        ask = stand.due()
+        ask = stand.due() if stand.is_in(S.DISPATCHED) else None
         assert ask is None or ask.step is Step.STATE
         assert stand.move.parting is None
     assert stand.x.state is (S.CANCELED if canceling else S.TIMED_OUT)
@@ -415,8 +517,140 @@ def test_an_update_of_somebody_else_is_not_aborted(*, canceling: bool) -> None:
 
 def test_a_device_that_restarted_unseen_may_have_done_it() -> None:
     stand = brought_to(S.TRANSFERRING)
+    stand.told("transferring", 1)
     ask = stand.told("idle")
     assert ask is not None
     assert ask.step is Step.LOOK
     stand.answer(0, OURS)
     assert stand.is_in(S.CONFIRMING)
+
+
+@pytest.mark.rule("firmware-41")
+@pytest.mark.parametrize(
+    "resting",
+    [{"word": "idle"}, {"word": "done", "version": "1.0.0"}, {"word": "failed", "version": "1.0.0"}],
+)
+def test_the_start_has_its_own_clock(resting: dict[str, Any]) -> None:
+    stand = brought_to(S.TRANSFERRING)
+    accepted = stand.now
+    while stand.now < accepted + 110_000:
+        stand.told(**resting)
+        assert stand.is_in(S.TRANSFERRING)
+    stand.told("transferring", 3)
+    assert (stand.x.state, stand.x.progress) == (S.TRANSFERRING, 3)
+
+
+@pytest.mark.rule("firmware-41")
+def test_a_device_that_never_begins_is_given_up_when_the_clock_of_the_start_is_over() -> None:
+    stand = brought_to(S.TRANSFERRING)
+    accepted = stand.now
+    while stand.told("idle") is None:
+        assert stand.is_in(S.TRANSFERRING)
+    assert stand.now >= accepted + 120_000
+    stand.answer(0, OTHER)
+    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
+    assert stand.move.parting is not None
+
+
+# --- Outages ---
+
+
+@pytest.mark.rule("firmware-39")
+@pytest.mark.parametrize("where", [each for each in CLOCKS if each is not S.STAGED])
+def test_clocks_stand_still_while_the_gateway_is_away(where: S) -> None:
+    stand = brought_to(where)
+    stand.x = stand.lost()
+    before = stand.x
+    stand.happen(GatewayAway())
+    assert (stand.x.suspended_at, stand.x.waiting) == (stand.now, "gateway-offline")
+    stand.now += 30 * 60_000
+    assert stand.happen_due() is None, "nothing is asked while it is away"
+    assert stand.is_in(where)
+    gone = stand.now + 1000 - (stand.x.suspended_at or 0)
+    stand.happen(GatewayBack())
+    assert (stand.x.suspended_at, stand.x.waiting) == (None, None)
+    assert stand.x.expires == (before.expires or 0) + gone
+    assert stand.x.total_until == (before.total_until or 0) + gone
+    assert stand.is_in(where)
+    assert where in (S.DISPATCHED, S.CONFIRMING) or stand.move.ask is not None, "it is asked first"
+
+
+@pytest.mark.rule("firmware-39")
+def test_an_outage_stops_clocks_for_as_long_as_executions_may_queue_and_no_longer() -> None:
+    stand = brought_to(S.TRANSFERRING, queue=60 * 60_000)
+    stand.x, began = stand.lost(), stand.now
+    for _ in range(3):
+        stand.happen(GatewayAway())
+        stand.now += 25 * 60_000
+        stand.happen(GatewayBack() if stand.x.suspended_at is not None else Due())
+    assert stand.x.outage_left == 0
+    stand.happen(GatewayAway())
+    assert stand.x.suspended_at is None
+    while not stand.is_in(S.TIMED_OUT):
+        if stand.x.ask is None:
+            stand.due()
+        else:
+            stand.unsent()
+    assert stand.now <= began + (60 + 25 + 10 + 2) * 60_000
+
+
+@pytest.mark.rule("firmware-43")
+@pytest.mark.parametrize("way", list(Way))
+def test_a_command_that_never_left_is_canceled_at_once(way: Way) -> None:
+    stand = brought_to(S.DISPATCHED, way)
+    assert "sent" not in stand.move.cause.replace("to be sent", "")
+    stand.unsent()
+    assert stand.x.step is Step.UNSENT
+    stand.wish(is_canceling=True)
+    assert stand.happen_due() is None
+    assert (stand.x.state, stand.x.reason) == (S.CANCELED, "canceled before the first command was sent")
+    assert stand.move.parting is None
+
+
+@pytest.mark.rule("firmware-43")
+def test_a_cancel_that_comes_while_the_first_command_waits_to_be_sent_takes_effect_with_its_failure() -> None:
+    stand = brought_to(S.DISPATCHED)
+    stand.wish(is_canceling=True)
+    stand.unsent()
+    assert stand.is_in(S.CANCELED)
+
+
+@pytest.mark.rule("firmware-43")
+def test_a_command_that_may_have_left_is_aborted_on_a_cancel() -> None:
+    stand = brought_to(S.DISPATCHED)
+    stand.unclear()
+    stand.unsent()
+    stand.wish(is_canceling=True)
+    ask = stand.happen_due()
+    assert ask is not None
+    assert ask.step is Step.ABORT
+
+
+# --- Proof ---
+
+
+def test_a_bad_heartbeat_is_named_with_its_status() -> None:
+    stand = brought_to(S.CONFIRMING)
+    stand.scene = replace(stand.scene, status=3)
+    stand.beat(status=3)
+    stand.answer(0, OURS)
+    assert stand.x.reason == "a heartbeat came with status 3"
+    while stand.is_in(S.CONFIRMING):
+        stand.due()
+    assert stand.x.reason == "only 0 of 2 good heartbeats came in time: a heartbeat came with status 3"
+
+
+@pytest.mark.parametrize(("total", "until"), [(None, 100 * 60_000), (45 * 60_000, 45 * 60_000)])
+def test_without_a_known_rhythm_the_clock_of_the_job_decides(total: int | None, until: int) -> None:
+    stand = Stand(total=total)
+    stand.scene = replace(stand.scene, rhythm=None)
+    stand.dispatch()
+    began = stand.now
+    stand.answer()
+    stand.told("done", 100)
+    entered = stand.now
+    stand.hear_nothing()
+    assert stand.x.reason is not None
+    assert "did not prove that it runs the new version" in stand.x.reason
+    since = entered if total is None else began
+    assert until <= stand.now - since <= until + clocks.FINAL + clocks.ANSWER

@@ -23,7 +23,7 @@ from meshfleet.service.clock import Moment
 from meshfleet.service.devices import states
 from meshfleet.service.jobs import steering, stopping
 from meshfleet.service.jobs.changes import nobody
-from meshfleet.service.jobs.engine import advancing, outbox, stepping
+from meshfleet.service.jobs.engine import advancing, outbox, stepping, uptime
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.making import freezing, rivals, wanted
 from meshfleet.service.jobs.making.checking import check
@@ -113,6 +113,8 @@ class World:
         self._tears = 0
         self.is_held = False
         """Whether letters lie about that nobody takes."""
+        self.back: dict[int, int] = {}
+        """When each gateway last came back from an outage; 0 stands for the service."""
         self.database.write_now(self._settle_in, gateways, devices)
 
     @property
@@ -158,6 +160,8 @@ class World:
     def set_connected(self, number: int, *, connected: bool) -> None:
         """A gateway, or a device, comes or goes as the registry sees it."""
         if number in self.gateways:
+            if connected and not self.gateways[number].is_connected:
+                self.back[number] = self.now
             self.gateways[number].is_connected = connected
         else:
             self.devices[number].is_off = not connected
@@ -254,6 +258,7 @@ class World:
             if self.now >= end:
                 return
             self.now = following
+            self.database.write_now(_run_until, self.now)
 
     def _next_event(self) -> int:
         times = [time for each in self._on_way for time in _times(each) if time > self.now]
@@ -265,6 +270,7 @@ class World:
         """Do what a runner does in a round, with what the world does meanwhile."""
         write = self.database.write_now
         write(self._report)
+        write(uptime.resume, self.now)
         self._take_answers()
         self._find_left()
         due = self._routes(self.database.read_now(advancing.due_devices, self.now))
@@ -315,7 +321,7 @@ class World:
                 self._replies.append(letter.reply(Unsent(letter.step, "the gateway is not connected")))
                 continue
             weather, way = self.weather, self.chance.randint(100, 1500)
-            slow = 25 * SECOND if self.chance.random() < weather.slow else 0
+            slow = self.chance.choice([25, 45]) * SECOND if self.chance.random() < weather.slow else 0
             arrives = None if self.chance.random() < weather.lost else self.now + way + slow
             answered = None
             if arrives is not None and self.chance.random() >= weather.unanswered:
@@ -337,6 +343,8 @@ class World:
                 replies.append(letter.reply(Answered(letter.step, status, value)))
             elif sent.given_up <= self.now:
                 replies.append(letter.reply(Unclear(letter.step, "nobody answered")))
+                if sent.answered is not None and sent.answered > self.now:
+                    self._on_way.append(sent._replace(given_up=2**62))
             else:
                 continue
             self._on_way.remove(sent)
@@ -370,6 +378,7 @@ class World:
         self.round()
         self.kill(frees=True)
         self.now += int(seconds * SECOND)
+        self.back[0] = self.now
         self.is_held = was
 
     def kill(self, *, frees: bool) -> None:
@@ -383,6 +392,11 @@ class World:
         self._orders = Orders()
         if frees:
             self.database.write_now(outbox.free)
+
+
+def _run_until(connection: Connection, now: int) -> None:
+    """Note that a runner was there all the time, though nothing happened."""
+    connection.exec_driver_sql(f"UPDATE job_engine SET alive_at = {now}")  # noqa: S608 # a number
 
 
 def _times(sent: Sent) -> list[int]:

@@ -14,7 +14,17 @@ from meshfleet.service.jobs.engine.moving import Made, Proof
 from meshfleet.service.jobs.engine.paces import measure
 from meshfleet.service.jobs.engine.slots import Slots, may_plan
 from meshfleet.service.jobs.update.ending import explain_stop, finish, is_beyond_recall
-from meshfleet.service.jobs.update.events import Answered, Beat, Due, Gone, InDfu, Unclear, Unsent
+from meshfleet.service.jobs.update.events import (
+    Answered,
+    Beat,
+    Due,
+    GatewayAway,
+    GatewayBack,
+    Gone,
+    InDfu,
+    Unclear,
+    Unsent,
+)
 from meshfleet.service.jobs.update.machine import advance
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.reasons import Code
@@ -71,7 +81,22 @@ _GONE: Final = (
     f"SELECT e.job, e.device FROM execution e WHERE {_IS_ACTIVE} AND e.due >= 0"  # noqa: S608 # our own names
     f" AND NOT EXISTS (SELECT 1 FROM device d WHERE d.id = e.device) LIMIT {AT_ONCE}"
 )
-"""Three questions, for each has a way of its own to few rows."""
+"""Questions apart from each other, for each has a way of its own to few rows."""
+_REACHED: Final = (
+    # Through which gateway the device is reached; what a gateway does for it is asked of that one.
+    "(coalesce(g.connected, false) AND (e.method = 'download' OR e.state = 'CONFIRMING'"
+    " OR coalesce(h.connected, false)))"
+)
+_WITH_GATEWAYS: Final = (
+    f"SELECT e.job, e.device FROM execution e JOIN device d ON d.id = e.device{loading.BESIDE}"  # noqa: S608 # our own names
+    f" LEFT JOIN device h ON h.id = e.gateway WHERE {_IS_ACTIVE} AND e.due >= 0"
+)
+_AWAY: Final = (
+    f"{_WITH_GATEWAYS} AND e.state <> 'STAGED'"
+    " AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
+    f" AND coalesce(e.outage_left, 1) > 0 AND NOT {_REACHED} LIMIT {AT_ONCE}"
+)
+_BACK: Final = f"{_WITH_GATEWAYS} AND e.waiting = 'gateway-offline' AND {_REACHED} LIMIT {AT_ONCE}"
 _SHARED: Final = {
     Step.START: frozenset({ExecutionState.DISPATCHED}),
     Step.STATE: frozenset({ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING}),
@@ -120,7 +145,7 @@ def look(connection: Connection, orders: Orders, now: Moment, routes: Routes | N
 
 
 def hear(connection: Connection, orders: Orders, now: Moment) -> Advanced:
-    """Take over what the registry knows by now: heartbeats, devices in DFU mode, and those that are gone."""
+    """Take over what the registry knows by now: heartbeats, devices in DFU mode or removed, gateways."""
     news = _news(connection)
     found = _find(connection, [device for _, device in news])
     happened = [
@@ -159,6 +184,10 @@ def _with_room(
 
 def _news(connection: Connection) -> dict[tuple[int, int], Event]:
     news: dict[tuple[int, int], Event] = {}
+    for job, device in bulk.query(connection, _AWAY, ()):
+        news[job, device] = GatewayAway()
+    for job, device in bulk.query(connection, _BACK, ()):
+        news[job, device] = GatewayBack()
     for job, device, status, at in bulk.query(connection, _BEATS, ()):
         news[job, device] = Beat(status, at)
     for job, device, gateway, parent, rssi in bulk.query(connection, _IN_DFU, ()):
@@ -186,6 +215,7 @@ def reply(
         if known is None or each.request not in taken:
             late.append(each)
         else:
+            taken.remove(each.request)  # the answer may have come right after it was given up
             happened.append((known, each.event))
             happened += _shared(connection, known, each.event)
     moving.keep(
@@ -202,15 +232,15 @@ def _close(connection: Connection, requests: Sequence[str]) -> set[str]:
 
 
 def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Known, Event]]:
-    """What others of the same broadcast learn from an answer."""
+    """Return what others of the same broadcast learn: from an answer, or from a start that never left."""
     x = known.execution
-    if x.method is not Way.BROADCAST or x.batch is None or not isinstance(event, Answered):
+    if x.method is not Way.BROADCAST or x.batch is None or not isinstance(event, Answered | Unsent):
         return []
     wanted = _SHARED.get(event.step, frozenset())
-    if x.state not in wanted or (event.step is Step.ABORT and event.status != Status.OK):
+    if x.state not in wanted or not _concerns_all(event):
         return []
     others = (loading.known(row) for row in bulk.query(connection, _BATCH, (x.job, x.batch), lock=_WAIT))
-    shared = event._replace(is_shared=True)
+    shared = event._replace(is_shared=True) if isinstance(event, Answered) else event
     return [
         (each, shared)
         for each in others
@@ -220,10 +250,18 @@ def _shared(connection: Connection, known: Known, event: Event) -> list[tuple[Kn
     ]
 
 
-def _learns(x: Execution, event: Answered) -> bool:
+def _concerns_all(event: Answered | Unsent) -> bool:
+    if isinstance(event, Unsent):
+        return event.step is Step.START
+    return event.step is not Step.ABORT or event.status == Status.OK
+
+
+def _learns(x: Execution, event: Answered | Unsent) -> bool:
     """Whether what is told of a whole broadcast is news to one who takes part."""
     if x.ask is not None:
         return False
+    if isinstance(event, Unsent):
+        return x.step is Step.START and not x.tries
     if event.step is Step.ABORT:
         return not is_beyond_recall(x)
     return event.step is Step.APPLY or x.step not in (Step.OWN_STATE, Step.LOOK)
@@ -252,7 +290,7 @@ def _advance(
         if move.execution is not x:
             made.append(rerouting.apply(Made(x, move, _proof(event), scene.gateway)))
     changed = moving.write(connection, made, now)
-    measure(connection, made, said, now.steady)
+    measure(connection, made, said, now)
     asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
     return Advanced(changed, asks, len(happened) >= AT_ONCE)
 
@@ -331,6 +369,8 @@ def _proof(event: Event) -> Proof | None:
             return Proof("dfu", {"gateway": event.gateway, "parent": event.parent, "rssi": event.rssi})
         case Unsent(step, reason) | Unclear(step, reason):
             return Proof("no-response", {"step": str(step), "reason": reason})
+        case GatewayAway() | GatewayBack():
+            return Proof("gateway", {"connected": isinstance(event, GatewayBack)})
         case _:
             return None
 

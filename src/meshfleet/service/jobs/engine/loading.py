@@ -11,7 +11,6 @@ from meshfleet.db.tables import execution
 from meshfleet.service.jobs.fitness import Facts, Need
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.model import Execution, Order, Scene, Step
-from meshfleet.service.presence.rhythm import UNKNOWN
 from meshfleet.wire.decoders import decoder_of
 from meshfleet.wire.ids import Version, model_number
 from meshfleet.wire.products import Way
@@ -203,7 +202,7 @@ def _scene(order: Order, each: Known, paces: Mapping[tuple[int, str], float]) ->
         order=order,
         gateway=gateway,
         rate=paces.get((gateway, str(x.method)), clocks.RATES[x.method]),
-        rhythm=about.rhythm or UNKNOWN,
+        rhythm=about.rhythm,
         status=about.status,
         beat_at=about.beat_at,
     )

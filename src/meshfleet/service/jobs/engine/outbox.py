@@ -85,7 +85,7 @@ def left_behind(connection: Connection, now: int) -> list[Reply]:
     """Letters whose senders have ended. Others may find the same: `advancing.reply` takes each over once."""
     rows = bulk.query(connection, _LEFT, (now, AT_ONCE))
     return [
-        each.reply(Unclear(each.step, "the service ended before an answer came"))
+        each.reply(Unclear(each.step, "the service ended before an answer came", is_cut=True))
         for each in map(_letter, rows)
     ]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
-from meshfleet.errors import FleetError, GatewayTooOld, Unanswered
+from meshfleet.errors import FleetError, GatewayLost, GatewayTooOld, Unanswered
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.wire.codes import Operation, Origin, Priority, Status
@@ -20,7 +21,7 @@ from meshfleet.wire.topics import RequestTopic
 if TYPE_CHECKING:
     from meshfleet.service.jobs.engine.advancing import Reply
     from meshfleet.service.jobs.engine.outbox import Letter
-    from meshfleet.service.requests.asking import Asking
+    from meshfleet.service.requests.asking import Answer, Asking
     from meshfleet.wire.requests import Request
     from meshfleet.wire.responses import Response
 
@@ -70,14 +71,26 @@ class Post:
 
     async def _ask(self, letter: Letter) -> Answered | Unsent | Unclear:
         try:
-            answer = await self._asking.ask(_topic(letter), _request(letter), timeout=PATIENCE)
+            answer = await self._asking.ask(
+                _topic(letter), _request(letter), timeout=PATIENCE, late=partial(self._hear, letter)
+            )
         except GatewayTooOld:
             return Answered(letter.step, Status.UNKNOWN_OPERATION)
+        except GatewayLost as exc:
+            return Unclear(letter.step, str(exc), is_cut=True)
         except Unanswered as exc:
             return (Unclear if exc.sent else Unsent)(letter.step, str(exc))
         except FleetError as exc:
             return Unclear(letter.step, str(exc))
-        return Answered(letter.step, answer.response.status, _value(letter, answer.response))
+        return _answered(letter, answer)
+
+    def _hear(self, letter: Letter, answer: Answer) -> None:
+        """Pass on an answer that came too late to move anything: it is evidence (rest-143)."""
+        self.replies.put_nowait(letter.reply(_answered(letter, answer)))
+
+
+def _answered(letter: Letter, answer: Answer) -> Answered:
+    return Answered(letter.step, answer.response.status, _value(letter, answer.response))
 
 
 def _topic(letter: Letter) -> RequestTopic:

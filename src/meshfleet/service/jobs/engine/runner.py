@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.errors import FleetError
 from meshfleet.service.clock import Moment
 from meshfleet.service.jobs.changes import nobody
-from meshfleet.service.jobs.engine import advancing, outbox, stepping
+from meshfleet.service.jobs.engine import advancing, outbox, stepping, uptime
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.post import PATIENCE, Post
 from meshfleet.service.jobs.making import freezing, superseding
@@ -89,6 +89,8 @@ class Runner:
         self._has_letters = asyncio.Event()
         self._has_remains = asyncio.Event()
         self._is_failing = False
+        self._noted_at = -uptime.PAUSE
+        """When it was last noted that jobs are run."""
         self._left = 0
         """How much was left to do when the time of a round was over."""
         self._rests: dict[int, int] = {}
@@ -104,6 +106,8 @@ class Runner:
         """Run until cancelled."""
         if self._database.is_sqlite:  # there is no other program, so these were left behind by one before us
             await self._database.write(outbox.free)
+        while not await self._try(self._resume):  # noqa: ASYNC110 # the database may be away
+            await asyncio.sleep(_ROUND)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._go_round(), name="jobs.rounds")
@@ -149,7 +153,16 @@ class Runner:
             found += some
         return found
 
+    async def _resume(self) -> bool:
+        """Note that jobs are run now; after an outage clocks go on from where they stood."""
+        now = self._steady()
+        if now - self._noted_at >= uptime.PAUSE:
+            await self._database.write(uptime.resume, now)
+            self._noted_at = now
+        return True
+
     async def _look(self) -> bool:
+        await self._resume()
         routes = None
         if self._select is not None:
             devices = await self._database.read(advancing.due_devices, self._steady())
@@ -260,6 +273,7 @@ class Runner:
         return await self._reply(left) if left else False
 
     async def _reply(self, replies: list[Reply]) -> bool:
+        await self._resume()
         routes = None if self._select is None else await self._select([each.device for each in replies])
         done = await self._database.write(advancing.reply, self._orders, replies, self._moment, routes)
         self._go_on(done.changed, done.asks)

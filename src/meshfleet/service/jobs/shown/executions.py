@@ -145,7 +145,17 @@ def told_by(job: Row[Any]) -> Told:
 def shown(row: Row[Any], told: Told) -> Execution:
     """A row of `execution`."""
     state = ExecutionState(row.state)
-    waiter = Waiter(state, row.wave, row.waiting, row.due, row.beats, row.is_read, row.reason)
+    waiter = Waiter(
+        state,
+        row.wave,
+        row.waiting,
+        row.due,
+        row.beats,
+        row.is_read,
+        reason=row.reason,
+        step=row.step,
+        until=_clock_end(row),
+    )
     return Execution(
         device_id=device_id(number_mac(row.device)),
         state=state,
@@ -162,6 +172,12 @@ def shown(row: Row[Any], told: Told) -> Execution:
         from_version=row.from_version,
         to_version=told.version,
     )
+
+
+def _clock_end(row: Row[Any]) -> int | None:
+    """Return when the first of its clocks runs out; None: they stand still, or there are none."""
+    ends = [each for each in (row.expires, row.total_until) if each is not None]
+    return min(ends, default=None) if row.suspended_at is None else None
 
 
 def _beginning(job: Row[Any], row: Row[Any]) -> Transition:

@@ -6,5 +6,6 @@ model        what it is, as plain values; events: what can happen
 starting, following, confirming    the three parts of an update
 entering, ending    how states begin, and how all of it ends
 clocks       how long things may take; reasons: why they fail
+outages      when clocks stand still
 drivers      the three ways of updating
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from meshfleet.service.presence.rhythm import UNKNOWN
 from meshfleet.wire.products import Way
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
-
-TRIES: Final = 3
-"""How often an update is begun before the attempt is given up."""
 
 ANSWER: Final = 30 * _SECOND
 """For a response to a command or a question."""
@@ -30,6 +28,12 @@ UNREACHED: Final = 10 * _MINUTE
 
 STARTING: Final = 10 * _MINUTE
 """For all tries to begin an update."""
+
+_BEGIN: Final = 2 * _MINUTE
+"""For a device that has accepted the start to show progress: its gateway fetches the image first."""
+
+FINAL: Final = 90 * _SECOND
+"""For an answer to the last question before an update is given up: time for three tries."""
 
 GUARD: Final = 5 * _MINUTE
 """After which a request counts as lost whose fate nobody told."""
@@ -68,6 +72,7 @@ _QUESTIONS: Final = 40
 _IN_STEP: Final = 3
 """So often at least a transfer is asked before it counts as stuck."""
 
+_LONGEST_PAUSE: Final = _MINUTE
 _LATEST_RETRY: Final = 6 * _HOUR
 _JITTER: Final = 0.2
 
@@ -87,9 +92,20 @@ def poll(scene: Scene) -> int:
     return max(usual, min(turns, scene.order.step // _IN_STEP))
 
 
+def begin(order: Order) -> int:
+    """Return how long a device that has accepted the start may be idle before it counts as lost."""
+    return min(_BEGIN, order.step)
+
+
 def confirm(scene: Scene) -> int:
-    """How long a device has to prove that it is well: for as many heartbeats as are wanted, and some more."""
-    return max(_CONFIRM, max(_INTERVALS, scene.order.heartbeats + _SPARE) * scene.rhythm)
+    """Return how long a device has to prove that it is well: time for its heartbeats, and some more.
+
+    If its heartbeat interval is not known, the job's own clock for the whole update decides, if it has one.
+    """
+    if scene.rhythm is None and scene.order.total is not None:
+        return scene.order.total
+    heartbeats = max(_INTERVALS, scene.order.heartbeats + _SPARE)
+    return max(_CONFIRM, heartbeats * (UNKNOWN if scene.rhythm is None else scene.rhythm))
 
 
 def total(scene: Scene) -> int:
@@ -106,6 +122,17 @@ def backoff(execution: Execution, order: Order) -> int:
     The last word to the attempt before must not reach the next one.
     """
     longer = min(order.backoff * 2 ** (execution.attempt - 1), _LATEST_RETRY)
-    key = f"{execution.job} {execution.device} {execution.attempt}".encode()
-    dice = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") / 2**32
-    return max(int(longer * (1 + _JITTER * (2 * dice - 1))), AGAIN)
+    return max(_with_jitter(longer, f"{execution.job} {execution.device} {execution.attempt}"), AGAIN)
+
+
+def pause(execution: Execution) -> int:
+    """Return how long to wait before the next try to begin, within one attempt: longer after each try."""
+    longer = min(AGAIN * 2 ** min(max(execution.tries - 1, 0), 10), _LONGEST_PAUSE)
+    key = f"{execution.job} {execution.device} {execution.attempt} {execution.tries}"
+    return _with_jitter(longer, key)
+
+
+def _with_jitter(millis: int, key: str) -> int:
+    """Spread a pause by 20 % in either direction. The same key always gives the same pause."""
+    dice = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big") / 2**32
+    return int(millis * (1 + _JITTER * (2 * dice - 1)))

@@ -15,7 +15,7 @@ from meshfleet.service.jobs.update.drivers.driver import ask_version, read_versi
 from meshfleet.service.jobs.update.ending import fail, finish
 from meshfleet.service.jobs.update.entering import asking, waiting
 from meshfleet.service.jobs.update.model import Move, Step
-from meshfleet.service.jobs.update.reasons import Code, unread
+from meshfleet.service.jobs.update.reasons import Code, of_heartbeat, unread
 from meshfleet.wire.codes import Status
 from meshfleet.wire.rest import ExecutionState as S
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
-    """A heartbeat came. A bad one, unless it is what the device was like before, begins the count anew."""
+    """Count a heartbeat. A bad one resets the count, unless its status is that from before the update."""
     if x.beat_at is not None and event.at <= x.beat_at:  # another program has counted it
         return Move(x)
-    is_good = event.status in (0, x.status_before)
-    x = replace(_hurried(x, scene), beat_at=event.at, beats=x.beats + 1 if is_good else 0)
+    bad = _bad_heartbeat(x, event.status)
+    x = replace(_hurried(x, scene), beat_at=event.at, beats=0 if bad else x.beats + 1, reason=bad or x.reason)
     asked_again = x.step is Step.VERSION and now < x.due  # it did not tell a moment ago
     if x.ask is None and not asked_again and (not x.is_read or x.beats >= scene.order.heartbeats):
         move = asking(x, ask_version(Step.VERSION), now)
@@ -37,6 +37,11 @@ def beat(x: Execution, event: Beat, scene: Scene, now: int) -> Move:
         move = waiting(x, x.due)
     # Those that count, and bad ones; a device may send many more before its version can be read.
     return move._replace(is_evidence=x.beats <= scene.order.heartbeats)
+
+
+def _bad_heartbeat(x: Execution, status: int | None) -> str | None:
+    """Name a status that speaks against the update; None: it does not."""
+    return None if status in (None, 0, x.status_before) else of_heartbeat(status)
 
 
 def _hurried(x: Execution, scene: Scene) -> Execution:
@@ -54,7 +59,7 @@ def version_answered(x: Execution, status: int, value: Any, scene: Scene, now: i
     if version != scene.order.version:
         cause = f"the device runs {version} after the update, not {scene.order.version}"
         return fail(x, Code.WRONG_VERSION, cause, scene, now)
-    x = replace(x, is_read=True, reason=None)
+    x = replace(x, is_read=True, reason=_bad_heartbeat(x, scene.status))
     if x.beats >= scene.order.heartbeats:
         return finish(x, S.SUCCEEDED, f"the device runs {version}, and is well", now)
     return waiting(replace(x, step=None), now + clocks.GUARD)._replace(is_evidence=True)
@@ -72,4 +77,5 @@ def missing(x: Execution, scene: Scene) -> str:
     if not x.is_read:
         cause = "the device did not prove that it runs the new version"
         return f"{cause}: {x.reason}" if x.reason else f"{cause}: it was not heard after the update"
-    return f"only {x.beats} of {scene.order.heartbeats} good heartbeats came in time"
+    came = f"only {x.beats} of {scene.order.heartbeats} good heartbeats came in time"
+    return f"{came}: {x.reason}" if x.reason else came

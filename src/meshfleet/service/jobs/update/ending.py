@@ -37,6 +37,8 @@ def finish(x: Execution, state: S, cause: str, now: int, code: Code | None = Non
         expires=None,
         ask=None,
         step=None,
+        suspended_at=None,
+        final_until=None,
     )
     return Move(x, cause, is_evidence=True)
 
@@ -86,7 +88,9 @@ def cancel(x: Execution, scene: Scene, now: int) -> Move:
 
 
 def _not_begun(x: Execution) -> str | None:
-    """Why there is nothing to take back; None: there is."""
+    """Return why there is nothing to take back; None: there is."""
+    if x.step is Step.UNSENT:
+        return "canceled before the first command was sent"
     cause = "canceled before the transfer began"
     if x.step is Step.FOREIGN:
         return cause
@@ -150,13 +154,16 @@ def _again(x: Execution, code: Code, cause: str, order: Order, now: int) -> Move
         total_until=None,
         beats=0,
         is_read=False,
+        suspended_at=None,
+        outage_left=None,
+        final_until=None,
     )
     return Move(again, f"{cause}; attempt {again.attempt} follows", is_evidence=True)
 
 
 def _parting(x: Execution) -> Ask | None:
     """The last word to a device that may be on its way. A broadcast goes on for the others."""
-    is_untouched = x.step in (Step.FOREIGN, Step.CHECK)
+    is_untouched = x.step in (Step.FOREIGN, Step.CHECK, Step.UNSENT)
     if x.state not in states.CANCELABLE or x.method is Way.NORDIC_DFU or is_untouched:
         return None
     return Download().abort()._replace(step=Step.PARTING)

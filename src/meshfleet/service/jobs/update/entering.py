@@ -18,13 +18,24 @@ if TYPE_CHECKING:
 
 def asking(x: Execution, ask: Ask, now: int, cause: str = "") -> Move:
     """Let something be asked for it. If nobody tells what came of that, we look again."""
-    return Move(replace(x, step=ask.step, due=now + clocks.GUARD), cause, ask)
+    until = now + clocks.GUARD
+    if x.final_until is not None:
+        until = min(until, x.final_until)
+    return Move(replace(x, step=ask.step, due=until), cause, ask)
 
 
 def waiting(x: Execution, until: int) -> Move:
-    """Look again at a time, or when its clock runs out before."""
-    ends = [each for each in (x.expires, None if x.state is S.STAGED else x.total_until) if each is not None]
+    """Look again at a time, or when its clock runs out before. Clocks that stand still do not run out."""
+    if x.suspended_at is not None:
+        return Move(replace(x, due=until))
+    ends = clock_ends(x) if x.final_until is None else (x.final_until,)
     return Move(replace(x, due=min(until, *ends)))
+
+
+def clock_ends(x: Execution) -> tuple[int, ...]:
+    """Return when the clocks of an execution run out: that of its state, and that of the whole update."""
+    ends = (x.expires, None if x.state is S.STAGED else x.total_until)
+    return tuple(each for each in ends if each is not None)
 
 
 def enter(x: Execution, state: S, cause: str, scene: Scene, now: int) -> Move:
@@ -32,7 +43,13 @@ def enter(x: Execution, state: S, cause: str, scene: Scene, now: int) -> Move:
     states.check(x.state, state)
     left_stage = x.state is S.STAGED and x.total_until is not None
     x = replace(
-        x, state=state, moved_at=now, expires=now + _patience(state, scene), waiting=None, reason=None
+        x,
+        state=state,
+        moved_at=now,
+        expires=now + _patience(state, scene),
+        waiting=None,
+        reason=None,
+        final_until=None,
     )
     if left_stage:  # what the device waited for people does not count
         rest = clocks.APPLY + clocks.confirm(scene)

@@ -34,6 +34,8 @@ class Unclear(NamedTuple):
 
     step: Step
     reason: str
+    is_cut: bool = False
+    """Whether the way to the gateway broke, so that the silence says nothing about the device."""
 
 
 class Beat(NamedTuple):
@@ -54,8 +56,16 @@ class InDfu(NamedTuple):
     """Whether that gateway can take one more update."""
 
 
+class GatewayAway(NamedTuple):
+    """The gateway through which it is reached is not connected."""
+
+
+class GatewayBack(NamedTuple):
+    """That gateway is connected again."""
+
+
 class Gone(NamedTuple):
     """The device is in the registry no longer."""
 
 
-Event = Due | Answered | Unsent | Unclear | Beat | InDfu | Gone
+Event = Due | Answered | Unsent | Unclear | Beat | InDfu | GatewayAway | GatewayBack | Gone

@@ -43,13 +43,16 @@ _CAUSES: Final[Mapping[S, str]] = {
 
 _ORDER: Final = tuple(_CAUSES)
 
+_AT_REST: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState.FAILED})
+"""What a device shows before an update of ours begins: nothing, or what became of the one before."""
+
 
 def follow(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
     """Go on with what was told of the update."""
     if x.state is S.DISPATCHED:
         return _adopt(x, told, scene, now, is_shared=is_shared)
     if not told.is_ours or told.state is UpdateState.IDLE:
-        return _lost(x, told, scene, now)
+        return _lost(x, told, scene, now, is_shared=is_shared)
     if told.state is UpdateState.FAILED:
         return _failed(x, told, scene, now)
     if (
@@ -79,10 +82,19 @@ def _adopt(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool)
     return enter(x, _STATES[told.state], _CAUSES[_STATES[told.state]], scene, now)
 
 
-def _lost(x: Execution, told: Told, scene: Scene, now: int) -> Move:
-    """Device or gateway know nothing of our update any more."""
+def _may_still_begin(x: Execution, scene: Scene, now: int) -> bool:
+    """Return whether a device that has accepted the start and shows no progress may be about to begin."""
+    if x.state is not S.TRANSFERRING or x.progress or x.final_until is not None:
+        return False
+    return x.moved_at is not None and now < x.moved_at + clocks.begin(scene.order)
+
+
+def _lost(x: Execution, told: Told, scene: Scene, now: int, *, is_shared: bool) -> Move:
+    """Go on when device or gateway do not know of our update: not yet, or not any more."""
     if x.state is S.APPLYING and told.state is UpdateState.IDLE:
         return enter(x, S.CONFIRMING, "the device has restarted", scene, now)
+    if told.state in _AT_REST and _may_still_begin(x, scene, now):
+        return waiting(x, now + clocks.SOON + (clocks.OTHERS if is_shared else 0))
     if told.state is UpdateState.IDLE:  # it may have restarted, with the new version or without
         return asking(x, ask_version(Step.LOOK), now)
     return fail(x, Code.OVERRIDDEN, "another update has taken the place of this one", scene, now)
@@ -99,7 +111,7 @@ def _failed(x: Execution, told: Told, scene: Scene, now: int) -> Move:
 
 def _look_itself(x: Execution, scene: Scene, now: int) -> Move:
     """Nothing is begun before the device has told its version; in a broadcast not all in one moment."""
-    if not scene.batch:
+    if not scene.batch or x.final_until is not None:
         return asking(x, ask_version(Step.LOOK), now)
     return waiting(replace(x, step=Step.LOOK), now + _turn(x, scene))
 

@@ -28,6 +28,8 @@ class Step(StrEnum):
     STATE = "state"
     FOREIGN = "foreign"
     """Nothing is asked: device or gateway are busy with what is not ours, and must not be disturbed."""
+    UNSENT = "unsent"
+    """Nothing is asked: the command that begins the update never left in this attempt."""
     OWN_STATE = "own-state"
     """In a broadcast: what one device tells, not the gateway for all."""
     APPLY = "apply"
@@ -90,8 +92,8 @@ class Scene(Struct, frozen=True, kw_only=True):
     """Through which it is reached now."""
     rate: float
     """Bytes per second that its gateway is known to bring."""
-    rhythm: int
-    """Milliseconds that usually pass between two of its heartbeats."""
+    rhythm: int | None
+    """Milliseconds that usually pass between two of its heartbeats; None: not known."""
     status: int | None = None
     """Of its last heartbeat."""
     beat_at: int | None = None
@@ -136,6 +138,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     updated_at: int
     version: int = 0
+    suspended_at: int | None = None
+    outage_left: int | None = None
+    final_until: int | None = None
 
 
 class Move(NamedTuple):

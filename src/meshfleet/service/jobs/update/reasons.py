@@ -111,6 +111,11 @@ def of_status(status: int) -> str:
     return STATUSES.get(status, f"it answered with status {status}")
 
 
+def of_heartbeat(status: int) -> str:
+    """Name a heartbeat whose status is not good."""
+    return f"a heartbeat came with status {status}"
+
+
 def unread(status: int) -> str:
     """Why an answer tells nothing."""
     return of_status(status) if status else "what it answered cannot be read"

@@ -1,4 +1,4 @@
-"""How an update begins: at most three times, and never twice without a look in between."""
+"""How an update begins: with growing pauses between tries, and never twice without a look in between."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from meshfleet.service.jobs.update.entering import asking, enter, waiting
 from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import Code, of_status
 from meshfleet.wire.codes import Status
+from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def dispatch(  # noqa: PLR0913 # by name
         code=None,
         reason=None,
         tries=0,
+        suspended_at=None,
+        outage_left=None,
+        final_until=None,
     )
     if is_reported:
         return begin_check(x, now)
@@ -60,8 +64,9 @@ def dispatch(  # noqa: PLR0913 # by name
     if not leads:
         turn = scene.batch.index(x.device) if x.device in scene.batch else 0
         x = replace(x, step=Step.START, due=now + clocks.OTHERS + turn * clocks.TURN)
-        return Move(x, "the gateway is told to begin, together with others")
-    return begin(x, scene, now)._replace(cause="the first command is sent")
+        return Move(x, "its turn has come, together with others of a broadcast")
+    # Nothing has left yet: it may turn out that nothing can be sent.
+    return begin(x, scene, now)._replace(cause="its turn has come, and the first command is to be sent")
 
 
 def begin(x: Execution, scene: Scene, now: int) -> Move:
@@ -78,11 +83,9 @@ def start(x: Execution, scene: Scene, now: int) -> Move:
 
 
 def begin_again(x: Execution, scene: Scene, now: int) -> Move:
-    """Begin once more, if that was not tried often enough."""
+    """Send the first command once more."""
     if scene.order.is_canceling:
         return finish(x, S.CANCELED, "canceled before the transfer began", now, Code.CANCELED)
-    if x.tries >= clocks.TRIES:
-        return not_started(x, scene, now)
     if x.step is Step.MODE or x.step is Step.LOOK:
         return begin(x, scene, now)
     return start(x, scene, now)
@@ -98,11 +101,14 @@ def look_on(x: Execution, scene: Scene, now: int) -> Move:
     """Nothing is known of the beginning: ask, or begin once more."""
     if x.step is Step.LOOK:
         return asking(x, ask_version(Step.LOOK), now)
+    if x.step is Step.UNSENT and x.method is Way.NORDIC_DFU:
+        return begin_again(replace(x, step=Step.MODE), scene, now)
     if not scene.leads(x.device):  # it hears what comes of it; if it has to speak some day, it asks first
-        return waiting(replace(x, step=Step.STATE), now + clocks.OTHERS)
+        step = x.step if x.step is Step.UNSENT else Step.STATE
+        return waiting(replace(x, step=step), now + clocks.OTHERS)
     if not scene.is_assembled:
         return waiting(x, now + clocks.AGAIN)
-    if x.step in (Step.STATE, Step.FOREIGN) or (x.step is Step.START and not x.tries):
+    if x.step in (Step.STATE, Step.FOREIGN, Step.UNSENT) or (x.step is Step.START and not x.tries):
         return asking(x, DRIVERS[x.method].state(x), now)
     return begin_again(x, scene, now)
 
@@ -112,7 +118,7 @@ def mode_answered(x: Execution, status: int, now: int) -> Move:
     if status == Status.OK:
         return waiting(replace(x, reason="the device is not heard in DFU mode"), now + clocks.DFU)
     if status in _PASSING:
-        return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
+        return _try_later(x, status, now)
     return refuse(x, f"the device was not sent into DFU mode: {of_status(status)}", now)
 
 
@@ -134,7 +140,13 @@ def start_answered(x: Execution, status: int, scene: Scene, now: int, *, is_shar
         x = replace(x, step=Step.STATE, reason=of_status(status), tries=x.tries + 1)
         return waiting(x, now + clocks.OTHERS)
     if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with what we told it before
-        return asking(replace(x, reason=of_status(status)), DRIVERS[x.method].state(x), now)
+        return _try_later(replace(x, step=Step.STATE), status, now)
     if status in _PASSING:
-        return waiting(replace(x, reason=of_status(status)), now + clocks.AGAIN)
+        return _try_later(x, status, now)
     return refuse(x, f"the update was refused: {of_status(status)}", now)
+
+
+def _try_later(x: Execution, status: int, now: int) -> Move:
+    """Try again after a pause that grows with each try; the answer is kept as evidence and as the reason."""
+    move = waiting(replace(x, reason=of_status(status)), now + clocks.pause(x))
+    return move._replace(is_evidence=True)

@@ -1,0 +1,21 @@
+"""Outages stop the clocks of running updates, and a last question is asked before one is given up."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0022"
+down_revision = "0008"
+
+
+def upgrade() -> None:
+    """Add three columns to executions, and a table for when jobs were last run."""
+    for name in ("suspended_at", "outage_left", "final_until"):
+        op.add_column("execution", sa.Column(name, sa.BigInteger(), nullable=True))
+    op.create_table(
+        "job_engine",
+        sa.Column("id", sa.SmallInteger(), autoincrement=False, nullable=False),
+        sa.Column("alive_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_job_engine")),
+    )

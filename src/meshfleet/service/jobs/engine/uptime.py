@@ -1,0 +1,73 @@
+"""Knows when jobs were last run, so that clocks go on after an outage from where they stood (firmware-39).
+
+An outage of the service or of its database is one in which no program could run jobs. Clocks of running
+updates, and of jobs that soak, queue or keep a rate, are moved by its length. Times of day that people have
+set (`startAt`, `deadline`) stay. The wall clock may have been set meanwhile, also back: each clock keeps the
+time that it had left.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import is_active
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_log = logging.getLogger(__name__)
+
+PAUSE: Final = 3000
+"""Milliseconds between two notes that a program runs jobs."""
+
+OUTAGE: Final = 20_000
+"""Milliseconds without such a note that count as an outage: programs side by side differ by some seconds."""
+
+_READ: Final = "SELECT alive_at FROM job_engine WHERE id = 1"
+_WRITE: Final = (
+    "INSERT INTO job_engine (id, alive_at) VALUES (1, ?)"
+    " ON CONFLICT (id) DO UPDATE SET alive_at = excluded.alive_at"
+)
+_MOVE_ACTIVE: Final = (
+    "UPDATE execution SET due = due + {gap}, expires = expires + {gap}, total_until = total_until + {gap},"  # noqa: S608 # our own names
+    " moved_at = moved_at + {gap}, suspended_at = suspended_at + {gap}, final_until = NULL"
+    f" WHERE {is_active()}"
+)
+_MOVE_QUEUED: Final = (
+    "UPDATE execution SET expires = expires + {gap} WHERE state = 'QUEUED' AND expires IS NOT NULL"
+)
+_MOVE_JOBS: Final = (
+    "UPDATE job SET queue_until = queue_until + {gap}, soaks_until = soaks_until + {gap},"
+    " paced_until = CASE WHEN paced_until = 0 THEN 0 ELSE paced_until + {gap} END WHERE finished_at IS NULL"
+)
+_MOVE_BACK: Final = (
+    "UPDATE execution SET due = due + {gap} WHERE state = 'QUEUED' AND due > 0"
+    " AND job IN (SELECT id FROM job WHERE finished_at IS NULL)"
+)
+_MOVE_LEASES: Final = "UPDATE job_outbox SET taken_until = taken_until + {gap} WHERE taken_until > 0"
+
+
+def resume(connection: Connection, now: int) -> int:
+    """Note that jobs are run now, and move clocks if they were not for a while; the length of that outage.
+
+    Idempotent in one transaction: whoever is killed before its end has moved nothing.
+    """
+    rows = bulk.query(connection, _READ, (), lock=" FOR UPDATE")
+    gap = now - rows[0][0] if rows else 0
+    if abs(gap) < OUTAGE:
+        gap = 0
+    if gap:
+        _move(connection, gap)
+    bulk.change(connection, _WRITE, (now,))
+    return gap
+
+
+def _move(connection: Connection, gap: int) -> None:
+    statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_JOBS]
+    if gap < 0:  # what is due in the past is looked at anyway, but what is due tomorrow would wait until then
+        statements += [_MOVE_BACK, _MOVE_LEASES]
+    for each in statements:
+        bulk.change(connection, each.format(gap=gap), ())
+    _log.info("jobs were not run for a while: their clocks were moved by %d s", gap // 1000)
