@@ -107,6 +107,21 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
             "3 good heartbeats are awaited, and 1 came",
         ),
         (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.CONFIRMING, beats=0, until=1000, reason="a bad one came"),
+            "3 good heartbeats are awaited, and 0 came, until 1970-01-01T00:00:01.000Z; a bad one came",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.TRANSFERRING, waiting="gateway-offline"),
+            "gateway-offline: its gateway is not connected, and the clocks of the update stand still",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.DISPATCHED, step="unsent", reason="the broker is away"),
+            "its first command could not be sent yet; at the last try: the broker is away",
+        ),
+        (
             IN_PROGRESS._replace(heartbeats=0),
             QUEUED._replace(state=E.CONFIRMING),
             "its new version is being read back",

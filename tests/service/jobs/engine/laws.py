@@ -75,7 +75,7 @@ class Laws:
     def _check_given_up(self) -> None:
         """Nobody is given up for a clock before it was asked, and after an outage it is asked again."""
         for row in self._read(
-            "SELECT t.*, e.code, e.gateway FROM transition t JOIN execution e ON e.job = t.job"  # noqa: S608 # a number
+            "SELECT t.*, e.code, e.gateway, e.batch FROM transition t JOIN execution e ON e.job = t.job"  # noqa: S608 # a number
             f" AND e.device = t.device WHERE t.id > {self._seen} ORDER BY t.id"
         ):
             self._seen = row.id
@@ -98,7 +98,15 @@ class Laws:
         """Whether anything of this attempt may have reached its device, or its gateway for a broadcast."""
         told = {reply.request: reply.event for _, reply in self._world.told}
         letters = self._letters(row)
-        return not letters or any(not isinstance(told.get(each.letter.id), Unsent) for each in letters)
+        if row.batch is not None:
+            letters += [
+                each
+                for each in self._world.log
+                if each.letter.job == row.job
+                and each.letter.target == row.gateway
+                and each.letter.step is Step.START
+            ]
+        return any(not isinstance(told.get(each.letter.id), Unsent) for each in letters)
 
     def check_limits(self) -> None:
         """I2, I3: one active execution of a device, and no gateway has more than it may."""

@@ -8,29 +8,33 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
+from meshfleet.service.jobs.engine import uptime
 from meshfleet.service.jobs.shown import executions
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.ids import number_mac
 from meshfleet.wire.products import Way
-from meshfleet.wire.rest import Concurrency, ExecutionState, NewJob, Retry, Targets, Timeouts
+from meshfleet.wire.rest import Concurrency, ExecutionState, NewJob, Rate, Retry, Targets, Timeouts
 from tests.service.jobs.engine.chaos import run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
 from tests.service.jobs.engine.rows import MODEL, NEW, firmware_id
-from tests.service.jobs.engine.world import World
+from tests.service.jobs.engine.world import Torn, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sqlalchemy import Connection
+
     from meshfleet.db import Database
 
 HOUR = 3600.0
-WAYS = [Way.DOWNLOAD, Way.BROADCAST, Way.NORDIC_DFU]
+UNSENT = "its first command could not be sent yet"
+WAYS = [Way.DOWNLOAD, Way.BROADCAST]
 
 
 @pytest.fixture
-def database(sqlite_database: Database) -> Iterator[Database]:
-    """On one database: what an outage writes is tested on both with the law of replays."""
+def on_sqlite(sqlite_database: Database) -> Iterator[Database]:
+    """One database, where it does not matter which."""
     yield sqlite_database
     sqlite_database.close()
 
@@ -71,8 +75,8 @@ def partings(world: World) -> int:
 
 @pytest.mark.rule("firmware-39")
 @pytest.mark.parametrize("method", WAYS)
-def test_devices_that_finish_while_the_service_is_away_succeed(database: Database, method: Way) -> None:
-    world = World(database, 1)
+def test_devices_that_finish_while_the_service_is_away_succeed(on_sqlite: Database, method: Way) -> None:
+    world = World(on_sqlite, 1)
     laws = Laws(world)
     world.create(order(method))
     world.run(HOUR, until=transferring(world))
@@ -85,8 +89,8 @@ def test_devices_that_finish_while_the_service_is_away_succeed(database: Databas
 
 @pytest.mark.rule("firmware-39")
 @pytest.mark.parametrize("method", WAYS)
-def test_devices_that_finish_while_their_gateway_is_away_succeed(database: Database, method: Way) -> None:
-    world = World(database, 1)
+def test_devices_that_finish_while_their_gateway_is_away_succeed(on_sqlite: Database, method: Way) -> None:
+    world = World(on_sqlite, 1)
     laws = Laws(world)
     world.create(order(method))
     world.run(HOUR, until=transferring(world))
@@ -107,12 +111,72 @@ def _all(world: World) -> list[Any]:
 
 
 @pytest.mark.rule("firmware-41")
-@pytest.mark.parametrize("method", WAYS)
-def test_a_device_that_begins_late_is_waited_for(database: Database, method: Way) -> None:
-    world = World(database, 1)
+def test_a_device_that_begins_late_is_waited_for(on_sqlite: Database) -> None:
+    world = World(on_sqlite, 1)
     for device in world.devices.values():
         device.fate = Fate.SLOW
-    world.create(order(method, timeouts=Timeouts(queue_minutes=300)))
+    world.create(order(timeouts=Timeouts(queue_minutes=300)))
     run_out(world)
     assert states(world) == {"SUCCEEDED": 4}
     assert {each.version for each in world.devices.values() if each.model == MODEL} == {NEW}
+
+
+@pytest.mark.rule("firmware-43")
+@pytest.mark.parametrize("method", WAYS)
+def test_a_start_that_never_left_is_shown_as_that_and_canceled_at_once(
+    on_sqlite: Database, method: Way
+) -> None:
+    world = World(on_sqlite, 1)
+    for gateway in world.gateways.values():  # of which the registry has not heard yet
+        gateway.is_connected = False
+    job = world.create(order(method))
+    world.run(60)
+    for each in _all(world):
+        if each.state is ExecutionState.DISPATCHED:
+            assert each.waiting_for == f"{UNSENT}; at the last try: the gateway is not connected"
+            assert each.transitions[-1].cause != "the first command is sent"
+    assert states(world)["DISPATCHED"] > 0
+    world.steer(job, "cancel")
+    world.run(2)
+    assert states(world) == {"CANCELED": 4}
+    assert not {each.letter.step for each in world.log} & {Step.ABORT, Step.PARTING}
+
+
+def _clocks(world: World, now: int) -> list[tuple[int | None, ...]]:
+    """How much time each running clock has left."""
+    return [
+        tuple(None if each is None else each - now for each in row)
+        for query in (
+            "SELECT due, expires, total_until, moved_at FROM execution WHERE progress > 0 ORDER BY device",
+            "SELECT expires FROM execution WHERE state = 'QUEUED' AND expires IS NOT NULL ORDER BY device",
+            "SELECT queue_until, soaks_until, paced_until FROM job WHERE finished_at IS NULL ORDER BY id",
+        )
+        for row in world.database.read_now(lambda connection: connection.exec_driver_sql(query).all())  # noqa: B023 # at once
+    ]
+
+
+@pytest.mark.rule("firmware-39", "rest-201", "rest-202")
+def test_after_an_outage_clocks_have_the_time_left_that_they_had(database: Database) -> None:
+    """Also if the clock of the machine was set back meanwhile, and if the first start is broken off."""
+    world = World(database, 1)
+    for device, fate in zip(world.devices.values(), [Fate.LOST, *[Fate.STUCK] * 5], strict=True):
+        device.fate = fate
+    world.create(order(retry=Retry(max=3), rate=Rate(per_minute=60), timeouts=Timeouts(queue_minutes=300)))
+    world.run(300, until=lambda: states(world) == {"QUEUED": 1, "TRANSFERRING": 3})
+    before = _clocks(world, world.now)
+    assert len(before) == 3 + 1 + 1
+    for hours in (70, -30):
+        later = world.now + int(hours * HOUR) * 1000
+        with pytest.raises(Torn):
+            database.write_now(_resume_and_break_off, later)
+        assert database.write_now(uptime.resume, later) == later - world.now
+        assert _clocks(world, later) == before
+        assert database.write_now(uptime.resume, later + 4000) == 0
+        assert _clocks(world, later) == before, "only once"
+        world.now = later
+        database.write_now(uptime.resume, later)
+
+
+def _resume_and_break_off(connection: Connection, now: int) -> None:
+    uptime.resume(connection, now)
+    raise Torn

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.jobs.engine import advancing, outbox, stepping
+from meshfleet.service.jobs.engine import advancing, outbox, stepping, uptime
 from meshfleet.service.jobs.engine.loading import Orders
 from tests.service.jobs.engine.chaos import an_order, run_out
 from tests.service.jobs.engine.laws import Laws
@@ -51,6 +51,7 @@ class Crowd(World):
 
     def _work(self, hand: int) -> None:
         write, orders = self.database.write_now, self._said[hand]
+        write(uptime.resume, self.now)
         left = self.database.read_now(outbox.left_behind, self.now)
         if left:
             write(advancing.reply, orders, left, self.moment)

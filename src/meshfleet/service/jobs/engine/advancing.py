@@ -34,7 +34,7 @@ from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -108,6 +108,7 @@ _FIRST: Final = frozenset({Step.START, Step.MODE})
 """The commands with which an update begins."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _CLOSE: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
+_CALL_BACK: Final = "DELETE FROM job_outbox WHERE id IN numbers AND taken_until IS NULL RETURNING id"
 _WAIT: Final = " FOR UPDATE OF e"
 
 
@@ -140,8 +141,23 @@ def look(connection: Connection, orders: Orders, now: Moment, routes: Routes | N
     """Look at those whose time has come."""
     rows = bulk.query(connection, _DUE, (now.steady,), lock=_LOCK)
     found = [loading.known(row).routed(routes) for row in rows]
-    events: list[Event] = [Due() if each.about.device is not None else Gone() for each in found]
-    return _advance(connection, orders, list(zip(found, events, strict=True)), now)
+    untaken = _call_back(connection, [each.execution for each in found])
+    return _advance(connection, orders, [(each, _due(each, untaken)) for each in found], now)
+
+
+def _call_back(connection: Connection, executions: Sequence[Execution]) -> set[str]:
+    """Take requests off the outbox that were due to be answered, and were not even taken to be sent."""
+    asks = [x.ask for x in executions if x.ask is not None]
+    return {row[0] for row in bulk.pick(connection, _CALL_BACK, asks)} if asks else set()
+
+
+def _due(known: Known, untaken: Container[str]) -> Event:
+    x = known.execution
+    if known.about.device is None:
+        return Gone()
+    if x.step is not None and x.ask is not None and x.ask in untaken:
+        return Unsent(x.step, "the service did not get to send it")
+    return Due()
 
 
 def hear(connection: Connection, orders: Orders, now: Moment) -> Advanced:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.ending import CANCELING
 from meshfleet.service.jobs.update.model import Move
 from meshfleet.wire.rest import ExecutionState as S
@@ -64,7 +65,13 @@ def gateway_away(x: Execution, scene: Scene, now: int) -> Move:
 
 
 def _left(x: Execution, scene: Scene) -> int:
-    return scene.order.queue if x.outage_left is None else x.outage_left
+    """Return for how much longer clocks may stand still in this attempt.
+
+    A gateway that is updated itself is away while it restarts: it gets no more time than a restart may take.
+    """
+    if x.outage_left is not None:
+        return x.outage_left
+    return min(scene.order.queue, clocks.APPLY) if scene.gateway == x.device else scene.order.queue
 
 
 def _later(at: int | None, length: int) -> int | None:
