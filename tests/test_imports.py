@@ -39,6 +39,7 @@ PURE = {
     "dataclasses",
     "datetime",
     "enum",
+    "fractions",
     "functools",
     "hashlib",  # works on bytes in memory here, as do io, zipfile and zlib: a package of firmware is a zip
     "io",

@@ -26,7 +26,7 @@ import Triangle from "@lucide/svelte/icons/triangle-alert";
 import type { Schemas } from "../api/client";
 import type { Icon, Tone } from "../parts/Toned.svelte";
 import { en } from "../text/en";
-import { percent } from "../text/format";
+import { percent, progressText } from "../text/percent";
 
 export type Job = Schemas["Job"];
 export type JobState = Schemas["JobState"];
@@ -114,6 +114,14 @@ export const EXECUTION_STATES: readonly ExecutionState[] = [
 /** What went wrong: these are what abort criteria count. */
 export const FAILURES: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "REJECTED"];
 
+/** What an abort criterion of a kind counts. */
+export const COUNTED: Record<Schemas["Criterion"]["type"], readonly ExecutionState[]> = {
+  ALL: FAILURES,
+  FAILED: ["FAILED"],
+  REJECTED: ["REJECTED"],
+  TIMED_OUT: ["TIMED_OUT"],
+};
+
 /** What is under way. */
 export const ACTIVE: readonly ExecutionState[] = ["DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING"];
 
@@ -148,6 +156,11 @@ export function isOver({ state }: Pick<Job, "state">): boolean {
   return state === "COMPLETED" || state === "CANCELED";
 }
 
+/** Where a job and its waves are: what devices wait for depends on it. */
+export function phaseOf({ state, appliedAt, waveStates }: Pick<Job, "state" | "appliedAt" | "waveStates">): string {
+  return JSON.stringify([state, appliedAt, waveStates.map((wave) => wave.state)]);
+}
+
 export type Counts = Job["counts"];
 
 /** How many executions are in any of these states. */
@@ -165,9 +178,14 @@ export function meantOf({ counts, leftOut }: Pick<Job, "counts" | "leftOut">): C
   return Object.fromEntries(EXECUTION_STATES.map((state) => [state, (counts[state] ?? 0) - (leftOut[state] ?? 0)]));
 }
 
+/** How far a job is, of all devices together. */
+export function progressOf(job: Job): string {
+  return progressText(job.progress, overOf(meantOf(job)));
+}
+
 /** How far a job is; of one that is over, how many have come to run its version. */
 export function shareOf(job: Job): string {
-  if (!isOver(job)) return `${job.progress} %`;
+  if (!isOver(job)) return progressOf(job);
   return percent(countOf(job.counts, ["SUCCEEDED"]), totalOf(meantOf(job)));
 }
 

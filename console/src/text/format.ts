@@ -36,14 +36,6 @@ export function decimal(value: number): string {
   return decimals.format(value);
 }
 
-/** Neither all nor nothing is said of what only comes near it. */
-export function percent(part: number, whole: number): string {
-  const share = whole === 0 ? 0 : (part / whole) * 100;
-  const rounded = Math.round(share);
-  if (rounded === 100 && share < 100) return "> 99 %";
-  return rounded === 0 && share > 0 ? "< 1 %" : `${rounded} %`;
-}
-
 /** How large something is; small numbers with a digit behind the point, so that one sees them grow. */
 export function bytes(value: number): string {
   const power = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
@@ -59,6 +51,11 @@ export function moment(time: string): string {
 /** The time of a day, of milliseconds since 1970. */
 export function timeOfDay(time: number): string {
   return minutes.format(time);
+}
+
+/** The time of a day to the second, of milliseconds since 1970. */
+export function secondOfDay(time: number): string {
+  return seconds.format(time);
 }
 
 /** The time of a day to the millisecond, where things happen close to each other. */

@@ -91,3 +91,15 @@ def test_removed_and_skipped_devices_do_not_keep_a_wave_from_passing() -> None:
     failed = change(job, Counts({(0, E.FAILED): 1, (0, E.SUCCEEDED): 9, (1, E.QUEUED): 5}), now=0, wall=0)
     assert failed is not None
     assert failed.pause_reason is PauseReason.GATE_FAILED
+
+
+@pytest.mark.rule("rest-125")
+def test_a_wave_that_reaches_its_gate_exactly_has_passed() -> None:
+    job = standing(gate=Gate(success_percent=2.2))
+    counts = {(0, E.SUCCEEDED): 33, (0, E.FAILED): 1467, (1, E.QUEUED): 5}
+    told = change(job, Counts(counts), now=0, wall=0)
+    assert told is not None
+    assert (told.wave, told.cause) == (
+        1,
+        "33 of 1500 of wave 1 succeeded, and 2.2 % are wanted; the next wave begins",
+    )

@@ -10,6 +10,7 @@ from msgspec.structs import fields
 
 from meshfleet.cli.remote.printing import Column, cell_text, facts_of, print_facts, print_table
 from meshfleet.cli.terminal import printable
+from meshfleet.wire.percent import percent_text, progress_text
 from meshfleet.wire.rest import ExecutionState, NewJob, PauseReason, StopCause, Targets
 
 if TYPE_CHECKING:
@@ -21,6 +22,19 @@ MOST_FAILED: Final = 10
 """Devices with which a job is shown that failed."""
 
 _FAILED: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
+
+_OPEN: Final = frozenset(
+    {
+        ExecutionState.QUEUED,
+        ExecutionState.DISPATCHED,
+        ExecutionState.TRANSFERRING,
+        ExecutionState.VERIFYING,
+        ExecutionState.STAGED,
+        ExecutionState.APPLYING,
+        ExecutionState.CONFIRMING,
+    }
+)
+"""States of executions that have not ended."""
 
 _REFUSALS: Final = (
     Column("devices", lambda each: each.count),
@@ -60,6 +74,12 @@ def count_of(job: Job) -> int:
     return sum(job.counts.values())
 
 
+def progress_of(job: Job) -> str:
+    """Say how far a job is."""
+    ended = sum(count for state, count in job.counts.items() if state not in _OPEN)
+    return progress_text(job.progress, ended - sum(job.left_out.values()))
+
+
 def counts_text(job: Job) -> str:
     """How many devices are in which state."""
     return ", ".join(f"{count} {state}" for state, count in job.counts.items() if count)
@@ -72,7 +92,7 @@ def state_text(job: Job) -> str:
 
 def line_of(job: Job) -> str:
     """A job on one line, which is another one when something has changed."""
-    return "  ".join((job.id, state_text(job), f"{job.progress} %", counts_text(job)))
+    return "  ".join((job.id, state_text(job), progress_of(job), counts_text(job)))
 
 
 def sentence_of(job: Job) -> str:
@@ -85,7 +105,7 @@ def sentence_of(job: Job) -> str:
 def tell_job(job: Job) -> None:
     """Print how a job goes, what it is, and what it was told beyond what holds anyway."""
     click.echo(printable(sentence_of(job)))
-    click.echo(f"{count_of(job)} devices, {job.progress} % done: {counts_text(job)}\n")
+    click.echo(f"{count_of(job)} devices, {progress_of(job)} done: {counts_text(job)}\n")
     print_facts((name, value) for name, value in _facts(job) if value is not None)
     if len(job.wave_states) > 1:
         click.echo()
@@ -141,7 +161,7 @@ def _few(value: object) -> object:
 def _criterion(criterion: Criterion) -> str:
     what = "fail" if criterion.type == "ALL" else f"are {criterion.type}"
     of = f"of {criterion.min_executed} or more that began"
-    return f"{criterion.action} if {criterion.percent:g} % {what}, {of}"
+    return f"{criterion.action} if {percent_text(criterion.percent)} {what}, {of}"
 
 
 def tell_dry_run(told: DryRun) -> None:
@@ -166,4 +186,8 @@ def tell_dry_run(told: DryRun) -> None:
 
 
 def _duration(minutes: float) -> str:
-    return f"{minutes:.0f} minutes" if minutes < 2 * _HOUR else f"{minutes / _HOUR:.1f} hours"
+    """Write a duration; less than half a minute is not said to be none."""
+    if minutes >= 2 * _HOUR:
+        return f"{minutes / _HOUR:.1f} hours"
+    whole = round(minutes)
+    return "less than a minute" if whole == 0 else f"{whole} minute{'s' if whole > 1 else ''}"

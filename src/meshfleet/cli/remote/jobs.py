@@ -18,6 +18,7 @@ from meshfleet.cli.remote.job_texts import (
     failed_states,
     line_of,
     more_failed,
+    progress_of,
     sentence_of,
     state_text,
     tell_dry_run,
@@ -48,7 +49,7 @@ _COLUMNS: Final = (
     Column("name", lambda each: each.name),
     Column("version", lambda each: each.version),
     Column("state", state_text),
-    Column("done", lambda each: f"{each.progress} %"),
+    Column("done", progress_of),
     Column("devices", count_of),
     Column("since", lambda each: to_seconds(each.created_at), is_whole=True),
 )

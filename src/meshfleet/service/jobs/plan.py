@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from meshfleet.service.jobs.outcome import outcome
 from meshfleet.service.jobs.update.states import ACTIVE
+from meshfleet.wire.percent import percent_text, reaches
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
 from meshfleet.wire.rest import NewJob, Outcome, PauseReason, StopCause
@@ -130,14 +131,14 @@ def _abort(job: Standing, counts: Counts) -> Change | None:
     executed = sum(count for state, count in now.items() if state not in _NOT_COUNTED)
     for criterion in job.order.abort:
         bad = sum(now.get(state, 0) for state in _BAD[criterion.type])
-        if bad and executed >= criterion.min_executed and 100 * bad >= criterion.percent * executed:
+        if bad and executed >= criterion.min_executed and reaches(bad, executed, criterion.percent):
             return _stop(criterion, bad, executed)
     return None
 
 
 def _stop(criterion: Criterion, bad: int, executed: int) -> Change:
     what = "did not succeed" if criterion.type == "ALL" else f"are {criterion.type}"
-    cause = f"{bad} of {executed} executions {what}, and {criterion.percent:g} % is the limit"
+    cause = f"{bad} of {executed} executions {what}, and {percent_text(criterion.percent)} is the limit"
     if criterion.action == "CANCEL":
         return Change(S.CANCELING, cause, stop_cause=StopCause.ABORT_CRITERIA)
     return Change(S.PAUSED, cause, pause_reason=PauseReason.ABORT_CRITERIA)
@@ -173,8 +174,8 @@ def _has_passed(job: Standing, counts: Counts) -> tuple[bool, str]:
         if wave == job.wave and (state is E.QUEUED or state not in _NOT_COUNTED)
     )
     succeeded = counts.of(E.SUCCEEDED, wave=job.wave)
-    cause = f"{succeeded} of {size} of wave {job.wave + 1} succeeded, and {wanted:g} % are wanted"
-    return 100 * succeeded >= wanted * size, cause
+    cause = f"{succeeded} of {size} of wave {job.wave + 1} succeeded, and {percent_text(wanted)} are wanted"
+    return reaches(succeeded, size, wanted), cause
 
 
 class Pace(NamedTuple):

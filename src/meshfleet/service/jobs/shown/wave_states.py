@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meshfleet.service.clock import steady
 from meshfleet.service.jobs.job_states import FINISHED
 from meshfleet.service.jobs.outcome import FAILURES
+from meshfleet.wire.percent import reaches
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState, JobWave, PauseReason, WaveState
 from meshfleet.wire.times import write_millis
@@ -74,4 +75,4 @@ def _ended(gate: Gate, wave: int, counts: Counts) -> WaveState:
 
 def _passed(gate: Gate, wave: int, counts: Counts) -> bool:
     ran = counts.of(*_RAN, wave=wave)
-    return 100 * counts.of(E.SUCCEEDED, wave=wave) >= gate.success_percent * ran
+    return reaches(counts.of(E.SUCCEEDED, wave=wave), ran, gate.success_percent)

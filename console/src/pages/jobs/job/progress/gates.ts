@@ -1,7 +1,8 @@
 /** What the gate behind a wave waits for, or how it came out. */
 import type { Job } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { decimal, moment, percent } from "../../../../text/format";
+import { decimal, moment } from "../../../../text/format";
+import { percent, percentText, reaches } from "../../../../text/percent";
 
 const words = en.job.waves;
 
@@ -16,7 +17,7 @@ export function gateText(job: Job, index: number): string {
   if (wave === undefined) return "";
   const { successPercent: needed } = job.gate;
   const ran = wave.succeeded + wave.failed;
-  const share = percent(wave.succeeded, ran);
+  const share = percent(wave.succeeded, ran, needed);
   switch (wave.state) {
     case "WAITING":
       return index === 0 ? words.waitingFirst : words.waiting;
@@ -27,16 +28,18 @@ export function gateText(job: Job, index: number): string {
     case "HELD":
       return words.held;
     case "PASSED":
-      return needed > 0 ? words.passed(share, decimal(needed)) : "";
+      // A gate opens as soon as enough succeeded, while others are under way: of those it knows nothing yet.
+      if (needed === 0) return "";
+      return ran === wave.size ? words.passed(share, percentText(needed)) : words.enough(percentText(needed));
     case "FAILED":
-      return 100 * wave.succeeded < needed * ran ? words.short(share, decimal(needed)) : words.broken;
+      return reaches(wave.succeeded, ran, needed) ? words.broken : words.short(share, percentText(needed));
     case "SKIPPED":
       return "";
   }
 }
 
 function ahead({ gate }: Job): string {
-  const parts = [gate.successPercent > 0 ? words.needs(decimal(gate.successPercent)) : words.ungated];
+  const parts = [gate.successPercent > 0 ? words.needs(percentText(gate.successPercent)) : words.ungated];
   if (gate.soakMinutes > 0) parts.push(words.soak(decimal(gate.soakMinutes)));
   if (gate.pause) parts.push(words.look);
   return parts.join(" ");

@@ -3,6 +3,7 @@ import type { Schemas } from "../../../../api/client";
 import { chipsOf } from "../../../../choosing/filters";
 import { en } from "../../../../text/en";
 import { count, decimal, moment } from "../../../../text/format";
+import { percentText } from "../../../../text/percent";
 import { modelText } from "../../../../text/versions";
 import type { Targets } from "../choice";
 import type { Order } from "../plan/order";
@@ -22,7 +23,7 @@ function howOf({ gate }: Order, waves: DryRun["waves"]): readonly string[] {
   const say = words.sentence;
   const [first] = waves;
   if (waves.length < 2 || first === undefined) return [say.once];
-  const percent = gate?.successPercent ? decimal(gate.successPercent) : null;
+  const percent = gate?.successPercent ? percentText(gate.successPercent) : null;
   const held = gate?.pause ? [say.held] : [];
   if (waves.length > 2) return [say.waves(waves.length), ...(percent === null ? [] : [say.gate(percent)]), ...held];
   return [say.canary(first.size), percent === null ? say.following : say.then(percent), ...held];
@@ -93,11 +94,11 @@ function orderParts({ waves, gate }: Order): (string | false)[] {
   const { values, sentence } = words;
   if (waves.length === 0 || gate === undefined) return [sentence.once];
   const sizes = waves.map(({ percent, count: many }) =>
-    many === null || many === undefined ? `${decimal(percent ?? 0)} %` : words.devices(many),
+    many === null || many === undefined ? percentText(percent ?? 0) : words.devices(many),
   );
   return [
     [...sizes, words.rest.toLowerCase()].join(" → "),
-    gate.successPercent > 0 && values.gate(decimal(gate.successPercent)),
+    gate.successPercent > 0 && values.gate(percentText(gate.successPercent)),
     gate.soakMinutes > 0 && values.soak(decimal(gate.soakMinutes)),
     gate.pause && values.pause,
   ];
@@ -105,7 +106,7 @@ function orderParts({ waves, gate }: Order): (string | false)[] {
 
 function stopText({ type, percent, minExecuted, action }: Schemas["Criterion"]): string {
   const { types, actions } = en.newJob.plan.stop;
-  return words.values.stop(types[type], decimal(percent), count(minExecuted), actions[action]);
+  return words.values.stop(types[type], percentText(percent), count(minExecuted), actions[action]);
 }
 
 function limitParts({ concurrency, rate }: Order): string[] {
