@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
 from tests.browser.conftest import settle, sign_in, squeeze
+from tests.browser.moments import compare_parts, contradictions, waits_told
 from tests.browser.updates import finish, house
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         expect(state(page)).to_have_text("Not started")
         expect(page.get_by_text("It waits until somebody starts it.")).to_be_visible()
         page.evaluate(_SUMS)
+        expect(page.get_by_role("region", name="Gateways")).to_be_visible()
+        compare_parts(page)
         press(page, "Start")
         expect(state(page)).to_have_text("Running")
         waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
@@ -84,6 +87,8 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         )
         expect(waves.nth(0)).to_contain_text("Passed")
         assert page.evaluate("[...window.sums]") == [3]
+        assert contradictions(page) == []
+        assert "2 devices: in a wave that has not begun" in waits_told(page)
 
         page.get_by_role("group", name="Filter by state").get_by_role("button", name="Done 3").click()
         expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")
@@ -135,7 +140,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         expect(queued.filter(has_text="The job is paused.")).to_have_count(2)
         press(page, "Resume")
         expect(state(page)).to_have_text("Running")
-        expect(queued.filter(has_text="An earlier wave is not over.")).to_have_count(2)
+        expect(queued.filter(has_text="Its wave has not begun.")).to_have_count(2)
 
         press(page, "Cancel job…")
         asking = page.get_by_role("dialog", name="Cancel this job?")

@@ -44,6 +44,7 @@ def test_executions_are_counted_by_reason_and_by_gateway(shop: Shop) -> None:
     assert told.gateway_count == 2
     counted = sum(sum(each.counts.values()) for each in told.gateways)
     assert counted == sum(shop.show(job)["counts"].values())
+    assert msgspec.json.decode(msgspec.json.encode(told.job)) == shop.show(job)
 
 
 @pytest.mark.rule("rest-207", "rest-133")

@@ -72,7 +72,7 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
     ("job", "waiter", "told"),
     [
         (IN_PROGRESS, QUEUED, "rate: its turn has not come"),
-        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: an earlier wave is not over"),
+        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: its wave has not begun"),
         (
             IN_PROGRESS,
             QUEUED._replace(waiting="gateway-offline"),

@@ -122,9 +122,9 @@ async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[
 
 
 @get("/{job_id:str}/summary")
-async def summarize_job(job_id: FromPath[str], database: Given[Database]) -> JobSummary:
+async def summarize_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> JobSummary:
     """Count the executions of a job by why they failed, by what they wait for, and by gateway."""
-    return await database.read(summary.show, _number(segment(job_id)))
+    return await database.read(summary.show, _number(segment(job_id)), now=now())
 
 
 @get("/{job_id:str}/executions")

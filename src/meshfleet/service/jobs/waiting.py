@@ -60,7 +60,7 @@ class Waiter(NamedTuple):
 
 
 _QUEUED: Final[Mapping[Waiting, str]] = {
-    Waiting.WAVE: "an earlier wave is not over",
+    Waiting.WAVE: "its wave has not begun",
     Waiting.RATE: "its turn has not come",
     Waiting.GATEWAY_BUSY: "its gateway is busy with other updates",
     Waiting.GATEWAY_OFFLINE: "its gateway is not connected",

@@ -231,6 +231,8 @@ class GatewayCounts(Body, frozen=True, kw_only=True):
 class JobSummary(Body, frozen=True, kw_only=True):
     """The executions of a job, counted in several ways at one moment (rest-207)."""
 
+    job: Job
+    """The job at the same moment: its `counts` are those that are divided here."""
     failures: list[ReasonCount]
     """Who failed, timed out or was rejected: what happens most comes first."""
     left_out: list[ReasonCount]

@@ -22,7 +22,11 @@ export class Executions {
   #gatherer = perFrame((events) => this.#apply(events));
   #unlisten = (): void => undefined;
 
-  constructor(readonly job: string) {}
+  /** `together` shows rows along with what else the page says of the same moment. */
+  constructor(
+    readonly job: string,
+    readonly together: (show: () => void) => void,
+  ) {}
 
   async ask(filter: Filter): Promise<void> {
     const path = { job_id: this.job };
@@ -64,7 +68,8 @@ export class Executions {
     try {
       const params = { path: { job_id: this.job }, query: { Ids, MaxResults: Ids.length } };
       const page = bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal: reading.signal }));
-      if (this.#reading === reading) this.#show(page.items.filter((each) => !this.#told.has(each.deviceId)));
+      if (this.#reading !== reading) return;
+      this.together(() => this.#show(page.items.filter((each) => !this.#told.has(each.deviceId))));
     } catch {
       // The rows stay as they are; the next event of each, or the next look, brings what is new.
     } finally {
@@ -84,7 +89,7 @@ export class Executions {
     // The service promises that the event holds the execution as REST shows it.
     const told = events.map((event) => event.data as unknown as Execution);
     for (const each of told) this.#told.add(each.deviceId);
-    this.#show(told);
+    this.together(() => this.#show(told));
   }
 
   #show(executions: readonly Execution[]): void {

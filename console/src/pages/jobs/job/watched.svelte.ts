@@ -1,9 +1,13 @@
-/** One job as it goes on: read once, then told. Beside it what no event tells, counted by the service now and then, and
- * how fast devices get through, measured while somebody looks. */
+/** One job as it goes on. Live events tell the job and its executions, all of one moment; how executions divide by
+ * reason, wait and gateway is told by no event and counted by the service.
+ *
+ * What belongs together is shown together: news wait until the service has counted anew, and its count brings the job
+ * of the same moment. A large job takes long to count, and its news do not wait: the page says when it was counted. */
 import { type Schemas, api, bodyOf } from "../../../api/client";
 import { Loaded } from "../../../api/loaded.svelte";
+import { clock } from "../../../clock.svelte";
 import { jobIn } from "../../../jobs/news";
-import { type Job, isOver, meantOf, overOf } from "../../../jobs/states";
+import { type Job, isOver, meantOf, overOf, phaseOf, totalOf } from "../../../jobs/states";
 import { perFrame } from "../../../live/frames";
 import { regularly } from "../../../live/regularly";
 import { live } from "../../../live/socket.svelte";
@@ -16,6 +20,12 @@ const LEAST = 15_000;
 /** How often the rate is looked at; and counted anew, if nothing seems to have changed. */
 const EVERY = 3000;
 const SELDOM = 15_000;
+/** Executions of a job that are counted in some milliseconds: news wait for the count. */
+const FEW = 10_000;
+/** News are held until the next count for so many milliseconds, the longer the more the last one took: those of rows and
+ * of the job, which come one after the other, are counted once. */
+const LEAST_REST = 30;
+const MOST_REST = 1000;
 /** A large job takes a while to count: for so many times as long the service has other things to do. */
 const REST = 20;
 
@@ -29,12 +39,30 @@ export class WatchedJob {
   readonly summary = new Loaded<Summary>();
   /** Devices that are over per minute, at each look; empty: not measured yet. */
   rates = $state.raw<readonly (readonly [time: number, rate: number])[]>([]);
+  /** When the summary was counted, in milliseconds since 1970. */
+  countedAt = $state(0);
+
+  /** Whether the summary tells of the same waves and the same rest or motion as the job does: what devices wait for
+   * depends on these. */
+  readonly isOfPhase = $derived.by(() => {
+    const [job, counted] = [this.job.value, this.summary.value?.job];
+    return job !== null && counted !== undefined && phaseOf(job) === phaseOf(counted);
+  });
+  /** Whether the summary is older than the job, and stays so for a while. */
+  readonly isBehind = $derived.by(() => {
+    const [job, counted] = [this.job.value, this.summary.value?.job];
+    return this.#isLarge && job !== null && counted !== undefined && countsOf(job) !== countsOf(counted);
+  });
 
   #samples: Sample[] = [];
-  /** How the job was when it was last counted; when that was tried last, and how long it took. */
-  #counted: Job | null = null;
-  #countedAt = Number.NEGATIVE_INFINITY;
+  #triedAt = Number.NEGATIVE_INFINITY;
   #took = 0;
+  /** When something was shown that no count brought. */
+  #shownAt = Number.NEGATIVE_INFINITY;
+  #isLarge = $derived(this.job.value !== null && totalOf(this.job.value.counts) > FEW);
+  #held: (() => void)[] = [];
+  #isShowing = false;
+  #resting: ReturnType<typeof setTimeout> | undefined;
 
   constructor(readonly id: string) {}
 
@@ -42,7 +70,7 @@ export class WatchedJob {
   begin(): () => void {
     const news = perFrame((events) => {
       const last = events.at(-1);
-      if (last) this.tell(jobIn(last));
+      if (last) this.show(() => this.job.lay(() => jobIn(last)));
     });
     const leave = live.listen({
       filter: { Types: ["job"], Jobs: [this.id] },
@@ -61,6 +89,8 @@ export class WatchedJob {
       leave();
       for (const end of ends) end();
       news.stop();
+      clearTimeout(this.#resting);
+      this.#held = [];
       this.job.stop();
       this.summary.stop();
     };
@@ -70,44 +100,73 @@ export class WatchedJob {
     await this.job.load(async (signal) =>
       bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
     );
-    if (this.job.value) await this.#count(this.job.value);
+    if (this.job.value) await this.#count();
   }
 
   /** The job is like this now: the service says so. */
   tell(job: Job): void {
-    const before = this.job.value;
-    this.job.lay(() => job);
-    if (before?.state !== job.state) void this.#count(job);
+    this.show(() => this.job.lay(() => job));
+  }
+
+  /** Show news about the job or its executions, with the count of the same moment or a later one. */
+  show(news: () => void): void {
+    this.#held.push(news);
+    if (!this.#isShowing) void this.#showAll();
+  }
+
+  /** Have it counted now. `news` are shown with the count, or without one if it fails. */
+  async recount(news: readonly (() => void)[] = []): Promise<void> {
+    const begun = (this.#triedAt = performance.now());
+    let isShown = false;
+    const showNews = (): void => {
+      if (!isShown) for (const each of news) each();
+      isShown = true;
+    };
+    await this.summary.load(async (signal) => {
+      const params = { path: { job_id: this.id } };
+      const summary = bodyOf(await api.GET("/api/v1/jobs/{job_id}/summary", { params, signal }));
+      showNews();
+      if (this.#shownAt < begun) this.job.lay(() => summary.job);
+      this.countedAt = clock.read();
+      return summary;
+    });
+    showNews();
+    this.#took = performance.now() - begun;
+  }
+
+  async #showAll(): Promise<void> {
+    this.#isShowing = true;
+    while (this.#held.length > 0) {
+      const isCounted = !this.#isLarge && this.summary.problem === null;
+      if (isCounted) await this.#rest();
+      const held = this.#held;
+      this.#held = [];
+      if (isCounted) await this.recount(held);
+      else {
+        for (const each of held) each();
+        this.#shownAt = performance.now();
+      }
+    }
+    this.#isShowing = false;
+  }
+
+  async #rest(): Promise<void> {
+    const left = this.#triedAt + Math.min(2 * this.#took, MOST_REST) - performance.now();
+    await new Promise((resolve) => (this.#resting = setTimeout(resolve, Math.max(left, LEAST_REST))));
   }
 
   async #look(): Promise<void> {
     const job = this.job.value;
     if (!job) return;
     this.#measure(job);
-    await this.#count(job);
+    const counted = this.summary.value?.job;
+    const isSame = counted !== undefined && countsOf(counted) === countsOf(job) && phaseOf(counted) === phaseOf(job);
+    if (!isSame || (!isOver(job) && performance.now() - this.#triedAt >= SELDOM)) await this.#count();
   }
 
-  /** Have it counted, if it may have become something else. */
-  async #count(job: Job): Promise<void> {
-    const before = this.#counted;
-    const since = performance.now() - this.#countedAt;
-    const hasRested = since >= this.#took * REST;
-    if (before?.state === job.state) {
-      const isSame = JSON.stringify(before.counts) === JSON.stringify(job.counts);
-      if (!hasRested || (isSame && (isOver(job) || since < SELDOM))) return;
-    } else if (this.summary.problem !== null && !hasRested) return;
-    await this.recount();
-  }
-
-  /** Have it counted now. */
-  async recount(): Promise<void> {
-    const job = this.job.value;
-    const begun = (this.#countedAt = performance.now());
-    await this.summary.load(async (signal) =>
-      bodyOf(await api.GET("/api/v1/jobs/{job_id}/summary", { params: { path: { job_id: this.id } }, signal })),
-    );
-    this.#took = performance.now() - begun;
-    if (this.summary.problem === null) this.#counted = job;
+  /** Have it counted, unless that is done already or was done too recently. */
+  async #count(): Promise<void> {
+    if (!this.#isShowing && performance.now() - this.#triedAt >= this.#took * REST) await this.recount();
   }
 
   #measure(job: Job): void {
@@ -121,4 +180,8 @@ export class WatchedJob {
     const rate = ((last.over - first.over) / (last.at - first.at)) * 60_000;
     this.rates = [...this.rates, [at, rate] as const].slice(-SPAN / EVERY);
   }
+}
+
+function countsOf(job: Job): string {
+  return JSON.stringify([job.counts, job.leftOut]);
 }

@@ -46,9 +46,9 @@ _PARTS: Final = (
 )
 
 
-def show(connection: Connection, number: int) -> JobSummary:
-    """How the executions of a job divide (rest-207)."""
-    now = job_now(reading.row(connection, number))
+def show(connection: Connection, number: int, *, now: int) -> JobSummary:
+    """Count the executions of a job in several ways (rest-207). The job's `eta` depends on `now`."""
+    standing = job_now(reading.row(connection, number))
     query = select(*_PARTS, func.count().label("many")).where(execution.c.job == number).group_by(*_PARTS)
     failures: Counter[Ending] = Counter()
     left_out: Counter[Ending] = Counter()
@@ -65,8 +65,9 @@ def show(connection: Connection, number: int) -> JobSummary:
         if state in FAILURES:
             failures[state, row.code] += row.many
         elif state is ExecutionState.QUEUED:
-            waits[_waits_for(now, row)] += row.many
+            waits[_waits_for(standing, row)] += row.many
     return JobSummary(
+        job=reading.show(connection, number, now=now),
         failures=_told(failures),
         left_out=_told(left_out),
         waiting=dict(waits.most_common()),

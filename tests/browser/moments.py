@@ -1,0 +1,62 @@
+"""Whether the parts of a job's page belong to the same moment: none of them denies what another one says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_COMPARE = """() => {
+  const region = (name) => document.querySelector(`section[aria-label="${name}"]`);
+  const card = (name) => [...document.querySelectorAll("section")].find(
+    (each) => each.querySelector("h2")?.textContent === name);
+  const first = (text) => Number(/\\d+/.exec(text ?? "")?.[0] ?? 0);
+  const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
+  const texts = (parts) => [...(parts ?? [])].map((each) => each.textContent.trim());
+  const faults = () => {
+    const queued = first(region("Progress")?.querySelector('[data-state="QUEUED"]')?.textContent);
+    const lines = texts(region("What it waits for")?.querySelectorAll("li"));
+    const behind = texts(card("Gateways")?.querySelectorAll("li p span"))
+      .filter((each) => each.endsWith("waiting"));
+    const waiting = new Set([...(card("Waves")?.querySelectorAll("li") ?? [])]
+      .filter((each) => each.textContent.includes("Waiting"))
+      .map((each) => each.querySelector(".name").textContent.trim().replace(/^Wave /, "")));
+    const rows = [...document.querySelectorAll("tr[data-device]")]
+      .map((each) => texts(each.children).slice(1, 4));
+    for (const line of lines) window.moments.told.add(line);
+    return [
+      lines.length > 0 && sum(lines.map(first)) !== queued && `of ${queued} queued: ${lines}`,
+      card("Gateways") && sum(behind.map(first)) !== queued && `of ${queued} queued, at gateways: ${behind}`,
+      waiting.size === 0 && lines.find((each) => each.includes("wave")),
+      ...rows.map(([word, why, wave]) => {
+        const isFalse = word === "Queued" ? why.includes("wave") && !waiting.has(wave) : waiting.has(wave);
+        return isFalse && `${word} in wave ${wave}, waiting are ${[...waiting]}: ${why}`;
+      }),
+    ].filter(Boolean);
+  };
+  window.moments = { faults: new Set(), told: new Set() };
+  const look = () => {
+    for (const fault of faults()) window.moments.faults.add(fault);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+"""Compare the parts whenever the page is painted."""
+
+
+def compare_parts(page: Page) -> None:
+    """Compare the parts of the page with each other from now on."""
+    page.evaluate(_COMPARE)
+
+
+def contradictions(page: Page) -> list[str]:
+    """What one part said and another one denied, since `compare_parts`."""
+    found: list[str] = page.evaluate("[...window.moments.faults]")
+    return found
+
+
+def waits_told(page: Page) -> list[str]:
+    """All lines about what devices wait for, since `compare_parts`."""
+    found: list[str] = page.evaluate("[...window.moments.told]")
+    return found
