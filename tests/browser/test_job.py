@@ -35,7 +35,7 @@ _SUMS = """() => {
 }"""
 """Add up what the legend says, whenever anything in it changes."""
 
-_DEEDS = re.compile("^(Start|Pause|Resume|Install now|Cancel job…|Retry .*)$")
+_DEEDS = re.compile("^(Start|Pause|Resume|Install now|Cancel job…|Delete job…|Retry .*)$")
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_who_may_only_look_is_offered_nothing_else(open_as: Open, waiting: dict[
     expect(rows(page).first).to_be_visible()
     expect(page.get_by_role("button", name=_DEEDS)).to_have_count(0)
     open_as(f"/jobs/{waiting['id']}", Role.OPERATOR)
-    expect(page.get_by_role("button", name=_DEEDS)).to_have_text(["Start", "Cancel job…"])
+    expect(page.get_by_role("button", name=_DEEDS)).to_have_text(["Start", "Cancel job…", "Delete job…"])
 
 
 def test_a_long_list_is_read_as_far_as_somebody_looks(

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
+from tests.browser.axe import barriers
 from tests.browser.conftest import stop_clock, there
 from tests.browser.test_job import press, rows, state
 from tests.browser.updates import MODEL, finish, house, new_firmware
@@ -43,7 +44,8 @@ def made(demo: Service) -> Iterator[Make]:
         return job
 
     yield make
-    for each in jobs:
+    there_are = {each["id"] for each in demo.ask("GET", "/api/v1/jobs?MaxResults=1000")["items"]}
+    for each in there_are.intersection(jobs):
         finish(demo, each)
 
 
@@ -149,3 +151,43 @@ def test_a_job_that_cannot_be_cancelled_says_why_where_it_was_asked(
     cancel.click()
     expect(asking).to_have_count(0)
     expect(state(page)).to_have_text("Cancelled")
+
+
+@pytest.mark.rule("rest-214", "rest-215", "rest-216")
+def test_a_job_is_deleted_for_everybody_and_the_audit_log_keeps_it(
+    open_as: Open, page: Page, watch: Watch, demo: Service, made: Make
+) -> None:
+    job, other = made(), made()
+    watch.expect(409)
+    watch.allow(404)  # what is asked for at the same moment
+    lister, looker = page.context.new_page(), page.context.new_page()
+    open_as("/jobs", Role.VIEWER, tab=lister)
+    open_as(f"/jobs/{job['id']}", Role.VIEWER, tab=looker)
+    open_as(f"/jobs/{job['id']}", Role.OPERATOR)
+    for tab in (lister, looker, page):
+        there(tab)
+    expect(lister.get_by_role("link", name=job["name"])).to_be_visible()
+    expect(looker.get_by_role("heading", level=1)).to_have_text(job["name"])
+    press(page, "Delete job…")
+    asking = page.get_by_role("dialog", name="Delete this job?")
+    expect(asking).to_contain_text(job["name"])
+    expect(asking).to_contain_text("The audit log keeps a row")
+    assert barriers(page) == []
+    asking.get_by_role("button", name="Delete job").click()
+    expect(page).to_have_url(f"{demo.url}/jobs")
+    expect(page.get_by_role("status").filter(has_text="was deleted.")).to_contain_text(job["name"])
+    expect(page.get_by_role("link", name=other["name"])).to_be_visible()
+    for tab in (page, lister):
+        expect(tab.get_by_role("link", name=job["name"])).to_have_count(0)
+    expect(looker.get_by_role("heading", level=1)).to_have_text("This job was deleted")
+    (row, *_) = demo.ask("GET", "/api/v1/audit?Action=job.delete")["items"]
+    assert (row["target"], row["actor"], row["detail"]["name"]) == (job["id"], "operator", job["name"])
+
+    # Whoever does not hear that a job was started is told so.
+    page.get_by_role("link", name=other["name"]).click()
+    expect(state(page)).to_have_text("Not started")
+    press(page, "Pause live values")
+    press(page, "Delete job…")
+    demo.ask("POST", f"/api/v1/jobs/{other['id']}/apply")
+    asking.get_by_role("button", name="Delete job").click()
+    expect(asking.get_by_role("alert")).to_contain_text("cancel it before you delete it")

@@ -2,9 +2,24 @@
 import type { LiveEvent } from "../live/socket.svelte";
 import type { Job, JobState } from "./states";
 
-export function jobIn({ data }: LiveEvent): Job {
-  // The service promises that the event holds the job as REST shows it.
-  return data as unknown as Job;
+export interface JobNews {
+  /** Each as it was told last, by its id. */
+  readonly changed: ReadonlyMap<string, Job>;
+  /** The ids of those that were deleted: nothing else is told of them. */
+  readonly deleted: ReadonlySet<string>;
+}
+
+export function newsIn(events: readonly LiveEvent[]): JobNews {
+  const changed = new Map<string, Job>();
+  const deleted = new Set<string>();
+  for (const { data } of events) {
+    // The service promises that an event holds the job as REST shows it, or its id and that it was deleted.
+    const job = data as unknown as Job;
+    if (data["deleted"] === true) deleted.add(job.id);
+    else changed.set(job.id, job);
+  }
+  for (const id of deleted) changed.delete(id);
+  return { changed, deleted };
 }
 
 /** Jobs are numbered as they are made. */

@@ -42,7 +42,7 @@ export function about({ action, target, detail }: Row): About {
     case "api-key":
       return thing("/keys");
     case "job":
-      return thing(`/jobs/${encoded}`);
+      return thing(action === "job.delete" ? null : `/jobs/${encoded}`);
     case "label":
       return thing(action === "label.remove" ? null : `/devices?Label=${encoded}`);
     case "firmware":

@@ -4,10 +4,14 @@ import { SvelteSet } from "svelte/reactivity";
 
 import { api, bodyOf } from "../../api/client";
 import { type Fetch, Pages } from "../../api/pages.svelte";
-import { GROUPS, type Group, jobIn, numberOf } from "../../jobs/news";
+import { GROUPS, type Group, newsIn, numberOf } from "../../jobs/news";
 import { type Job, type JobState, isOver } from "../../jobs/states";
 import { perFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
+
+async function readJob(id: string, signal: AbortSignal): Promise<Job> {
+  return bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: id } }, signal }));
+}
 
 export class JobList {
   readonly pages = new Pages<Job>();
@@ -51,9 +55,16 @@ export class JobList {
   }
 
   #apply(events: readonly LiveEvent[]): void {
-    const news = new Map(events.map(jobIn).map((job) => [job.id, job]));
-    for (const id of news.keys()) this.#told.add(id);
-    this.#take(news);
+    const { changed, deleted } = newsIn(events);
+    for (const id of [...changed.keys(), ...deleted]) this.#told.add(id);
+    this.#drop(deleted);
+    this.#take(changed);
+  }
+
+  #drop(gone: ReadonlySet<string>): void {
+    if (gone.size === 0) return;
+    this.pages.drop(({ id }) => gone.has(id));
+    for (const id of gone) this.added.delete(id);
   }
 
   /** News may have been missed: the newest jobs are looked at again, whatever their states, and older ones that were not
@@ -65,15 +76,23 @@ export class JobList {
     this.#told.clear();
     const { signal } = looking;
     try {
-      const { items } = bodyOf(await api.GET("/api/v1/jobs", { signal }));
+      const { items, nextToken } = bodyOf(await api.GET("/api/v1/jobs", { signal }));
       const news = new Map(items.map((job) => [job.id, job]));
+      const gone = new Set<string>();
+      const oldest = nextToken === null ? 0 : Math.min(...items.map(numberOf));
       for (const job of this.pages.items) {
-        if (news.has(job.id) || isOver(job)) continue;
-        const path = { job_id: job.id };
-        news.set(job.id, bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path }, signal })));
+        if (news.has(job.id)) continue;
+        // Of the newest jobs those that are not told any more were deleted.
+        if (numberOf(job) > oldest) gone.add(job.id);
+        else if (!isOver(job)) news.set(job.id, await readJob(job.id, signal));
       }
-      for (const id of this.#told) news.delete(id);
-      if (this.#looking === looking) this.#take(news);
+      for (const id of this.#told) {
+        news.delete(id);
+        gone.delete(id);
+      }
+      if (this.#looking !== looking) return;
+      this.#drop(gone);
+      this.#take(news);
     } catch {
       // What is shown stays; the next event of each job brings what is new.
     }

@@ -123,6 +123,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
         name: "Job cancelled",
         told: ({ cause }) => ["Cancelled", because(cause)],
       },
+      "job.delete": { name: "Job deleted", told: ({ name }) => ["Deleted", quoted(name)] },
     },
   },
   {

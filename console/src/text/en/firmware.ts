@@ -185,7 +185,7 @@ export const firmware = {
   remove: {
     open: "Delete",
     title: "Delete this firmware?",
-    lead: (name: string) => `${isolated(name)} and its image are gone for good. No job has used it.`,
+    lead: (name: string) => `${isolated(name)} and its image are gone for good. No job has it.`,
     submit: "Delete firmware",
     busy: "Deleting…",
     done: (name: string) => `${isolated(name)} was deleted.`,

@@ -7,7 +7,8 @@ export const job = {
   title: "Update job",
   all: "Update jobs",
   missing: "There is no such job",
-  missingLead: "Nobody has made a job with this number.",
+  missingLead: "It was never made, or it was deleted.",
+  deleted: { title: "This job was deleted", lead: "The audit log says by whom." },
   head: {
     made: "Made by",
     firmware: "Firmware",
@@ -22,6 +23,7 @@ export const job = {
     start: "Start",
     apply: "Install now",
     cancel: "Cancel job…",
+    delete: "Delete job…",
     retry: (many: string) => `Retry ${many}…`,
     busy: "One moment…",
     paused: "The job is paused. What is under way goes on.",
@@ -57,6 +59,15 @@ export const job = {
     confirm: (id: string) => `Type the name of the job, or ${id}, to confirm`,
     submit: "Cancel job",
     back: "Let it go on",
+  },
+  remove: {
+    title: "Delete this job?",
+    goes: (many: string) => `The job goes for good, with all that happened to ${many === "1" ? "its device" : `its ${many} devices`} in it.`,
+    devices: "The devices stay as they are.",
+    stays: "The audit log keeps a row: its name, firmware, outcome and counts.",
+    submit: "Delete job",
+    busy: "Deleting…",
+    done: (name: string) => `${isolated(name)} was deleted.`,
   },
   progress: {
     title: "Progress",

@@ -6,7 +6,7 @@
 import { type Schemas, api, bodyOf } from "../../../api/client";
 import { Loaded } from "../../../api/loaded.svelte";
 import { clock } from "../../../clock.svelte";
-import { jobIn } from "../../../jobs/news";
+import { newsIn } from "../../../jobs/news";
 import { type Job, isOver, meantOf, overOf, phaseOf, totalOf } from "../../../jobs/states";
 import { perFrame } from "../../../live/frames";
 import { regularly } from "../../../live/regularly";
@@ -39,6 +39,8 @@ export class WatchedJob {
   readonly summary = new Loaded<Summary>();
   /** Devices that are over per minute, at each look; empty: not measured yet. */
   rates = $state.raw<readonly (readonly [time: number, rate: number])[]>([]);
+  /** Whether somebody deleted it while it was looked at. */
+  isDeleted = $state(false);
   /** When the summary was counted, in milliseconds since 1970. */
   countedAt = $state(0);
 
@@ -69,8 +71,9 @@ export class WatchedJob {
   /** Look at it until the returned function is called. */
   begin(): () => void {
     const news = perFrame((events) => {
-      const last = events.at(-1);
-      if (last) this.show(() => this.job.lay(() => jobIn(last)));
+      const { changed, deleted } = newsIn(events);
+      if (deleted.has(this.id)) return this.#leave();
+      for (const job of changed.values()) this.show(() => this.job.lay(() => job));
     });
     const leave = live.listen({
       filter: { Types: ["job"], Jobs: [this.id] },
@@ -89,14 +92,12 @@ export class WatchedJob {
       leave();
       for (const end of ends) end();
       news.stop();
-      clearTimeout(this.#resting);
-      this.#held = [];
-      this.job.stop();
-      this.summary.stop();
+      this.#stop();
     };
   }
 
   async load(): Promise<void> {
+    if (this.isDeleted) return;
     await this.job.load(async (signal) =>
       bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
     );
@@ -110,6 +111,7 @@ export class WatchedJob {
 
   /** Show news about the job or its executions, with the count of the same moment or a later one. */
   show(news: () => void): void {
+    if (this.isDeleted) return;
     this.#held.push(news);
     if (!this.#isShowing) void this.#showAll();
   }
@@ -132,6 +134,18 @@ export class WatchedJob {
     });
     showNews();
     this.#took = performance.now() - begun;
+  }
+
+  #leave(): void {
+    this.isDeleted = true;
+    this.#stop();
+  }
+
+  #stop(): void {
+    clearTimeout(this.#resting);
+    this.#held = [];
+    this.job.stop();
+    this.summary.stop();
   }
 
   async #showAll(): Promise<void> {
@@ -157,7 +171,7 @@ export class WatchedJob {
 
   async #look(): Promise<void> {
     const job = this.job.value;
-    if (!job) return;
+    if (!job || this.isDeleted) return;
     this.#measure(job);
     const counted = this.summary.value?.job;
     const isSame = counted !== undefined && countsOf(counted) === countsOf(job) && phaseOf(counted) === phaseOf(job);

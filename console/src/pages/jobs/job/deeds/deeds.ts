@@ -4,10 +4,13 @@ import { AGAIN, CANCELABLE, type Job, countOf, isOver } from "../../../../jobs/s
 
 export type Deed = "start" | "pause" | "resume" | "apply" | "cancel" | "retry";
 
+/** What can be offered for a job: a deed, or that it goes for good. */
+export type Offer = Deed | "delete";
+
 /** What can be done to a job as it is, what one is most likely to want first. */
-export function deedsOf(job: Job): readonly Deed[] {
+export function deedsOf(job: Job): readonly Offer[] {
   const { state } = job;
-  const found: Deed[] = [];
+  const found: Offer[] = [];
   if (state === "CREATED") found.push("start");
   if (state === "PAUSED") found.push("resume");
   const isUnderWay = state === "IN_PROGRESS" || state === "PAUSED";
@@ -15,6 +18,7 @@ export function deedsOf(job: Job): readonly Deed[] {
   if (state === "IN_PROGRESS" || state === "SCHEDULED") found.push("pause");
   if (CANCELABLE.includes(state)) found.push("cancel");
   if (isOver(job) && countOf(job.counts, AGAIN) > 0) found.push("retry");
+  if (isOver(job) || state === "CREATED") found.push("delete");
   return found;
 }
 
