@@ -1,4 +1,4 @@
-"""Whether the parts of a job's page belong to the same moment: none of them denies what another one says."""
+"""Whether what a page shows belongs to the same moment: no part of it denies what another one says."""
 
 from __future__ import annotations
 
@@ -45,18 +45,41 @@ _COMPARE = """() => {
 """Compare the parts whenever the page is painted."""
 
 
+_CONNECTION = """() => {
+  const said = (place) => document.querySelector(`${place} [role=status]`)?.textContent.trim() ?? "";
+  window.moments = { faults: new Set(), told: new Set() };
+  const look = () => {
+    const [bar, foot] = [said("header"), said("nav")];
+    window.moments.told.add(bar);
+    window.moments.told.add(foot);
+    const isThere = ["Live", "No traffic yet"].includes(bar);
+    const isAway = foot === "Service cannot be reached";
+    const isFalse = isThere ? isAway : bar.startsWith("Checking") && foot !== bar;
+    if (isFalse) window.moments.faults.add(`${bar}, ${foot}`);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+"""Compare both whenever the page is painted."""
+
+
 def compare_parts(page: Page) -> None:
-    """Compare the parts of the page with each other from now on."""
+    """Compare the parts of a job's page with each other from now on."""
     page.evaluate(_COMPARE)
 
 
+def compare_connection(page: Page) -> None:
+    """Compare what the bar says of the connection with what the navigation says of the service."""
+    page.evaluate(_CONNECTION)
+
+
 def contradictions(page: Page) -> list[str]:
-    """What one part said and another one denied, since `compare_parts`."""
+    """What one part said and another one denied, since the comparison began."""
     found: list[str] = page.evaluate("[...window.moments.faults]")
     return found
 
 
-def waits_told(page: Page) -> list[str]:
-    """All lines about what devices wait for, since `compare_parts`."""
+def told(page: Page) -> list[str]:
+    """All that was compared: lines about what devices wait for, or states of the connection."""
     found: list[str] = page.evaluate("[...window.moments.told]")
     return found

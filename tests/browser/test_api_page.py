@@ -203,7 +203,7 @@ def test_a_document_that_cannot_be_read_is_asked_for_again(page: Page, watch: Wa
     page.route("**/api/v1/asyncapi.json", lambda route: route.abort())
     page.goto(MESSAGING)
     problem = page.get_by_role("alert")
-    expect(problem).to_contain_text("cannot be reached")
+    expect(problem).to_contain_text("did not answer")
     expect(page.get_by_role("link", name="asyncapi.json")).to_have_attribute("href", "/api/v1/asyncapi.json")
     page.unroute("**/api/v1/asyncapi.json")
     problem.get_by_role("button", name="Try again").click()

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
 from tests.browser.conftest import settle, sign_in, squeeze
-from tests.browser.moments import compare_parts, contradictions, waits_told
+from tests.browser.moments import compare_parts, contradictions, told
 from tests.browser.updates import finish, house
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         expect(waves.nth(0)).to_contain_text("Passed")
         assert page.evaluate("[...window.sums]") == [3]
         assert contradictions(page) == []
-        assert "2 devices: in a wave that has not begun" in waits_told(page)
+        assert "2 devices: in a wave that has not begun" in told(page)
 
         page.get_by_role("group", name="Filter by state").get_by_role("button", name="Done 3").click()
         expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from meshfleet.wire.rest import Role
 from tests.browser.conftest import settle, sign_in, there, until
 from tests.browser.gateways import new_mac
+from tests.browser.moments import compare_connection, contradictions, told
 from tests.browser.wire import Wire
 from tests.scenarios.serving import Service, loopback
 
@@ -30,6 +31,9 @@ _TABS = 8
 _QUIET = 26_000
 """Milliseconds of silence until a tab asks whether anybody is there."""
 
+_EVERY = 21_000
+"""Milliseconds until it asks how the service is."""
+
 _PATIENCE = 6000
 """Milliseconds for which it waits for an answer."""
 
@@ -40,6 +44,11 @@ _HANDSHAKE = 9000
 def state(page: Page, words: str) -> None:
     """Wait until the bar says so."""
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text(words)
+
+
+def health(page: Page) -> Locator:
+    """What the navigation says of the service."""
+    return page.get_by_role("navigation", name="Pages").get_by_role("status")
 
 
 def figure(page: Page, name: str) -> Locator:
@@ -62,13 +71,17 @@ def test_it_comes_back_by_itself_with_what_happened_meanwhile(
         page.get_by_role("button", name="Go to the overview").click()
         state(page, "Live")
         expect(figure(page, "Gateways")).to_have_text("1")
+        compare_connection(page)
         service.kill()
         state(page, "Reconnecting")
         expect(page.get_by_role("button", name="Try to connect now")).to_be_visible()
+        expect(health(page)).to_have_text("Service cannot be reached")
         service.start()
         service.claim("02005e0000a2")
         state(page, "Live")
         expect(figure(page, "Gateways")).to_have_text("2")
+        expect(health(page)).to_have_text("Service ready")
+        assert contradictions(page) == []
 
 
 def test_after_a_restart_everything_is_read_once(
@@ -198,6 +211,38 @@ def test_a_connection_that_died_without_a_word_is_noticed(
         until(page, lambda: len(sockets) == 2)
         expect(page.get_by_role("heading", level=1)).to_have_text("Ward 7")
         there(page)
+
+
+def test_a_service_that_went_silent_is_not_live_and_unreachable_at_once(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+) -> None:
+    with Service(tmp_path, *loopback("--mqtt")) as service, Wire(service) as wire:
+        context, watch = make_window(wire)
+        watch.expect("net::ERR_FAILED")
+        page = context.new_page()
+        page.clock.install()
+        sign_in(page, wire, Role.ADMIN)
+        page.goto("/labels")
+        there(page)
+        expect(health(page)).to_have_text("Service ready")
+        settle(page)
+        compare_connection(page)
+        # The live connection carries nothing any more, and a request for the health fails at once.
+        page.route("**/readyz", lambda route: route.abort())
+        wire.mute()
+        wire.is_deaf = True
+        page.clock.fast_forward(_EVERY)
+        state(page, "Checking the connection")
+        page.clock.fast_forward(_PATIENCE)
+        state(page, "Reconnecting")
+        expect(health(page)).to_have_text("Service cannot be reached")
+        wire.is_deaf = False
+        page.unroute("**/readyz")
+        page.get_by_role("button", name="Try to connect now").click()
+        page.clock.fast_forward(_HANDSHAKE)
+        there(page)
+        assert contradictions(page) == []
+        assert {"Checking the connection", "Reconnecting", "Service cannot be reached"} < set(told(page))
 
 
 def test_a_handshake_that_nobody_answers_is_not_waited_for(

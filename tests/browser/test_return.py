@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import answered, settle, sign_in, stop_clock, until
+from tests.browser.conftest import answered, settle, sign_in, stop_clock, there, until
 from tests.browser.devices import rows, searching
 from tests.scenarios.serving import Service, loopback
 
@@ -46,7 +46,7 @@ def away(open_as: Open, page: Page, watch: Watch) -> Callable[[Callable[[], None
         expect(_state(page)).to_have_text("Reconnecting")
         act()
         alerts = page.get_by_role("main").get_by_role("alert")
-        expect(alerts.first).to_contain_text("cannot be reached")
+        expect(alerts.first).to_contain_text("did not answer")
         page.context.set_offline(False)
         expect(sought).to_be_visible()
         expect(alerts).to_have_count(0)
@@ -119,7 +119,7 @@ def test_a_list_that_comes_later_is_where_one_was(
     page.route("**/api/v1/devices?*", lambda route: route.abort())
     page.reload()
     expect(_state(page)).to_have_text("Live")
-    expect(region.get_by_role("alert")).to_contain_text("cannot be reached")
+    expect(region.get_by_role("alert")).to_contain_text("did not answer")
     page.unroute("**/api/v1/devices?*")
     _blink(page)
     until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
@@ -131,8 +131,8 @@ def _blink(page: Page) -> None:
     page.context.set_offline(False)
 
 
-def _answer(status: int, route: Route) -> None:
-    route.fulfill(status=status)
+def _answer(status: int, route: Route, *, body: object = None) -> None:
+    route.fulfill(status=status, json=body)
 
 
 def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: Watch) -> None:
@@ -144,12 +144,22 @@ def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: Watch) -> N
     for status, words in (
         (503, "Service is not ready"),
         (500, "Service answers strangely"),
-        (502, "Service cannot be reached"),
+        (502, "Service is not ready"),  # it tells events, so it can be reached
     ):
         page.route("**/readyz", partial(_answer, status))
         answered(page, watch)
         page.clock.fast_forward("00:21")
         expect(health).to_have_text(words)
+        there(page)
+    expect(page.get_by_text("It does not answer requests at the moment.")).to_be_visible()
+    full = "the disk is full (data folder)"
+    for body in ({"status": "not-ready", "reasons": [{"code": "disk-full", "text": full}]}, {"detail": full}):
+        page.unroute_all()
+        page.route("**/readyz", partial(_answer, 503, body=body))
+        answered(page, watch)
+        page.clock.fast_forward("00:21")
+        said = page.get_by_role("main").get_by_role("status")
+        expect(said.filter(has_text="Service is not ready. The disk is full (data folder).")).to_be_visible()
     page.unroute_all()
     answered(page, watch)
     page.clock.fast_forward("00:21")

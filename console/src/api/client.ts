@@ -4,6 +4,7 @@ import createClient, { type Middleware } from "openapi-fetch";
 import type { components, paths } from "../../generated/schema";
 import { clock } from "../clock.svelte";
 import { en } from "../text/en";
+import { tellUnreached } from "./doubts";
 import { session } from "./session.svelte";
 
 /** Bodies by the names that the document gives them. */
@@ -55,6 +56,7 @@ const signed: Middleware = {
   },
   onError({ error }) {
     if (error instanceof DOMException && error.name === "AbortError") return error;
+    tellUnreached();
     return new Problem(0, "unreachable", en.common.unreachable);
   },
 };

@@ -54,6 +54,9 @@ class Live {
   /** Whether somebody waits for news of devices, and none has come for a while. */
   isQuiet = $state(false);
 
+  /** How often the service has answered whether it is still there. */
+  proofs = $state(0);
+
   /** Whether any event came since the connection is there. */
   #hasNews = false;
   #socket: WebSocket | null = null;
@@ -216,7 +219,7 @@ class Live {
     if ("error" in event) return; // the close that follows says the rest
     this.#accept();
     this.#pulse.heard();
-    if ("pong" in event) return;
+    if ("pong" in event) return void (this.proofs += 1);
     this.#lastId = event.id;
     if (event.type === "resync") return void (this.#missing ??= setTimeout(() => this.#resync(), MOMENT));
     const named = nameIn(event);

@@ -83,7 +83,7 @@ export const asking = {
     tried: (gateway: string, seconds: string) => `Asked through ${isolated(gateway)}, waited for ${seconds} s.`,
     untouched: "Nothing was sent to the device.",
     maybe: "It may have been carried out all the same. Read the value to be sure.",
-    unheard: "The service cannot be reached. The request may have been carried out: look into the history.",
+    unheard: "The service did not answer. The request may have been carried out: look into the history.",
   },
   status: {
     0: "Done",

@@ -21,7 +21,7 @@ export const common = {
   signal: { none: "no signal known", strong: "strong", good: "good", fair: "fair", weak: "weak", unit: "dBm" },
   battery: { low: "Low" },
   actors: { "api-key": "API key", gateway: "gateway", service: "the service itself", commandLine: "the command line" },
-  unreachable: "The service cannot be reached.",
+  unreachable: "The service did not answer.",
   ended: "The session had ended, so this was not done. Please try again.",
   answered: (status: number) => `The service answered with ${status}.`,
   unexpected: "Something went wrong in the console. Reload the page to go on.",
