@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 
 _MAC = "02005e0000f0"
 
+_TICKS = """() => {
+  window.ticks = new Set();
+  const look = () => {
+    for (const title of document.querySelectorAll("li.done h3")) {
+      window.ticks.add(title.firstChild.textContent.trim());
+    }
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+"""Keep which steps were ticked, and in which order, whenever the page is painted."""
+
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Service]:
@@ -84,15 +96,22 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     asking.get_by_role("button", name="Cancel").click()
     expect(asking).to_have_count(0)
     page.go_back()
+    progress = page.get_by_text("steps done")
+    expect(progress).to_have_text("0 of 3 steps done")
+    page.evaluate(_TICKS)
     claimed = empty.claim(_MAC)
-    expect(steps.nth(0)).to_contain_text("Done")
     expect(steps.nth(1)).to_contain_text("Waits for the gateway to connect")
+    expect(steps.nth(0)).to_contain_text("It has not connected yet.")
+    expect(progress).to_have_text("0 of 3 steps done")
+    assert page.evaluate("[...window.ticks]") == []
     opening = steps.nth(0).get_by_role("link", name="Open the gateway")
     expect(opening).to_have_attribute("href", f"/gateways/{_MAC}")
     port = empty.mqtt["mqtt"].port
     broker = f"mqtt://{claimed.user}:{claimed.password}@127.0.0.1:{port}"
     with Program("gateway", "--broker", broker, "--mac", _MAC, "--speed", "60"):
+        expect(steps.nth(0)).to_contain_text("Done")
         expect(steps.nth(1)).to_contain_text("Done")
+        assert page.evaluate("[...window.ticks]")[0] == "Connect a gateway"
         expect(opening).to_have_count(0)
         expect(steps.nth(2)).to_contain_text("Next")
         empty.ask("PUT", f"/api/v1/devices/bmac-{_MAC}/labels/floor-2")

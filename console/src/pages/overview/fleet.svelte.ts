@@ -12,6 +12,8 @@ export type Reject = Schemas["Reject"];
 export interface Gateways {
   readonly total: number;
   readonly offline: number;
+  /** Whether any of them is connected, or was. */
+  readonly isHeard: boolean;
   /** One that is not connected; null: all are. */
   readonly away: string | null;
   /** Whether there are more than were counted. */
@@ -23,6 +25,8 @@ const PAGE = 100;
 /** So many pages of gateways are counted, and no more. */
 const PAGES = 5;
 const LISTED = 5;
+/** Up to so many devices each new one is looked at: it may be the first. */
+const SMALL = 1000;
 /** Jobs in these states are under way, or wait for somebody. */
 const UNDER_WAY: readonly JobState[] = [...GROUPS.running, ...GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
 /** So many that are offline are looked at for those: who was never heard was not lost. */
@@ -59,6 +63,11 @@ export class Fleet {
     }
   }
 
+  /** Devices that are no gateways. */
+  get devices(): number {
+    return Math.max(0, (this.summary?.total ?? 0) - (this.gateways?.total ?? 0));
+  }
+
   /** Ask anew, unless somebody asks already. Lists that somebody is about to use are left as they are. */
   async refresh(isInUse: () => boolean): Promise<void> {
     if (this.#asking) return;
@@ -81,11 +90,15 @@ export class Fleet {
 
   async #read(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
     const summary = bodyOf(await api.GET("/api/v1/devices/summary", { signal }));
-    this.summary = this.summary === null ? summary : inOrder(this.summary, summary);
-    if (performance.now() - this.#listedAt < LISTS_EVERY) return;
+    if (performance.now() - this.#listedAt < LISTS_EVERY && !this.#isOther(summary)) return this.#count(summary);
     // Whatever happens from here on may not be in the lists any more.
     this.#listedAt = performance.now();
     try {
+      // A gateway is a device, too. Gateways are counted after devices and shown with them: one that was claimed
+      // meanwhile is not taken for a device.
+      const gateways = await countGateways(signal);
+      this.#count(summary);
+      this.gateways = gateways;
       await this.#readLists(signal, isInUse);
     } catch (error) {
       this.expire();
@@ -93,8 +106,16 @@ export class Fleet {
     }
   }
 
+  /** Whether a small fleet has more or fewer devices than before: some may be gateways. */
+  #isOther({ total }: Summary): boolean {
+    return total <= SMALL && this.summary?.total !== total;
+  }
+
+  #count(summary: Summary): void {
+    this.summary = this.summary === null ? summary : inOrder(this.summary, summary);
+  }
+
   async #readLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
-    this.gateways = await countGateways(signal);
     const lost = { Connected: false, Sort: "-connectivity", MaxResults: SOUGHT, Include: "live" } as const;
     const offline = bodyOf(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
     const underWay = { State: [...UNDER_WAY], MaxResults: LISTED };
@@ -111,6 +132,7 @@ export class Fleet {
 async function countGateways(signal: AbortSignal): Promise<Gateways> {
   let total = 0;
   let offline = 0;
+  let isHeard = false;
   let away: string | null = null;
   let token: string | null = null;
   for (let page = 0; page < PAGES; page += 1) {
@@ -120,11 +142,13 @@ async function countGateways(signal: AbortSignal): Promise<Gateways> {
     total += body.items.length;
     const missing = body.items.filter((gateway) => !gateway.connected);
     offline += missing.length;
+    // A gateway that was connected once has told which version it speaks.
+    isHeard ||= body.items.some((gateway) => gateway.connected || gateway.apiVersion !== null);
     away ??= missing[0]?.mac ?? null;
     token = body.nextToken;
     if (token === null) break;
   }
-  return { total, offline, away, hasMore: token !== null };
+  return { total, offline, isHeard, away, hasMore: token !== null };
 }
 
 /** New numbers in the places of the old ones: nothing moves away from under a pointer. */
