@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0024"
-down_revision = "0008"
+revision = "0012"
+down_revision = "0011"
 
 
 def upgrade() -> None:

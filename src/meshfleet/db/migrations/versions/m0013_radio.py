@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0025"
-down_revision = "0008"
+revision = "0013"
+down_revision = "0012"
 
 
 def upgrade() -> None:
