@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
+from meshfleet.wire.times import write_millis
 from tests.browser.axe import barriers
 from tests.browser.conftest import until
 from tests.browser.gateways import connected, new_mac
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Open
     from tests.browser.watch import Watch
     from tests.scenarios.serving import Service
+    from tests.service.requests.third_party import Asked, Said
 
 _ALL_THAT_IS_KEPT = """
 () => JSON.stringify([
@@ -269,3 +272,18 @@ def test_credentials_are_for_admins(open_as: Open, role: Role) -> None:
     page.get_by_role("link", name="Head office").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Head office")
     expect(page.get_by_role("button", name=re.compile("New password|Release"))).to_have_count(0)
+
+
+@pytest.mark.rule("rest-75")
+def test_the_page_of_a_gateway_tells_that_its_clock_is_wrong(open_as: Open, demo: Service, mac: str) -> None:
+    def late(asked: Asked) -> list[Said]:
+        six_hours = time.time_ns() // 1_000_000 + (6 * 3600 + 30) * 1000
+        return [asked.answer(version="2.4.0", time=write_millis(six_hours))]
+
+    page = open_as(f"/gateways/{demo.ask('GET', '/api/v1/gateways')['items'][0]['mac']}")
+    expect(page.get_by_text("API version")).to_be_visible()
+    expect(page.get_by_text("Clock", exact=True)).to_have_count(0)
+    with connected(demo, mac, demo.claim(mac).password, late):
+        until(page, lambda: demo.ask("GET", f"/api/v1/gateways/{mac}")["clockOffset"])
+        page = open_as(f"/gateways/{mac}")
+        expect(page.locator("dl > div").filter(has_text="Clock")).to_contain_text("6 h ahead")

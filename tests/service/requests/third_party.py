@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 from queue import Queue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,7 +42,8 @@ class Asked(NamedTuple):
 
     def answer(self, **fields: Any) -> Said:
         """The proper answer, with other fields where a test wants others."""
-        given = {"id": self.body["id"], "time": write_millis(0), "status": 0, **fields}
+        now = write_millis(time.time_ns() // 1_000_000)
+        given = {"id": self.body["id"], "time": now, "status": 0, **fields}
         return Said(self.topic.replace("/request/", "/response/"), json.dumps(given).encode())
 
 

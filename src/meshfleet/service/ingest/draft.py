@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Mapping
 
     from meshfleet.db.samples import Row
     from meshfleet.service.ingest.readings import Reading
@@ -19,7 +18,7 @@ _AHEAD: Final = 600_000
 _BEHIND: Final = 30 * 86_400_000
 """Milliseconds that it may be behind: no device keeps samples for longer."""
 
-_NONE_FROM, _NONE_TO = 1, 0
+_NONE: Final = (1, 0)
 """A span of times in which there is none."""
 
 Acked: TypeAlias = tuple[int, str, "Row"]
@@ -83,14 +82,10 @@ class Draft:
         self.gateways: list[int] = []
         """Who brought each of them."""
 
-    @contextmanager
-    def correcting(self, gateway: int) -> Iterator[None]:
-        """Correct the times of what is read meanwhile, which comes from a gateway with a wrong clock."""
-        self.shift, self.plain_from, self.plain_to = self.shifts[gateway], _NONE_FROM, _NONE_TO
-        try:
-            yield
-        finally:
-            self.shift, self.plain_from, self.plain_to = 0, self.earliest, self.latest
+    def correct(self, shift: int) -> None:
+        """Correct the times of what is read from now on by so many milliseconds; 0: they are right."""
+        self.shift = shift
+        self.plain_from, self.plain_to = _NONE if shift else (self.earliest, self.latest)
 
     def place(self, time: int) -> int | None:
         """Return when a report of this time was made by our clock, or None if that is not believed."""

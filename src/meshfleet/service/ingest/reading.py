@@ -45,8 +45,11 @@ class Reader:
                     raise too_large(message)
                 name, take = subject
                 if gateway in shifts:
-                    with draft.correcting(gateway):
+                    draft.correct(shifts[gateway])
+                    try:
                         take(draft, device, gateway, message.payload)
+                    finally:
+                        draft.correct(0)
                 else:
                     take(draft, device, gateway, message.payload)
             except WireError as exc:
