@@ -270,7 +270,7 @@ def test_an_execution_tells_all_there_is_to_know(shop: Shop) -> None:
     assert shop.executions(job["id"])[device]["waitingFor"] == waiting
     shop.do("pause", job["id"])
     assert shop.executions(job["id"])[device]["waitingFor"] == "paused: the job is paused"
-    shop.set_execution(job["id"], device, state="TRANSFERRING", progress=7, started_at=shop.now)
+    shop.set_execution(job["id"], device, state="TRANSFERRING", waiting=None, progress=7, started_at=shop.now)
     moving = shop.executions(job["id"])[device]
     assert (moving["waitingFor"], moving["progress"]) == ("the image is being transferred", 7)
     assert moving["startedAt"] is not None

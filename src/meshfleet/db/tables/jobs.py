@@ -117,6 +117,7 @@ execution = Table(
     Column("updated_at", BigInteger, nullable=False),
     Column("version", Integer, nullable=False),
     Column("suspended_at", BigInteger),
+    Column("resumed_at", BigInteger),
     Column("outage_left", BigInteger),
     Column("final_until", BigInteger),
     Index(None, "job", "state", "device"),
@@ -146,7 +147,8 @@ tells that the version was read back and is the right one.
 
 While nothing can be sent to its gateway, `suspended_at` holds since when its clocks stand still, and
 `outage_left` for how many milliseconds they still may (NULL: as long as the job lets executions queue).
-`final_until` ends the wait for the answer to the last question before it is given up.
+`resumed_at` is when they last went on after an outage. `final_until` ends the wait for the answer to the last
+question before it is given up.
 """
 
 tally = Table(

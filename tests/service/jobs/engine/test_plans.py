@@ -39,13 +39,13 @@ HOT = {
     "advancing: a broadcast": "e.batch = ?",
     "advancing: heartbeats": "s.status_at > coalesce(e.beat_at, -1)",
     "advancing: devices in DFU mode": "s.boot_mode = 'dfu'",
-    "advancing: devices that are gone": "NOT EXISTS (SELECT 1 FROM device d",
+    "advancing: devices that are gone, and gateways": "CASE WHEN d.id IS NULL THEN 'gone'",
     "ending_many: some to be canceled": "state = 'QUEUED' AND job = ? ORDER BY device",
     "ending_many: who was never begun": "expires IS NULL ORDER BY wave, due",
     "ending_many: who is tried again in vain": "+job = ? AND expires <= ?",
     "ending_many: the end of many": "UPDATE execution SET state = 'CANCELED'",
     "lines: who is next": "e.waiting = 'gateway-busy' AND e.gateway = ?",
-    "stepping: who is taken back": "'VERIFYING', 'STAGED') AND ask IS NULL AND waiting IS NULL",
+    "stepping: who is taken back": "'VERIFYING', 'STAGED') AND ask IS NULL AND coalesce(waiting",
     "stepping: who is to start what it has": "state = 'STAGED' AND ask IS NULL",
 }
 """A part of each statement that the engine runs again and again."""

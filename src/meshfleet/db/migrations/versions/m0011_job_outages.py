@@ -10,8 +10,8 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Add three columns to executions, and a table for when jobs were last run."""
-    for name in ("suspended_at", "outage_left", "final_until"):
+    """Add four columns to executions, and a table for when jobs were last run."""
+    for name in ("suspended_at", "resumed_at", "outage_left", "final_until"):
         op.add_column("execution", sa.Column(name, sa.BigInteger(), nullable=True))
     op.create_table(
         "job_engine",

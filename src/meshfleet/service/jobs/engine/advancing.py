@@ -34,7 +34,7 @@ from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -76,27 +76,23 @@ _IN_DFU: Final = (
     f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' AND e.due >= 0"
     f" ORDER BY e.due LIMIT {AT_ONCE}"
 )
-_GONE: Final = (
-    # By when they are due, which all are: SQLite would look at all executions there ever were.
-    f"SELECT e.job, e.device FROM execution e WHERE {_IS_ACTIVE} AND e.due >= 0"  # noqa: S608 # our own names
-    f" AND NOT EXISTS (SELECT 1 FROM device d WHERE d.id = e.device) LIMIT {AT_ONCE}"
-)
-"""Questions apart from each other, for each has a way of its own to few rows."""
 _REACHED: Final = (
-    # Through which gateway the device is reached; what a gateway does for it is asked of that one.
+    # What a gateway does for a device is asked of that gateway, all else of the one that hears the device.
     "(coalesce(g.connected, false) AND (e.method = 'download' OR e.state = 'CONFIRMING'"
     " OR coalesce(h.connected, false)))"
 )
-_WITH_GATEWAYS: Final = (
-    f"SELECT e.job, e.device FROM execution e JOIN device d ON d.id = e.device{loading.BESIDE}"  # noqa: S608 # our own names
-    f" LEFT JOIN device h ON h.id = e.gateway WHERE {_IS_ACTIVE} AND e.due >= 0"
+_MOVED_AWAY: Final = (
+    # By when they are due, which all are: SQLite would look at all executions there ever were.
+    "SELECT e.job, e.device, CASE WHEN d.id IS NULL THEN 'gone'"  # noqa: S608 # our own names
+    " WHEN e.waiting = 'gateway-offline' THEN 'back'"
+    f" ELSE 'away' END FROM execution e{loading.JOINED} LEFT JOIN device h ON h.id = e.gateway"
+    f" WHERE {_IS_ACTIVE} AND e.due >= 0 AND (d.id IS NULL"
+    f" OR (e.waiting = 'gateway-offline' AND {_REACHED})"
+    " OR (e.state <> 'STAGED' AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
+    f" AND coalesce(e.outage_left, 1) > 0 AND NOT {_REACHED})) LIMIT {AT_ONCE}"
 )
-_AWAY: Final = (
-    f"{_WITH_GATEWAYS} AND e.state <> 'STAGED'"
-    " AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
-    f" AND coalesce(e.outage_left, 1) > 0 AND NOT {_REACHED} LIMIT {AT_ONCE}"
-)
-_BACK: Final = f"{_WITH_GATEWAYS} AND e.waiting = 'gateway-offline' AND {_REACHED} LIMIT {AT_ONCE}"
+"""Devices that are gone, and those whose gateway has gone or come back: in one pass over all that run."""
+_ABSENCES: Final[Mapping[str, Event]] = {"gone": Gone(), "away": GatewayAway(), "back": GatewayBack()}
 _SHARED: Final = {
     Step.START: frozenset({ExecutionState.DISPATCHED}),
     Step.STATE: frozenset({ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING}),
@@ -199,17 +195,16 @@ def _with_room(
 
 
 def _news(connection: Connection) -> dict[tuple[int, int], Event]:
-    news: dict[tuple[int, int], Event] = {}
-    for job, device in bulk.query(connection, _AWAY, ()):
-        news[job, device] = GatewayAway()
-    for job, device in bulk.query(connection, _BACK, ()):
-        news[job, device] = GatewayBack()
+    absences = [
+        (job, device, _ABSENCES[word]) for job, device, word in bulk.query(connection, _MOVED_AWAY, ())
+    ]
+    news: dict[tuple[int, int], Event] = {(job, device): event for job, device, event in absences}
     for job, device, status, at in bulk.query(connection, _BEATS, ()):
         news[job, device] = Beat(status, at)
     for job, device, gateway, parent, rssi in bulk.query(connection, _IN_DFU, ()):
         news[job, device] = InDfu(gateway, parent, rssi)
-    for job, device in bulk.query(connection, _GONE, ()):
-        news[job, device] = Gone()
+    # Of a device that is gone, nothing else matters.
+    news.update({(job, device): event for job, device, event in absences if isinstance(event, Gone)})
     return news
 
 
@@ -306,7 +301,7 @@ def _advance(
         if move.execution is not x:
             made.append(rerouting.apply(Made(x, move, _proof(event), scene.gateway)))
     changed = moving.write(connection, made, now)
-    measure(connection, made, said, now)
+    measure(connection, made, said, now.steady)
     asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
     return Advanced(changed, asks, len(happened) >= AT_ONCE)
 

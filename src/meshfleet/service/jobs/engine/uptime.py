@@ -32,8 +32,9 @@ _WRITE: Final = (
 )
 _MOVE_ACTIVE: Final = (
     "UPDATE execution SET due = due + {gap}, expires = expires + {gap}, total_until = total_until + {gap},"  # noqa: S608 # our own names
-    " moved_at = moved_at + {gap}, suspended_at = suspended_at + {gap}, final_until = NULL"
-    f" WHERE {is_active()}"
+    " moved_at = moved_at + {gap}, suspended_at = suspended_at + {gap}, resumed_at = {now},"
+    " final_until = NULL"
+    f" WHERE {is_active()} AND device >= 0"  # or SQLite would look at all executions there ever were
 )
 _MOVE_QUEUED: Final = (
     "UPDATE execution SET expires = expires + {gap} WHERE state = 'QUEUED' AND expires IS NOT NULL"
@@ -59,15 +60,15 @@ def resume(connection: Connection, now: int) -> int:
     if abs(gap) < OUTAGE:
         gap = 0
     if gap:
-        _move(connection, gap)
+        _move(connection, gap, now)
     bulk.change(connection, _WRITE, (now,))
     return gap
 
 
-def _move(connection: Connection, gap: int) -> None:
+def _move(connection: Connection, gap: int, now: int) -> None:
     statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_JOBS]
     if gap < 0:  # what is due in the past is looked at anyway, but what is due tomorrow would wait until then
         statements += [_MOVE_BACK, _MOVE_LEASES]
     for each in statements:
-        bulk.change(connection, each.format(gap=gap), ())
+        bulk.change(connection, each.format(gap=gap, now=now), ())
     _log.info("jobs were not run for a while: their clocks were moved by %d s", gap // 1000)

@@ -139,6 +139,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     updated_at: int
     version: int = 0
     suspended_at: int | None = None
+    resumed_at: int | None = None
     outage_left: int | None = None
     final_until: int | None = None
 

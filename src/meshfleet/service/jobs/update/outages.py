@@ -39,6 +39,7 @@ def resume(x: Execution, scene: Scene, now: int) -> Execution:
     return replace(
         x,
         suspended_at=None,
+        resumed_at=now,
         outage_left=left - length,
         waiting=None if x.waiting == OFFLINE else x.waiting,
         expires=_later(x.expires, length),
