@@ -248,7 +248,9 @@ def test_the_part_of_a_device_is_shown_as_a_story(admin: Shell, image: Made, rel
     assert shown.startswith(f"{device} is SUCCEEDED in {made['id']}, 100 %.\n\nversion ")
     story = shown.partition("\ntime ")[2].splitlines()[1:]
     assert re.fullmatch(rf"{TIME} +-> QUEUED +the job was made", story[0])
-    assert re.fullmatch(rf"{TIME} +QUEUED -> DISPATCHED +its turn has come, and the first command is to be sent", story[1])
+    assert re.fullmatch(
+        rf"{TIME} +QUEUED -> DISPATCHED +its turn has come, and the first command is to be sent", story[1]
+    )
     proved = rf"{TIME} +CONFIRMING -> SUCCEEDED +the device runs {re.escape(image.version)}.*"
     assert re.fullmatch(proved, story[-2])
     read = rf" +response to version: [0-9a-f]{{6,8}} \(firmware-version {re.escape(image.version)}\)"
