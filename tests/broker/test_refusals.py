@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import REFUSED, Accept, Connack, Suback, Subscribe, Will
 from tests.broker.stage import REPORTS, G, connect, request
@@ -64,6 +66,17 @@ async def test_refused_connects_do_not_fill_the_log(stage: Stage, caplog: pytest
     assert len([line for line in found if "'same'" in line]) == 1
     assert len(found) == 10
     assert "guess" not in "".join(found)
+
+
+@pytest.mark.rule("broker-29")
+@pytest.mark.parametrize("limits", [Limits(failed_connections=1)])
+async def test_a_connection_that_the_database_refused_is_no_failure_of_its_client(stage: Stage) -> None:
+    for _ in range(10):
+        stage.door.failures.append(DatabaseUnavailable("gone"))
+        client = await stage.stranger()
+        client.send(connect("viewer"))
+        assert (await client.expect(Connack)).code == Accept.SERVER_UNAVAILABLE
+    await stage.client("viewer")
 
 
 @pytest.mark.rule("broker-28")

@@ -107,9 +107,12 @@ class Broker:
         """Why nothing is acknowledged at the moment; None: all is well."""
         return self._journal.trouble
 
-    def connection(self) -> Connection:
-        """The other end for a client that connects."""
-        return Connection(self.lobby, self._desk, self._limits, self.buffer)
+    def connection(self, address: str = "") -> Connection:
+        """Make the other end for a client that connects.
+
+        Whoever has reserved a slot gives its address: a socket that was reset does not know it any more.
+        """
+        return Connection(self.lobby, self._desk, self._limits, self.buffer, address)
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Publish as the service. At QoS 1 it is written down for all who are owed it when this returns."""

@@ -81,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         "account",
         "address",
         "heard",
+        "is_excused",
         "keep_alive",
         "quiet",
         "session",
@@ -90,7 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         "writable",
     )
 
-    def __init__(self, lobby: Lobby, desk: Desk, limits: Limits, buffer: memoryview) -> None:
+    def __init__(
+        self, lobby: Lobby, desk: Desk, limits: Limits, buffer: memoryview, address: str = ""
+    ) -> None:
         self._lobby = lobby
         self._desk = desk
         self._limits = limits
@@ -109,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = self._loop.time() + limits.connect_seconds
         self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self.address = ""
+        self.address = address
         self.account: Account | None = None
         self.access = NOBODY
         self.version = -1
@@ -118,6 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.will: Will | None = None
         self.keep_alive = 0.0
+        self.is_excused = False
+        """Whether it is our own fault that it did not log in."""
         self.turn = 0
         """When it introduced itself, in the order of all connections."""
         self.heard = False
@@ -236,8 +241,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See whether there is room."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
-        peer = transport.get_extra_info("peername")
-        self.address = peer[0] if peer else ""
+        if not self.address and (peer := transport.get_extra_info("peername")):
+            self.address = peer[0]
         raw = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -292,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """And go on."""
         self.writable = True
-        if self.session is not None:
+        if self.session is not None and not self._closed:
             self.session.wrote(0, 0)
             self.session.send_on()
 
@@ -396,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
     def _check_progress(self, now: float) -> None:
         """Cut a client off that has taken nothing of what was written for too long."""
         session = self.session
-        if session is None or self._transport is None:
+        if session is None or self._closed or self._transport is None:
             return
         session.wrote(0, backlog := self._transport.get_write_buffer_size())
         if session.stalled(now) > _STUCK:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,6 +127,19 @@ async def test_all_addresses_together_have_no_more_room_than_there_is(
         site.broker.crowd.miss("192.0.2.0")
         await site.stranger()
         await until(lambda: len(site.broker.crowd) == 1)
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
+async def test_clients_that_are_gone_before_they_are_accepted_make_room(
+    house: House, settings: Settings, scheme: str
+) -> None:
+    async with Site(house, settings, scheme=scheme) as site:
+        crowd = site.broker.crowd
+        for _ in range(5):
+            with closing(socket.create_connection(("127.0.0.1", site.port))) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            await (await site.stranger()).close()  # who comes later is accepted later
+            await until(lambda: len(crowd) + crowd.expected == 0)
 
 
 # --- Connections that end without a login ---

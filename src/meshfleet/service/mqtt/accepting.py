@@ -75,13 +75,13 @@ class _Gate:
         patience = None if self._tls is None else self._limits.connect_seconds
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make(missed), client, ssl=self._tls, ssl_handshake_timeout=patience
+                lambda: self._make(address, missed), client, ssl=self._tls, ssl_handshake_timeout=patience
             )
         except OSError:  # of TLS too
             missed()
 
-    def _make(self, missed: Callable[[], None]) -> asyncio.BaseProtocol:
-        connection = self._broker.connection()
+    def _make(self, address: str, missed: Callable[[], None]) -> asyncio.BaseProtocol:
+        connection = self._broker.connection(address)
         if not self._is_websocket:
             return connection
         return WebSocket(
