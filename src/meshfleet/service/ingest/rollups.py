@@ -16,7 +16,7 @@ from meshfleet.db.samples import NO_SEQ, More, Sample, SampleKind
 from meshfleet.service.ingest.readings import ReadingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from meshfleet.db.samples import Row
     from meshfleet.service.ingest.readings import Reading
@@ -61,7 +61,7 @@ class Minute(Struct, gc=False):
     before: Minute | None = None
     """The minute of the same device that was opened before this one: a chain costs less than a list."""
     place: int = 1
-    """Its place in that chain, counted from the end."""
+    """How many minutes the chain has from here on, where the chain begins; 0: it is closed."""
 
     def has(self, time: int) -> bool:
         """Whether a reading of this moment is in it: then it came again (report-36)."""
@@ -119,6 +119,7 @@ class Rollups:
 
     def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
         """Count readings of a batch."""
+        chains = self._chains
         for kind, device, gateway, time, value, identifier, unreachable in readings:
             if kind not in _ROLLED:
                 continue
@@ -126,7 +127,12 @@ class Rollups:
             minute = self._open.get(key)
             if minute is None:
                 minute = self._open[key] = Minute(batch, now, now, gateway)
-                self._chain(key, minute)
+                minute.key = key
+                if (before := chains.get(device)) is None:
+                    chains[device] = minute
+                elif before.place < _SHOWN:
+                    minute.before, minute.place = before, before.place + 1
+                    chains[device] = minute
             if not minute.has(time):
                 minute.touched_at = now
                 if time >= minute.last_at:
@@ -141,7 +147,7 @@ class Rollups:
         """
         found = [
             Sample(*_row(each.key[3], each.key[1], each.key[2], each))
-            for each in _chained(self._chains.get(device))
+            for each in _chain(self._chains.get(device))
             if each.key is not None and each.key[1] in kinds
         ]
         return sorted(found, key=lambda each: each.identity)
@@ -155,37 +161,41 @@ class Rollups:
         rows: dict[int, list[Row]] = {}
         for key in over:
             device, kind, identifier, begin = key
-            rows.setdefault(device, []).append(_row(begin, kind, identifier, self._open.pop(key)))
+            minute = self._open.pop(key)
+            minute.place = 0
+            rows.setdefault(device, []).append(_row(begin, kind, identifier, minute))
         return rows
 
     def forget_closed(self, devices: Iterable[int]) -> None:
         """Forget the closed minutes of devices: they are committed, and the sample store has them."""
+        chains = self._chains
         for device in devices:
-            kept = [each for each in _chained(self._chains.pop(device, None)) if self._is_open(each)]
-            for each in reversed(kept):
-                if each.key is not None:
-                    self._chain(each.key, each)
+            first, last, count = None, None, 0
+            minute = chains.pop(device, None)
+            while minute is not None:
+                if minute.place:
+                    if last is None:
+                        first = minute
+                    else:
+                        last.before = minute
+                    last, count = minute, count + 1
+                minute = minute.before
+            if first is not None and last is not None:
+                last.before, first.place = None, count
+                chains[device] = first
 
     def oldest(self, otherwise: int) -> int:
         """The oldest batch that is needed if all is to be counted again."""
         return min((minute.batch for minute in self._open.values()), default=otherwise)
 
-    def _chain(self, key: _Key, minute: Minute) -> None:
-        before = self._chains.get(key[0])
-        minute.place = 1 if before is None else before.place + 1
-        if minute.place <= _SHOWN:
-            minute.key, minute.before = key, before
-            self._chains[key[0]] = minute
 
-    def _is_open(self, minute: Minute) -> bool:
-        return minute.key is not None and self._open.get(minute.key) is minute
-
-
-def _chained(minute: Minute | None) -> Iterator[Minute]:
-    """Walk along a chain, the newest minute first."""
+def _chain(minute: Minute | None) -> list[Minute]:
+    """Return the minutes of a chain, the one that was opened last first."""
+    found = []
     while minute is not None:
-        yield minute
+        found.append(minute)
         minute = minute.before
+    return found
 
 
 def _is_over(begin: int, minute: Minute, now: int) -> bool:
