@@ -99,7 +99,7 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
             if ahead:
                 assert seconds(sample["correctedTime"]) == pytest.approx(now, abs=PATIENCE)
             else:
-                assert sample["correctedTime"] is None
+                assert "correctedTime" not in sample
 
         # With a right clock, what is replayed is old, whoever replays it.
         right = next(mac for mac, ahead in CLOCKS.items() if not ahead)

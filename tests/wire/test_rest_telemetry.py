@@ -37,11 +37,12 @@ SAMPLE = Sample(
     error_ext=1,
     gateway="d0cf5e000001",
     clock="past",
+    corrected_time="2020-11-04T04:07:20.880Z",
 )
 SAMPLE_TEXT = (
     '{"time":"2020-11-04T10:07:20.880Z","kind":"measurement-error","identifier":"8800","name":"temperature",'
     '"seq":255,"value":{"a":[1,2.5,null,"é"]},"raw":"0866","ext":{"rest":"ff"},"error":9,"errorExt":1,'
-    '"gateway":"d0cf5e000001","clock":"past"}'
+    '"gateway":"d0cf5e000001","clock":"past","correctedTime":"2020-11-04T04:07:20.880Z"}'
 )
 NOTHING = Sample(
     time=AT,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.service.http.running import Running
 
 FIELDS = ["mac", "deviceId", "friendlyName", "connected", "since"]
-FIELDS += ["apiVersion", "mode", "deviceCount", "reportsPerMinute"]
+FIELDS += ["apiVersion", "mode", "deviceCount", "reportsPerMinute", "clockOffset"]
 PATH = "/api/v1/gateways"
 
 
@@ -171,7 +171,7 @@ def test_a_device_that_was_heard_before_keeps_name_and_labels_when_it_is_claimed
 
 
 @pytest.mark.rule("rest-75", "rest-76")
-def test_a_gateway_is_shown_with_nine_fields_and_how_many_devices_it_has(service: Running) -> None:
+def test_a_gateway_is_shown_with_ten_fields_and_how_many_devices_it_has(service: Running) -> None:
     before = write_time(from_millis(service.clock()))
     mac = _claimed(service, friendlyName="Depot")
     devices = [service.new_device(gateway=mac) for _ in range(3)]
@@ -188,6 +188,7 @@ def test_a_gateway_is_shown_with_nine_fields_and_how_many_devices_it_has(service
         "mode": None,
         "deviceCount": 3,
         "reportsPerMinute": 0.0,
+        "clockOffset": None,
     }
     service.admin.delete(f"/api/v1/devices/{devices[0]}")
     service.operator.put(f"/api/v1/devices/bmac-{mac}/friendly-name", json={"name": "Renamed"})

@@ -29,7 +29,6 @@ PLAIN: dict[str, Any] = {
     "errorExt": None,
     "gateway": "d0cf5e000001",
     "clock": None,
-    "correctedTime": None,
 }
 
 
@@ -46,7 +45,7 @@ def shown(service: Running, *samples: Sample) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("rest-81")
-def test_a_row_has_thirteen_fields_in_this_order(service: Running) -> None:
+def test_a_row_has_twelve_fields_in_this_order(service: Running) -> None:
     (row,) = shown(service, sample(AT, 21.5, seq=7, raw=bytes.fromhex("0866FF"), more=More(ext='{"a": [1]}')))
     assert list(row) == list(PLAIN)
     assert row == PLAIN | {"seq": 7, "value": 21.5, "raw": "0866ff", "ext": {"a": [1]}}

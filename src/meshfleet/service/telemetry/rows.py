@@ -58,7 +58,7 @@ def shown(sample: Sample, foreign: Mapping[int, str]) -> rest.Sample:
         error_ext=more.error_ext,
         gateway=number_mac(sample.gateway),
         clock=_CLOCKS[more.clock],
-        corrected_time=None if more.shift is None else write_millis(sample.time + more.shift),
+        corrected_time=msgspec.UNSET if more.shift is None else write_millis(sample.time + more.shift),
     )
 
 

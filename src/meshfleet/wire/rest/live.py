@@ -54,7 +54,7 @@ class LiveSample(Body, frozen=True, kw_only=True):
     error: int | None
     error_ext: int | None
     clock: Literal["future", "past"] | None
-    corrected_time: TimeText | None = None
+    corrected_time: TimeText | UnsetType = UNSET
 
 
 class LiveHeartbeat(Body, frozen=True, kw_only=True):

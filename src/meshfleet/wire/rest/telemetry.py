@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from meshfleet.errors import MalformedPayload
 from meshfleet.wire.rest.bodies import Body, IdentifierText, MacText, TimeText
@@ -35,7 +35,7 @@ class Sample(Body, frozen=True, kw_only=True):
     gateway: MacText
     clock: Literal["future", "past"] | None
     """Set when the time is not believed, not even corrected (rest-179)."""
-    corrected_time: TimeText | None = None
+    corrected_time: TimeText | UnsetType = UNSET
     """When it was made by our clock, where the clock of its gateway was wrong by more than 5 s (rest-179)."""
 
 
