@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli.outside import PATIENCE
 from tests.databases import make_database
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.updating import Desk
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("rest-142", "rest-143", "rest-144")]
 
 KILLS = 4
+OUTAGE = 25
+"""Seconds after which clocks are moved, and some more."""
 _numbers = count(1)
 
 
@@ -33,6 +36,25 @@ def service(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> Iterat
         given += ["--database", make_database(server, f"job_killed_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:
         yield running
+
+
+@pytest.mark.slow
+@pytest.mark.rule("firmware-39", "firmware-40")
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_updates_outlive_an_outage_that_is_longer_than_their_clocks(service: Service) -> None:
+    """Nothing may stand still for six seconds, and there is one attempt: whoever is given up has failed."""
+    estate, desk = Estate(service, devices=3, speed=20.0), Desk(service)
+    async with estate.life():
+        job = await begin(
+            estate, desk, "download", timeouts={"stepMinutes": 0.1}, retry={"max": 0, "backoffSeconds": 1}
+        )
+        async with asyncio.timeout(PATIENCE):
+            while any(not each["progress"] for each in (await desk.executions(job)).values()):  # noqa: ASYNC110 # as above
+                await asyncio.sleep(0.1)
+        await asyncio.to_thread(service.kill)
+        await asyncio.sleep(OUTAGE)
+        await asyncio.to_thread(service.start)
+        await check(estate, desk, job)
 
 
 @pytest.mark.parametrize(

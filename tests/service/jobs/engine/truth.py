@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 NEW = "9.1.0"
 
 
-async def begin(estate: Estate, desk: Desk, method: str, *, per_gateway: int = 4) -> str:
+async def begin(
+    estate: Estate, desk: Desk, method: str, *, per_gateway: int = 4, **wishes: dict[str, float]
+) -> str:
     """Make the job, as soon as all devices are known; its id."""
     async with asyncio.timeout(PATIENCE):
         while len(await desk.known(MODEL)) < estate.size:  # noqa: ASYNC110 # the service knows nothing of tests
@@ -29,7 +31,7 @@ async def begin(estate: Estate, desk: Desk, method: str, *, per_gateway: int = 4
         "concurrency": {"perGateway": per_gateway},
         "retry": {"max": 5, "backoffSeconds": 1},
         "health": {"heartbeats": 1},
-    }
+    } | wishes
     job: str = (await desk.ask("POST", "/api/v1/jobs", order))["id"]
     return job
 
