@@ -109,7 +109,7 @@ def test_firmware_is_withdrawn_and_removed(admin: Shell, image: Made) -> None:
 def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: Made, tmp_path: Path) -> None:
     given = ["firmware", "upload", str(image.file), "--version", image.version]
     assert "0043" in admin.failure(*given, "--model", "0043")
-    assert "sha256" in admin.failure(*given, "--model", MODEL, "--sha256", "0" * 64)
+    assert "'--sha256'" in admin.failure(*given, "--model", MODEL, "--sha256", "0" * 64, code=2)
     assert "--model" in admin.failure(*given, code=2)
     admin.failure("firmware", "upload", str(tmp_path / "nothing"), "--model", MODEL, "--version", "1", code=2)
     other = ["firmware", "upload", str(image.file), "--version", "9.0.0", "--model", MODEL]

@@ -53,6 +53,49 @@ def test_what_is_no_text_or_no_time_is_wrong_usage(admin: Shell, arguments: list
     assert "Error: " in result.stderr
 
 
+@pytest.mark.rule("rest-177")
+def test_a_wrong_value_is_wrong_usage_that_names_the_option(admin: Shell) -> None:
+    create = ["jobs", "create", "x", "--firmware", "fw-0123456789abcdef"]
+    rows = {
+        ("devices", "list", "--model", "zz"): "'--model'",
+        ("devices", "list", "--firmware", "new"): "'--firmware'",
+        ("devices", "list", "--hardware", "new", "--model", "zz"): "'--hardware'",
+        ("firmware", "list", "--version", "new"): "'--version'",
+        ("firmware", "list", "--model", "zz"): "'--model'",
+        (*create, "--all"): "'--firmware'",
+        (*create, "--all", "--soak", "1e9"): "'--soak'",
+        (*create, "--all", "--deadline", "2020-01-01T00:00:00Z"): "'--deadline'",
+        (*create, "--all", "--wave", "101%"): "'--wave'",
+        (*create, "--all", "--backoff", "1e9"): "'--backoff'",
+    }
+    wrong = []
+    for arguments, option in rows.items():
+        result = admin(*arguments)
+        said = result.stderr.splitlines()[-1] if result.stderr else ""
+        if (result.exit_code, result.stdout) != (2, "") or option not in said:
+            wrong.append((arguments, result.exit_code, said))
+    assert not wrong
+
+
+def test_a_misspelt_identifier_is_hinted_at(admin: Shell) -> None:
+    hint = "battery-levl is not in the catalogue; did you mean battery-level?"
+    missed = []
+    for arguments in (
+        ["read", DEVICE, "battery-levl"],
+        ["write", DEVICE, "battery-levl", "1"],
+        ["ack", DEVICE, "battery-levl", "--time", "2026-01-01T00:00:00Z"],
+        ["samples", DEVICE, "--identifier", "battery-levl"],
+        ["identifiers", "battery-levl"],
+    ):
+        said = admin(*arguments).stderr
+        if "did you mean battery-level?" not in said:
+            missed.append((arguments, said))
+    assert not missed
+    assert f"Hint: {hint}\n" in admin("samples", DEVICE, "--identifier", "battery-levl").stderr
+    for known in ("battery-level", "8100", "beef", "nothing-like-it"):
+        assert "did you mean" not in admin("samples", DEVICE, "--identifier", known).stderr
+
+
 def test_secrets_that_are_no_text_are_told_and_not_repeated(admin: Shell) -> None:
     secret = f"secret-secret{NO_TEXT}"
     login = ["login", "--url", "http://127.0.0.1:1", "--user", "ada"]

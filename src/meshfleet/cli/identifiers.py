@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from meshfleet.cli.table import table_option
 from meshfleet.cli.terminal import printable
+from meshfleet.errors import UnknownIdentifier
 
 if TYPE_CHECKING:
     from meshfleet.wire.fields import Json
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1)
 def identifiers(catalogue: Catalogue, words: tuple[str, ...], *, as_json: bool) -> None:
     """List the identifiers; with ids or names, tell all about those."""
-    entries = [catalogue[word] for word in words] or list(catalogue)
+    entries = [_entry(catalogue, word) for word in words] or list(catalogue)
     if as_json:
         for entry in entries:
             click.echo(msgspec.json.encode(_object(entry)))
@@ -45,6 +47,25 @@ def identifiers(catalogue: Catalogue, words: tuple[str, ...], *, as_json: bool) 
 
 
 _WIDE = 1000
+
+_SIMILAR: Final = 0.7
+"""How much of two names must be the same for one to be meant by the other."""
+
+
+def similar_name(text: str, catalogue: Catalogue) -> str | None:
+    """Return the name in a catalogue that an unknown text most likely means."""
+    names = [entry.name for entry in catalogue]
+    return next(iter(get_close_matches(text.lower(), names, n=1, cutoff=_SIMILAR)), None)
+
+
+def _entry(catalogue: Catalogue, word: str) -> Entry:
+    try:
+        return catalogue[word]
+    except UnknownIdentifier as exc:
+        meant = similar_name(word, catalogue)
+        if meant is None:
+            raise
+        raise click.ClickException(printable(f"{exc}; did you mean {meant}?")) from exc
 
 
 def _details(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from meshfleet import errors
 from meshfleet.client.rest.calls import Answer
 from meshfleet.client.rest.problems import error_in
 from meshfleet.errors import (
+    BodyTooLarge,
     Fault,
     FleetError,
     GatewayTooOld,
@@ -153,3 +154,13 @@ def test_an_error_survives_a_process_boundary(kind: type[FleetError]) -> None:
     told = error_in(_told(_raised(kind)), PLACE)
     again = pickle.loads(pickle.dumps(told))  # noqa: S301 # our own
     assert (type(again), str(again)) == (type(told), str(told))
+
+
+def test_a_proxy_with_a_limit_on_bodies_is_told_apart_from_the_service() -> None:
+    page = Answer(status=413, body=b"<html>413 Request Entity Too Large", content_type="text/html")
+    by_proxy = error_in(page, PLACE)
+    assert isinstance(by_proxy, BodyTooLarge)
+    assert "a proxy in front of the service" in str(by_proxy)
+    assert "client_max_body_size" in str(by_proxy)
+    by_service = error_in(_told(BodyTooLarge("the image is larger than 1 MiB")), PLACE)
+    assert (type(by_service), str(by_service)) == (BodyTooLarge, "the image is larger than 1 MiB")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from meshfleet.cli.identifiers import similar_name
 from meshfleet.cli.options import Text, read_mac
 from meshfleet.cli.remote.completing import (
     complete_devices,
@@ -19,6 +20,8 @@ from meshfleet.cli.remote.completing import (
 )
 from meshfleet.client.names import identifier_of
 from meshfleet.errors import MalformedText, MalformedTime, shown
+from meshfleet.wire.identifiers import BUILTIN
+from meshfleet.wire.ids import is_identifier
 from meshfleet.wire.rest import Role, parse_label, parse_username
 from meshfleet.wire.times import parse_time
 
@@ -62,9 +65,25 @@ def _job(text: str) -> str:
     return f"job-{found[1]}"
 
 
+class _Identifier(Text):
+    """An identifier by its id in hex or by its name.
+
+    A name that is not in the catalogue is no mistake, for a gateway may know more. But if it looks like one
+    that is, a hint says so.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        found = super().convert(value, param, ctx)
+        is_known = is_identifier(found) or BUILTIN.find(found) is not None
+        if not is_known and (meant := similar_name(found, BUILTIN)) is not None:
+            click.echo(f"Hint: {found} is not in the catalogue; did you mean {meant}?", err=True)
+        return found
+
+
 DEVICE = Text("device", _device)
 FIRMWARE = Text("firmware", _firmware)
-IDENTIFIER = Text("identifier", identifier_of)
+IDENTIFIER = _Identifier("identifier", identifier_of)
 JOB = Text("job", _job)
 LABEL = Text("label", parse_label)
 TIME = Text("time", parse_time)

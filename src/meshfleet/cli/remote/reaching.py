@@ -13,11 +13,12 @@ import click
 from msgspec.structs import replace
 
 from meshfleet.cli.options import TLS_CA
+from meshfleet.cli.remote.refusals import wrong_usage
 from meshfleet.cli.remote.stored_login import StoredLogin, check_private, read_login, renew_login
 from meshfleet.cli.terminal import printable
 from meshfleet.client import Fleet
 from meshfleet.client.rest.address import Base
-from meshfleet.errors import NotLoggedIn
+from meshfleet.errors import InvalidRequest, NotLoggedIn, WireError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -60,6 +61,11 @@ async def reach() -> AsyncIterator[Fleet]:
             yield fleet
     except NotLoggedIn as exc:
         raise click.ClickException(_advice(access)) from exc
+    except (InvalidRequest, WireError) as exc:
+        refusal = wrong_usage(exc)
+        if refusal is None:
+            raise
+        raise refusal from exc
 
 
 @asynccontextmanager

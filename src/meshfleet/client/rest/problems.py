@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.client.rest.calls import JSON
-from meshfleet.errors import Fault, ServiceRefused, Told, Unavailable, WireError
+from meshfleet.errors import BodyTooLarge, Fault, ServiceRefused, Told, Unavailable, WireError
 from meshfleet.errors.told import error_of
 from meshfleet.wire import rest
 from meshfleet.wire.rest.operations import ToldNotReady
@@ -25,6 +25,12 @@ _SHORTEST: Final = 4
 """Characters of what is taken for a secret: shorter words are everywhere."""
 
 _FAULTS: Final = 100
+
+_TOO_LARGE: Final = (
+    "a proxy in front of the service does not take a body of this size;"
+    " raise its limit on bodies (client_max_body_size in nginx)"
+)
+"""The service itself says it as a problem."""
 
 _PASSED_ON: Final = frozenset({408, 413, 429, 500, 502, 503, 504})
 """What proxies say too, in words of their own."""
@@ -45,6 +51,8 @@ def error_in(answer: Answer, place: str, secrets: Iterable[str] = ()) -> FleetEr
     if 300 <= answer.status < 400:  # noqa: PLR2004 # as HTTP has it
         return ServiceRefused(f"{place} redirects; give the address behind it instead")
     words = f"{place} answers with HTTP status {answer.status}"
+    if answer.status == BodyTooLarge.http:
+        words += f": {_TOO_LARGE}"
     if answer.status in _PASSED_ON:
         return error_of("", answer.status, Told(words, (), answer.retry_after))
     return ServiceRefused(f"{words}, and not as a Meshfleet service does")
