@@ -397,3 +397,17 @@ def test_a_device_is_updating_while_it_has_an_active_execution(shop: Shop) -> No
         assert updating() == [False, True]
     shop.set_execution(job, other, state="SUCCEEDED")
     assert updating() == [False, False]
+
+
+@pytest.mark.rule("rest-219")
+def test_who_is_asked_for_its_version_says_so_and_tells_its_whole_story(shop: Shop) -> None:
+    device = shop.device("3.4.2")
+    job = shop.make(shop.firmware(), [device])["id"]
+    told = shop.show(job)
+    assert (told["state"], told["leftOut"], told["waveStates"]) == ("IN_PROGRESS", {"QUEUED": 1}, [])
+    shop.set_execution(job, device, state="DISPATCHED", step="check", version=1)
+    said = shop.executions(job)[device]["waitingFor"]
+    assert said == "its version is being read: it reports that it runs the new one already"
+    shop.set_execution(job, device, state="SKIPPED", reason="it runs 3.4.2 already", version=2)
+    detail = shop.service.viewer.get(f"{JOBS}/{job}/executions/{device}").json()
+    assert [(each["to"], each["cause"]) for each in detail["transitions"]] == [("QUEUED", "the job was made")]

@@ -82,7 +82,11 @@ _ACTIVE: Final[Mapping[ExecutionState, str]] = {
     ExecutionState.APPLYING: "the device starts the new version",
 }
 
-_UNSENT: Final = "its first command could not be sent yet"
+_BY_STEP: Final[Mapping[str | None, str]] = {
+    Step.UNSENT: "its first command could not be sent yet",
+    Step.CHECK: "its version is being read: it reports that it runs the new one already",
+}
+"""What an update waits for that was dispatched and has not begun."""
 _HELD_UP: Final[Mapping[str | None, str]] = {
     CANCELING: "it is being taken back, if that is still possible",
     OFFLINE: f"{OFFLINE}: its gateway is not connected, and the clocks of the update stand still",
@@ -108,8 +112,8 @@ def _said(job: JobNow, execution: Waiter) -> str | None:
         return f"{word}: {_queued(word, job, execution)}"
     if execution.state in ACTIVE and execution.waiting in _HELD_UP:
         return _HELD_UP[execution.waiting]
-    if execution.state is ExecutionState.DISPATCHED and execution.step == Step.UNSENT:
-        return _UNSENT
+    if execution.state is ExecutionState.DISPATCHED and execution.step in _BY_STEP:
+        return _BY_STEP[execution.step]
     if execution.state is ExecutionState.CONFIRMING:
         return _confirming(job, execution) + _until(execution)
     if execution.state is ExecutionState.STAGED and job.is_staging:
