@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Database", "connect_database", "explained", "open_database", "upgrade_database"]
+__all__ = ["Database", "connect_database", "explain_driver_errors", "open_database", "upgrade_database"]
 
 
 def open_database(address: str, folder: Path, *, stop: Event | None = None) -> Database:
@@ -49,12 +49,12 @@ def connect_database(address: str, folder: Path) -> Database:
 
 def upgrade_database(database: Database, stop: Event) -> None:
     """Bring a database up to date; wait while another program does that, until `stop` is set."""
-    with explained():
+    with explain_driver_errors():
         database.write_now(migrate, stop)
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_driver_errors() -> Iterator[None]:
     """Turn errors of the driver into `UnusableDatabase` with its words."""
     try:
         yield

@@ -24,7 +24,7 @@ from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.api import Api, openapi_document
-from meshfleet.service.exclusive import sole_service
+from meshfleet.service.exclusive import hold_service_lock
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
 from meshfleet.service.http.starting import answer_starting
@@ -99,7 +99,7 @@ async def serve(
         database = await asyncio.to_thread(connect_database, settings.database, settings.data)
         try:
             with contextlib.ExitStack() as stack:
-                await asyncio.to_thread(stack.enter_context, sole_service(database, settings))
+                await asyncio.to_thread(stack.enter_context, hold_service_lock(database, settings))
                 async with HttpServer(settings, listener) as http:
                     await _upgrade(database)
                     await _run(database, settings, http, entrances, started=started, prepare=prepare)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.db import explained
+from meshfleet.db import explain_driver_errors
 from meshfleet.errors import UnusableDatabase
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _LOCK: Final = 0x6D717474
 
 
 @contextmanager
-def sole_service(database: Database, settings: Settings) -> Iterator[None]:
+def hold_service_lock(database: Database, settings: Settings) -> Iterator[None]:
     """Be the only service that takes reports into this database while the block runs, or raise.
 
     A service without any way in for reports shares its database with others.
@@ -34,7 +34,7 @@ def sole_service(database: Database, settings: Settings) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        with explained():
+        with explain_driver_errors():
             is_alone = stack.enter_context(database.only_one(_LOCK))
         if not is_alone:
             raise UnusableDatabase(

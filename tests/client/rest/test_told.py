@@ -164,3 +164,16 @@ def test_a_proxy_with_a_limit_on_bodies_is_told_apart_from_the_service() -> None
     assert "client_max_body_size" in str(by_proxy)
     by_service = error_in(_told(BodyTooLarge("the image is larger than 1 MiB")), PLACE)
     assert (type(by_service), str(by_service)) == (BodyTooLarge, "the image is larger than 1 MiB")
+
+
+@pytest.mark.rule("rest-160")
+def test_the_reasons_of_a_service_that_is_not_ready_come_over_also_those_of_the_future() -> None:
+    reasons = [
+        {"code": "disk-full", "text": "The disk is full."},
+        {"code": "new", "text": "It is late.", "x": 1},
+    ]
+    body = json.dumps({"status": "unavailable", "reasons": reasons}).encode()
+    told = error_in(Answer(status=503, body=body, content_type="application/json"), PLACE)
+    assert (type(told), str(told)) == (Unavailable, "The disk is full. It is late.")
+    strange = error_in(Answer(status=503, body=b"{}", content_type="application/json"), PLACE)
+    assert (type(strange), str(strange)) == (Unavailable, f"{PLACE} answers with HTTP status 503")

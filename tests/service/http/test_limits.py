@@ -116,6 +116,16 @@ def test_a_head_of_64_kib_is_read_and_a_longer_one_is_not(service: Running, piec
 
 
 @pytest.mark.rule("rest-27")
+def test_a_head_that_begins_with_the_end_of_a_long_one_is_counted_by_itself(service: Running) -> None:
+    long, short = head("GET /healthz", "X: " + "x" * 60_000), head("GET /healthz", "Y: " + "y" * 10_000)
+    with talk(service) as connection:
+        for piece in (long[:100], long[100:] + short[:8000], short[8000:]):
+            connection.send(piece)
+        answers = [connection.read(), connection.read()]
+    assert [each and each.status for each in answers] == [200, 200]
+
+
+@pytest.mark.rule("rest-27")
 def test_a_head_behind_a_large_body_is_counted_by_itself(service: Running) -> None:
     body = b'{"label": "x"}' + b" " * 100_000
     first = head("POST /api/v1/labels", bearer(service), f"Content-Length: {len(body)}") + body

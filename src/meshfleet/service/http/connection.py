@@ -74,6 +74,7 @@ class Connection(HttpToolsProtocol):
         self._most, self.limit_concurrency = self.limit_concurrency, None
         self._deadline: TimerHandle | None = None
         self._is_head = False
+        self._has_begun = False
         self._has_body = False
         self._head_read = 0
         self._head_told = 0
@@ -105,7 +106,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         # For answers that have no end: who does not read one must not keep the service from stopping.
         self.scope["state"]["abort"] = self.transport.abort
-        self._is_head = True
+        self._is_head = self._has_begun = True
         self._head_read = self._head_told = 0
         if self._deadline is None:
             self._await_head()
@@ -152,11 +153,11 @@ class Connection(HttpToolsProtocol):
         if self._is_refused:
             return
         self._unset_keepalive_if_required()
-        was_head, self._has_body = self._is_head, False
+        self._has_begun = self._has_body = False
         try:
             self._read(data)
             if self._is_head:
-                self._count_unfinished(data, is_continued=was_head)
+                self._count_unfinished(data)
         except _Refused as exc:
             self._refuse(*exc.answer)
             return
@@ -180,9 +181,9 @@ class Connection(HttpToolsProtocol):
         self._head_told += size
         self._check_head(self._head_told)
 
-    def _count_unfinished(self, data: bytes, *, is_continued: bool) -> None:
+    def _count_unfinished(self, data: bytes) -> None:
         """Count the bytes of a head whose end has not come: the parser keeps a header until it is whole."""
-        if is_continued:
+        if not self._has_begun:
             self._head_read += len(data)
         elif not self._has_body:  # behind a body nobody knows where the head begins
             ended = data.rfind(b"\r\n\r\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ async def answer_starting(scope: Any, _receive: Any, send: Any) -> None:
         }
     )
     await send({"type": f"{kind}.body", "body": body, "more_body": False})
+    # uvicorn logs an error for a refused WebSocket whose application returns before its connection has ended.
+    await asyncio.sleep(0)
 
 
 def _answer(path: str) -> tuple[HTTPStatus, str, bytes]:

@@ -11,6 +11,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.db.database import words
+from meshfleet.db.outages import cause_of
 from meshfleet.db.schema import is_current
 from meshfleet.errors import DatabaseUnavailable, ReadinessCode, Trouble
 from meshfleet.service.operations.descriptors import are_descriptors_scarce
@@ -134,4 +138,6 @@ async def _ask(database: Database) -> Trouble | None:
             return None
     except DatabaseUnavailable as exc:
         return exc.trouble
+    except DBAPIError as exc:  # such as a permission that was taken away
+        return Trouble(cause_of(exc), f"the database refuses to tell its schema: {words(exc)}")
     return Trouble(ReadinessCode.SCHEMA, "the schema of the database was changed by another version")
