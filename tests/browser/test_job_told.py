@@ -102,6 +102,8 @@ def test_the_evidence_of_who_is_done_is_not_read_with_each_step_of_others(
         job = home.job(waves=[{"count": 1}], gate={"successPercent": 100, "pause": True})
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(state(page)).to_have_text("Paused", timeout=90_000)
+        waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
+        expect(waves.nth(1)).to_contain_text("Begins when the job is resumed.")
         rows(page).filter(has_text="Done").get_by_role("link").click()
         expect(page.get_by_role("dialog")).to_contain_text("What proves it")
         demo.ask("POST", f"/api/v1/jobs/{job['id']}/resume")

@@ -142,8 +142,10 @@ const WAVES: Record<WaveState, Omit<Look, "word">> = {
   SKIPPED: { tone: "off", icon: Skip },
 };
 
-/** Where a wave is. While the job rests, nothing more of the wave that is on begins. */
+/** Where a wave is. While the job rests, nothing more of the wave that is on begins; when it is being cancelled, no other
+ * wave does. */
 export function lookOfWave(state: WaveState, job: JobState): Look {
+  if (state === "WAITING" && job === "CANCELING") return { word: words.wave.SKIPPED, ...WAVES.SKIPPED };
   if (state === "RUNNING" && job === "PAUSED") return { word: words.job.PAUSED, ...JOBS.PAUSED };
   return { word: words.wave[state], ...WAVES[state] };
 }

@@ -3,6 +3,8 @@ import { isolated } from "../isolated";
 
 const devices = (many: string): string => (many === "1" ? "1 device" : `${many} devices`);
 
+const begun = (many: string): string => `${many} ${many === "1" ? "has" : "have"} begun`;
+
 export const job = {
   title: "Update job",
   all: "Update jobs",
@@ -88,8 +90,8 @@ export const job = {
     failed: (failed: string, begun: string) => `failed: ${failed} of ${begun} under way or finished`,
     failedOver: (failed: string, begun: string) => `failed: ${failed} of ${begun} that began`,
     abort: {
-      PAUSE: (percent: string, least: string) => `pauses itself at ${percent}, once ${least} have begun`,
-      CANCEL: (percent: string, least: string) => `cancels itself at ${percent}, once ${least} have begun`,
+      PAUSE: (percent: string, least: string) => `pauses itself at ${percent}, once ${begun(least)}`,
+      CANCEL: (percent: string, least: string) => `cancels itself at ${percent}, once ${begun(least)}`,
     },
     kinds: { ALL: "", FAILED: "only failed: ", REJECTED: "only rejected: ", TIMED_OUT: "only timed out: " },
     forgiven: "; failures before a resume do not count",
@@ -149,6 +151,7 @@ export const job = {
     bar: (done: string, failed: string, size: string) => `${done} of ${size} devices done, ${failed} failed`,
     waiting: "Begins when the wave before has passed.",
     waitingFirst: "Begins with the job.",
+    waitingResume: "Begins when the job is resumed.",
     needs: (percent: string) => `The next wave begins when ${percent} of this one have succeeded.`,
     ungated: "The next wave begins when this one is over.",
     soak: (minutes: string) => `Then it soaks for ${minutes} min.`,

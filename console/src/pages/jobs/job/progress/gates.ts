@@ -15,12 +15,15 @@ export function hasWaves(job: Job): boolean {
 export function gateText(job: Job, index: number): string {
   const wave = job.waveStates[index];
   if (wave === undefined) return "";
+  // Nothing begins any more.
+  if (job.state === "CANCELING" && (wave.state === "WAITING" || wave.state === "RUNNING")) return "";
   const { successPercent: needed } = job.gate;
   const ran = wave.succeeded + wave.failed;
   const share = percent(wave.succeeded, ran, needed);
   switch (wave.state) {
     case "WAITING":
-      return index === 0 ? words.waitingFirst : words.waiting;
+      if (index === 0) return words.waitingFirst;
+      return isHeldUp(job, index) ? words.waitingResume : words.waiting;
     case "RUNNING":
       return index === job.waveStates.length - 1 ? "" : ahead(job);
     case "SOAKING":
@@ -36,6 +39,12 @@ export function gateText(job: Job, index: number): string {
     case "SKIPPED":
       return "";
   }
+}
+
+/** Whether the wave before is over, and the job rests before this one. */
+function isHeldUp({ state, pauseReason, waveStates }: Job, index: number): boolean {
+  if (state !== "PAUSED" || (pauseReason !== "GATE" && pauseReason !== "GATE_FAILED")) return false;
+  return waveStates.findIndex((wave) => wave.state === "WAITING") === index;
 }
 
 function ahead({ gate }: Job): string {
