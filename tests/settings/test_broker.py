@@ -125,7 +125,7 @@ def test_without_a_word_from_anybody_these_limits_hold() -> None:
         connections=10_000,
         connections_per_address=2000,
         connections_per_account=20,
-        failed_connections=100,
+        failed_connections=50,
         connect_seconds=10,
         packet_size=262_144,
         subscriptions=100,

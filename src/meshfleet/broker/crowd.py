@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from meshfleet.broker.connection import Connection
     from meshfleet.settings import Limits
 _log = logging.getLogger(__name__)
-
-_BURST: Final = 2
-"""Seconds' worth of connections that may fail at once."""
 
 _REMEMBERED: Final = 10_000
 """Networks with failures; of more the oldest are forgotten."""
@@ -41,7 +39,7 @@ class FailureRate:
     def __init__(self, rate: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
         self._clock = clock
-        self._most = float(_BURST * rate)
+        self._most = float(rate)
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def is_exceeded(self, address: str) -> bool:
@@ -84,6 +82,10 @@ class Crowd:
         self._expected = Counter[str]()
         """Connections that are not known yet, by address: they have more to do before MQTT begins."""
         self.failures = FailureRate(limits.failed_connections)
+        self._started = Counter[str]()
+        """Connections of this second that have neither logged in nor failed, by address."""
+        self._held: dict[str, deque[asyncio.Future[bool]]] = {}
+        """Accepted connections that wait for those before them, by address."""
         self._lines = LogLimit()
         self.turned_away = 0
         """Connections that were closed unread, because a limit was reached."""
@@ -136,7 +138,47 @@ class Crowd:
     def fail(self, address: str) -> None:
         """Give a reserved slot back, and count the connection as one that did not log in."""
         self.miss(address)
+        self.count_failure(address)
+
+    async def wait_turn(self, address: str) -> bool:
+        """Wait until few connections of an address are under way. Return False if those before it failed.
+
+        So a flood is known as one before all of it has cost a login, while clients that log in follow each
+        other as fast as they are checked.
+        """
+        if self._started[address] < self._limits.failed_connections:
+            self._started[address] += 1
+            return True
+        turn = asyncio.get_running_loop().create_future()
+        self._held.setdefault(address, deque()).append(turn)
+        return await turn
+
+    def count_failure(self, address: str) -> None:
+        """Count a connection that ended without a login."""
         self.failures.count(address)
+        self._resolve(address)
+
+    def start_second(self) -> None:
+        """Stop counting connections that said nothing for a second: they must not keep others waiting."""
+        self._started.clear()
+        for address in list(self._held):
+            self._go_on(address)
+
+    def _resolve(self, address: str) -> None:
+        if self._started[address] > 0:
+            self._started[address] -= 1
+        self._go_on(address)
+
+    def _go_on(self, address: str) -> None:
+        """Let held connections of an address go on, or end them all if too many have failed."""
+        held, is_flood = self._held.get(address), self.failures.is_exceeded(address)
+        while held and (is_flood or self._started[address] < self._limits.failed_connections):
+            turn = held.popleft()
+            if not turn.done():
+                self._started[address] += not is_flood
+                turn.set_result(not is_flood)
+        if not held:
+            self._held.pop(address, None)
 
     def enter(self, connection: Connection) -> bool:
         """Somebody connects, who is expected no longer; False: there is no room."""
@@ -157,6 +199,7 @@ class Crowd:
         if len(known) - (instead_of in known) >= self._limits.connections_per_account:
             return False
         known.add(connection)
+        self._resolve(connection.address)
         return True
 
     @property

@@ -161,7 +161,7 @@ class Lobby:
         """Somebody is gone."""
         self._crowd.leave(connection)
         if connection.account is None and not connection.is_excused:
-            self._crowd.failures.count(connection.address)
+            self._crowd.count_failure(connection.address)
         session, will = connection.session, connection.will
         if session is None:
             return
@@ -183,6 +183,7 @@ class Lobby:
         while True:
             await asyncio.sleep(_SWEEP)
             now, count = loop.time(), count + 1
+            self._crowd.start_second()
             for connection in self._crowd:
                 loop.call_soon(connection.check, now)  # by itself: what goes wrong with one is its own affair
             if count % _TIDY == 0:

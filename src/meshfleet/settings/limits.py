@@ -14,7 +14,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """At once, from one network address."""
     connections_per_account: int = 20
     """At once, with the credentials of one account."""
-    failed_connections: int = 100
+    failed_connections: int = 50
     """Per second, from one network address: connections that end without a login."""
     connect_seconds: int = 10
     """From the beginning of a connection until its CONNECT is there."""

@@ -71,7 +71,18 @@ class _Gate:
 
     async def _greet(self, client: socket.socket, address: str) -> None:
         """Bring a client as far as MQTT."""
-        missed = partial(self._broker.crowd.fail, address)
+        crowd = self._broker.crowd
+        try:
+            goes_on = await crowd.wait_turn(address)
+        except asyncio.CancelledError:
+            client.close()
+            raise
+        if not goes_on:
+            client.close()
+            crowd.miss(address)
+            crowd.turned_away += 1
+            return
+        missed = partial(crowd.fail, address)
         patience = None if self._tls is None else self._limits.connect_seconds
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
