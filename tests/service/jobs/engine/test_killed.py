@@ -49,7 +49,7 @@ async def test_updates_outlive_an_outage_that_is_longer_than_their_clocks(servic
             estate, desk, "download", timeouts={"stepMinutes": 0.1}, retry={"max": 0, "backoffSeconds": 1}
         )
         async with asyncio.timeout(PATIENCE):
-            while any(not each["progress"] for each in (await desk.executions(job)).values()):  # noqa: ASYNC110 # as above
+            while any(not each["progress"] for each in (await desk.executions(job)).values()):  # noqa: ASYNC110 # nobody tells
                 await asyncio.sleep(0.1)
         await asyncio.to_thread(service.kill)
         await asyncio.sleep(OUTAGE)

@@ -594,6 +594,21 @@ def test_an_outage_stops_clocks_for_as_long_as_executions_may_queue_and_no_longe
     assert stand.now <= began + (60 + 25 + 10 + 2) * 60_000
 
 
+@pytest.mark.rule("firmware-39")
+def test_a_gateway_that_is_updated_itself_may_be_away_for_as_long_as_a_restart_takes() -> None:
+    stand = brought_to(S.APPLYING)
+    stand.scene = replace(stand.scene, gateway=stand.x.device)
+    stand.x, began = stand.lost(), stand.now
+    stand.happen(GatewayAway())
+    while stand.is_in(S.APPLYING):
+        if stand.x.ask is None:
+            stand.due()
+        else:
+            stand.unsent()
+    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_APPLIED")
+    assert stand.now <= began + 2 * clocks.APPLY + clocks.FINAL + clocks.ANSWER
+
+
 @pytest.mark.rule("firmware-43")
 @pytest.mark.parametrize("way", list(Way))
 def test_a_command_that_never_left_is_canceled_at_once(way: Way) -> None:

@@ -163,6 +163,7 @@ def test_after_an_outage_clocks_have_the_time_left_that_they_had(database: Datab
         device.fate = fate
     world.create(order(retry=Retry(max=3), rate=Rate(per_minute=60), timeouts=Timeouts(queue_minutes=300)))
     world.run(300, until=lambda: states(world) == {"QUEUED": 1, "TRANSFERRING": 3})
+    database.write_now(uptime.resume, world.now)
     before = _clocks(world, world.now)
     assert len(before) == 3 + 1 + 1
     for hours in (70, -30):

@@ -111,6 +111,7 @@ class World:
         self._replies: list[Reply] = []
         self._beaten: dict[int, int] = {}
         self._tears = 0
+        self._noted_at = 0
         self.is_held = False
         """Whether letters lie about that nobody takes."""
         self.back: dict[int, int] = {}
@@ -257,8 +258,9 @@ class World:
             following = min(end, max(self._next_event(), self.now + ROUND))
             if self.now >= end:
                 return
+            if following - self.now > uptime.PAUSE:
+                self.database.write_now(_run_until, following)
             self.now = following
-            self.database.write_now(_run_until, self.now)
 
     def _next_event(self) -> int:
         times = [time for each in self._on_way for time in _times(each) if time > self.now]
@@ -270,7 +272,9 @@ class World:
         """Do what a runner does in a round, with what the world does meanwhile."""
         write = self.database.write_now
         write(self._report)
-        write(uptime.resume, self.now)
+        if abs(self.now - self._noted_at) >= uptime.PAUSE:
+            write(uptime.resume, self.now)
+            self._noted_at = self.now
         self._take_answers()
         self._find_left()
         due = self._routes(self.database.read_now(advancing.due_devices, self.now))
