@@ -253,6 +253,7 @@ export const job = {
     },
     steps: {
       look: "which version runs?",
+      check: "which version runs?",
       mode: "go into DFU mode",
       start: "begin the update",
       state: "how far is the update?",
@@ -270,6 +271,7 @@ export const job = {
     WRONG_MODEL: { short: "The firmware is for another model", help: "Nothing to do: this device takes other firmware." },
     WRONG_HARDWARE: { short: "The firmware is for other hardware", help: "Nothing to do: this device takes other firmware." },
     ALREADY_THERE: { short: "It runs this version already", help: "Nothing to do." },
+    MISREPORTED: { short: "It reports this version and runs another", help: "Nothing to do: it is updated in its turn." },
     TOO_OLD: { short: "Its version is too old for this firmware", help: "Bring it to a version in between first." },
     WRONG_METHOD: { short: "It cannot be updated in this way", help: "Make a job without a way of updating: the usual one is taken." },
     EARLIER_JOB: { short: "An earlier job keeps it", help: "Wait for the earlier job, or cancel it; then retry." },

@@ -217,7 +217,7 @@ export const newJob = {
     reasons: {
       WRONG_MODEL: "The firmware is for another model",
       WRONG_HARDWARE: "The firmware is for other hardware",
-      ALREADY_THERE: "They run this version already",
+      ALREADY_THERE: "They report this version already; each is asked first",
       DOWNGRADE: "They run a newer version",
       TOO_OLD: "Their version is too old for this update",
       WRONG_METHOD: "Their model cannot be updated in this way",
