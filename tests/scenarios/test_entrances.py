@@ -145,7 +145,8 @@ async def test_figures_tell_of_the_broker(service: Service) -> None:
         "owed_bytes": 0,
         "received_total": 1,
         "delivered_total": 0,
-        "dropped_total": 0,
+        "cut_off_total": 0,
+        "turned_away_total": 0,
         "admitted_total": 1,
         "refused_total": 1,
     }
@@ -258,7 +259,7 @@ async def test_no_log_holds_what_somebody_came_with_or_said(tmp_path: Path) -> N
         await service.hang_up()
         code, errors = service.stop()
     assert code == 0
-    assert "is refused: wrong user name or password" in errors
+    assert "refused: wrong user name or password" in errors
     assert "it published where it may not" in errors
     for secret in (PASSWORD, gateway.password, issued["key"], "hidden-"):
         assert secret not in errors

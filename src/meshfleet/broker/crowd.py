@@ -44,7 +44,11 @@ class FailureRate:
 
     def is_exceeded(self, address: str) -> bool:
         """Whether too many connections from the network of an address have failed."""
-        return bool(self._failures) and self._left(_network(address), self._clock()) < 1
+        return self.left(address) < 1
+
+    def left(self, address: str) -> float:
+        """Return how many connections from the network of an address may still fail."""
+        return self._left(_network(address), self._clock()) if self._failures else self._most
 
     def count(self, address: str) -> None:
         """Count a connection that ended without a login."""
@@ -146,7 +150,7 @@ class Crowd:
         So a flood is known as one before all of it has cost a login, while clients that log in follow each
         other as fast as they are checked.
         """
-        if self._started[address] < self._limits.failed_connections:
+        if self._started[address] + 1 <= self.failures.left(address):
             self._started[address] += 1
             return True
         turn = asyncio.get_running_loop().create_future()
@@ -171,8 +175,9 @@ class Crowd:
 
     def _go_on(self, address: str) -> None:
         """Let held connections of an address go on, or end them all if too many have failed."""
-        held, is_flood = self._held.get(address), self.failures.is_exceeded(address)
-        while held and (is_flood or self._started[address] < self._limits.failed_connections):
+        held, left = self._held.get(address), self.failures.left(address)
+        is_flood = left < 1
+        while held and (is_flood or self._started[address] + 1 <= left):
             turn = held.popleft()
             if not turn.done():
                 self._started[address] += not is_flood
