@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from paho.mqtt.client import MQTTMessage
+    from paho.mqtt.client import ConnectFlags, MQTTMessage
 
     from tests.servers import Address
 
@@ -103,9 +103,14 @@ class PersistentPaho:
         ready: Queue[str] = Queue()
         client.on_message = self._take
         client.on_subscribe = lambda *_: ready.put("subscribed")
-        client.on_connect = lambda _, __, flags, ___, ____: (
-            ready.put("resumed") if flags.session_present else client.subscribe(REPORTS, 1)
-        )
+
+        def subscribe(_: object, __: object, flags: ConnectFlags, *___: object) -> None:
+            if flags.session_present:
+                ready.put("resumed")
+            else:
+                client.subscribe(REPORTS, 1)
+
+        client.on_connect = subscribe
         client.connect(*self._place)
         client.loop_start()
         try:

@@ -153,7 +153,7 @@ class Crowd:
         if self._started[address] + 1 <= self.failures.left(address):
             self._started[address] += 1
             return True
-        turn = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._held.setdefault(address, deque()).append(turn)
         return await turn
 
