@@ -97,6 +97,8 @@ class Jobs:
         self._percents: dict[Key, int] = {}
         self._over: set[int] = set()
         """Jobs that somebody named, and that will not change any more."""
+        self._deleted: list[int] = []
+        """The last jobs that were told to be deleted."""
         self._place = 0
         """The last job that had its turn, if there are too many for one look."""
         self._after = _FIRST
@@ -149,7 +151,7 @@ class Jobs:
             self._hub.publish_loss("job", _MUCH)
 
     def _forget(self) -> None:
-        for each in (self._jobs, self._executions, self._told, self._percents, self._over):
+        for each in (self._jobs, self._executions, self._told, self._percents, self._over, self._deleted):
             each.clear()
         self._is_lost = False
         self._news.clear()
@@ -239,6 +241,10 @@ class Jobs:
             self._told[number] = as_told
 
     def _tell_deleted(self, number: int) -> None:
+        """Tell that a job is gone, once: whoever deletes one says so, and the audit log does again."""
+        if number in self._deleted:
+            return
+        self._deleted = [*self._deleted[1 - _JOBS :], number]
         if self._of_job.includes_job(number):
             self._hub.publish("job", DeletedJob(id=f"job-{number}"), gateway=NOWHERE, job=number)
         self._told.pop(number, None)
