@@ -17,12 +17,19 @@ from tests.service.jobs.engine.rows import MODEL, firmware_id
 from tests.service.jobs.engine.world import BEAT, World
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from meshfleet.db import Database
 
 MINUTE = 60_000
 A, B = 1, 2
+
+
+@pytest.fixture
+def database(sqlite_database: Database) -> Iterator[Database]:
+    """One is enough: the rule knows no database."""
+    yield sqlite_database
+    sqlite_database.close()
 
 
 class Ear:
