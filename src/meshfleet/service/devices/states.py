@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import device_state
+from meshfleet.db.tables import device_state, is_active
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,17 +108,20 @@ def update_heard(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Non
         bulk.update(connection, device_state, _HEARD, rows)
 
 
+_LIMIT_BEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {is_active()} AND beat_at > ?"  # noqa: S608 # our names
+
+
 def limit(connection: Connection, now: int) -> None:
     """Let no state be later than now, after the clock of this machine was set back.
 
     What comes afterwards would count as older, and states would not change until the clock gets there. The
-    heartbeats that executions have counted are known by the times of states, so those are limited too.
+    heartbeats that executions under way have counted are known by the times of states: those are limited too.
     """
     late = " OR ".join(f"{time} > ?" for time in _PARTS)
     set_times = ", ".join(f"{time} = CASE WHEN {time} > ? THEN ? ELSE {time} END" for time in _PARTS)
     values = (now,) * (3 * len(_PARTS))
     bulk.change(connection, f"UPDATE device_state SET {set_times} WHERE {late}", values)  # noqa: S608 # our names
-    bulk.change(connection, "UPDATE execution SET beat_at = ? WHERE beat_at > ?", (now, now))
+    bulk.change(connection, _LIMIT_BEATS, (now, now))
 
 
 def _condition(time: str) -> str:
