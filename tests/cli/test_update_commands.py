@@ -116,7 +116,7 @@ def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: Made, tmp_path
     assert f"version {image.version}; the record says 9.0.0" in admin.failure(*other)
 
 
-@pytest.mark.rule("rest-213", "rest-226")
+@pytest.mark.rule("rest-213", "rest-221")
 def test_a_file_that_is_no_package_is_taken_as_a_bare_image_only_when_called_so(
     admin: Shell, image: Made, tmp_path: Path
 ) -> None:

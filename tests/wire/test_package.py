@@ -134,7 +134,7 @@ def test_a_package_of_the_older_tools_tells_its_model(init_packet: dict[str, Any
     assert (image.size, image.model_number) == (len(BINARY), "000F")
 
 
-@pytest.mark.rule("rest-225")
+@pytest.mark.rule("rest-220")
 def test_a_package_tells_its_version_where_its_number_can_be_one() -> None:
     told = {
         0x01000000: "1.0.0",

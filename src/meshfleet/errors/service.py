@@ -45,7 +45,7 @@ class InvalidRequest(Refused):
 
 
 class ImageCheckFailed(InvalidRequest):
-    """A firmware image that fails a check which an admin may override (rest-226)."""
+    """A firmware image that fails a check which an admin may override (rest-221)."""
 
     code = "image-check-failed"
 

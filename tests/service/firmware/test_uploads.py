@@ -216,7 +216,7 @@ def test_a_package_that_gateways_would_refuse_is_refused(
     assert uploaded(service, content, name="fw.raucb")["type"] == 2
 
 
-@pytest.mark.rule("rest-225")
+@pytest.mark.rule("rest-220")
 def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service: Running) -> None:
     answer = upload(service, package("1.2.3", "0005"), "fw.zip", version="3.4.2", override="true")
     assert [each["message"] for each in answer.json()["errors"]] == [
@@ -239,7 +239,7 @@ def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, nam
         assert digest(content) not in kept(service)
 
 
-@pytest.mark.rule("rest-213", "rest-226", "firmware-44")
+@pytest.mark.rule("rest-213", "rest-221", "firmware-44")
 def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_keeps(
     service: Running,
 ) -> None:

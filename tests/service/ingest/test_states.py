@@ -104,6 +104,7 @@ async def test_gateway_parent_and_signal_are_of_one_reading_in_every_order(intak
         link(T + 3, -45, R, gateway=B),
     ]
     for order in permutations(messages):
+        shown: tuple[int | None, int | None, int | None] = (None, None, None)
         for message in order:
             await intake.settle(message)
             state = intake.state()

@@ -65,7 +65,7 @@ class NewFirmware(Struct, frozen=True, kw_only=True):
     type: FirmwareType
     bare: bool = False
     override: bool = False
-    """Accept an image that fails its check (rest-226)."""
+    """Accept an image that fails its check (rest-221)."""
     file_name: str
     hardware: tuple[str, ...]
     min_version: Version | None

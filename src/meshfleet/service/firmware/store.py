@@ -51,7 +51,7 @@ def add(  # noqa: PLR0913 # by name
 ) -> Firmware:
     """Store an image and its record, both or none (rest-113, rest-114).
 
-    `overridden`: what the check of the image found and an admin accepted, for the audit log (rest-226).
+    `overridden`: what the check of the image found and an admin accepted, for the audit log (rest-221).
     """
     row = {
         "id": f"fw-{secrets.token_hex(8)}",

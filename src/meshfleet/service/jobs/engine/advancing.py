@@ -88,7 +88,8 @@ _MOVED_AWAY: Final = (
     f" ELSE 'away' END FROM execution e{loading.JOINED} LEFT JOIN device h ON h.id = e.gateway"
     f" WHERE {_IS_ACTIVE} AND e.due >= 0 AND (d.id IS NULL"
     f" OR (e.waiting = 'gateway-offline' AND {_REACHED})"
-    " OR (e.state <> 'STAGED' AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
+    " OR (e.state <> 'STAGED' AND coalesce(e.step, '') <> 'check'"  # a check ends by its own short clock
+    " AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
     f" AND coalesce(e.outage_left, 1) > 0 AND NOT {_REACHED})) LIMIT {AT_ONCE}"
 )
 """Devices that are gone, and those whose gateway has gone or come back: in one pass over all that run."""
