@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _WAITING: Final = 10
 """Checks that one place may have under way, so that it does not keep those of others waiting."""
 
-_WAITING_CROWDED: Final = 2
+_WAITING_CROWDED: Final = 1
 """The same for a place where name after name has failed, so that a flood leaves the threads to others."""
 
 
