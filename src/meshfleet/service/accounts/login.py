@@ -104,7 +104,7 @@ class Reception:
     async def check_password(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
         place = neighbourhood(address)
-        is_crowded = self._throttle.crowded(place, self._now() / 1000)
+        is_crowded = self._throttle.crowded(place, self._steady() / 1000)
         if self._waiting[place] >= (_WAITING_CROWDED if is_crowded else _WAITING):
             raise TooManyAttempts(1)
         self._waiting[place] += 1

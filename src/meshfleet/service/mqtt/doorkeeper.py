@@ -139,7 +139,7 @@ class Doorkeeper:
 
     def _count_stranger(self, name: str, place: str | None, *, is_known: bool) -> int:
         """Count a failed login of a gateway. Return how long to wait: the same whether its MAC is claimed."""
-        now = self._now() / 1000
+        now = self._steady() / 1000
         if is_known:
             return self._strangers.crowded(place, now)
         return self._strangers.attempt(name, place, now).crowded
