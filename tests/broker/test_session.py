@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.broker import Access, Account, Kind
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish, Pubrec, Subscribe
+from meshfleet.wire.rest import Role
 from tests.broker.mail import arrive, publish, written
 from tests.broker.stage import REPORTS, D, G, connect, report, request
 
@@ -19,6 +21,18 @@ pytestmark = pytest.mark.anyio
 
 AGE = 300
 """Seconds; short, as only small steps of a clock count."""
+
+
+class CountingAccess(Access):
+    """The access of the viewer. Remembers every filter and topic it was asked about."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__(Account(kind=Kind.PERSON, name="viewer", role=Role.VIEWER), prefix)
+        self.asked: list[str] = []
+
+    def may_read(self, wanted: str) -> bool:
+        self.asked.append(wanted)
+        return super().may_read(wanted)
 
 
 async def leave(client: Raw) -> None:
@@ -264,3 +278,22 @@ async def test_restarts_change_nothing_for_who_stays_away(stage: Stage) -> None:
     after = await written(stage)
     assert (after.sessions, after.subscriptions) == (before.sessions, before.subscriptions)
     await arrive(await come_back(stage), b"1", b"2")
+
+
+async def test_access_to_what_waits_is_checked_once_per_topic_and_only_if_it_may_have_changed(
+    stage: Stage,
+) -> None:
+    await leave(await stage.subscriber("viewer", REPORTS, clean=False))
+    topics = [report(), report(kind="heartbeat")]
+    for topic in topics:
+        await publish(await stage.gateway(), *[b"{}"] * 10, topic=topic)
+
+    def check(access: CountingAccess) -> tuple[list[str], int]:
+        opened = stage.broker.sessions.open("user viewer", "viewer", access, clean=False)
+        return access.asked, len(opened.session)
+
+    assert check(CountingAccess()) == ([], 20)
+    await stage.restart()
+    assert check(CountingAccess()) == ([REPORTS, *topics], 20)
+    assert check(CountingAccess()) == ([], 20)
+    assert check(CountingAccess("another/prefix")) == ([REPORTS, *topics], 0)

@@ -51,14 +51,15 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 class Access:
     """What one account may do."""
 
-    __slots__ = ("_publish", "_read", "filters", "fronts")
+    __slots__ = ("_publish", "filters", "fronts", "read_rules")
 
     def __init__(self, account: Account | None, prefix: str = "") -> None:
         self._publish = () if account is None else _rules(_PUBLISH, account, prefix)
-        self._read = () if account is None else _rules(_READ, account, prefix)
+        self.read_rules = () if account is None else _rules(_READ, account, prefix)
+        """What the account may read. Two accesses with the same rules may read the same."""
         self.fronts = tuple(front for rule in self._publish if (front := _front(rule)) is not None)
         """How topics begin that may be published whatever follows: the quick way to know."""
-        self.filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self._read)
+        self.filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
         """The widest filters that the account may subscribe to."""
 
     def may_publish(self, topic: str) -> bool:
@@ -68,7 +69,7 @@ class Access:
     def may_read(self, wanted: str) -> bool:
         """Whether everything that this filter matches may be read; a topic is a filter too."""
         levels = wanted.split("/")
-        return any(_covers(rule, levels) for rule in self._read)
+        return any(_covers(rule, levels) for rule in self.read_rules)
 
 
 _MAC = re.compile(r"[0-9a-f]{12}")

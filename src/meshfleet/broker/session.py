@@ -80,6 +80,7 @@ class Session:
         "left_at",
         "line",
         "number",
+        "read_rules",
         "received",
         "size",
         "subscriptions",
@@ -94,6 +95,8 @@ class Session:
         self.line: Line | None = None
         self.left_at: int | None = None
         """When the client went, in milliseconds; None while it is there."""
+        self.read_rules: tuple[tuple[str, ...], ...] | None = None
+        """What the client could read at its last connection; None if that was before the service started."""
         self.subscriptions: dict[str, int] = {}
         self.received: set[int] = set()
         """Packet ids of messages at QoS 2 that came and were not released."""
@@ -259,7 +262,8 @@ class Session:
         """Send again what was not acknowledged, on another connection, and then the rest."""
         self.line = line
         self.left_at = None
-        self.forget(lambda letter: letter.volatile or letter.is_over(now))
+        self._forget_volatile()
+        self.expire(now)
         self._acknowledged_at = self._stock.clock()
         for packet_id, (_, letter) in self._flight.items():
             line.send(again(letter.numbered(packet_id)))  # [MQTT-3.3.1-1]
@@ -270,6 +274,9 @@ class Session:
         self.line = None
         self.left_at = now
         self.wrote(0, 0)
+        self._forget_volatile()
+
+    def _forget_volatile(self) -> None:
         if self._passing:
             self.forget(lambda letter: letter.volatile)
 

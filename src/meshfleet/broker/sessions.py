@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.broker.door import NotAdmitted
@@ -90,6 +91,7 @@ class Sessions:
         self._check_room(account)
         self._last_number += 1
         session = self._make(account, client_id, self._last_number)
+        session.read_rules = access.read_rules
         return Opened(session, is_present=False, must_wait=True)
 
     def line(self, account: str, client_id: str) -> Line | None:
@@ -146,12 +148,16 @@ class Sessions:
         return session
 
     def _restrict(self, session: Session, access: Access) -> None:
-        """Keep only what the client may still read."""
+        """Keep only what the client may still read: everything, if it may read the same as last time."""
+        if session.read_rules == access.read_rules:
+            return
+        session.read_rules = access.read_rules
         for wanted in [each for each in session.subscriptions if not access.may_read(each)]:
             del session.subscriptions[wanted]
             self._post.unsubscribe(session, wanted)
             self._journal.save_subscription(session, wanted, None)
-        session.forget(lambda letter: not access.may_read(letter.topic))
+        may_read = cache(access.may_read)  # many messages may wait, mostly on few topics
+        session.forget(lambda letter: not may_read(letter.topic))
 
     def _check_room(self, account: str) -> None:
         if self._kept[account] >= self._limits.sessions_per_account:
