@@ -51,13 +51,14 @@ class Clock:
     def __init__(self) -> None:
         self._passed = 0
         self._ahead = 0
+        self._epoch = 0
 
     def __call__(self) -> int:
-        return self.steady() + self._ahead
+        return self.steady() - self._epoch + self._ahead
 
     def steady(self) -> int:
         """Tell the time that passes however the clock on the wall is set."""
-        return time.time_ns() // 1_000_000 + self._passed
+        return time.time_ns() // 1_000_000 + self._passed + self._epoch
 
     def move(self, *, seconds: float) -> None:
         """Let so much time pass."""
@@ -66,6 +67,10 @@ class Clock:
     def set(self, *, seconds: float) -> None:
         """Set the clock on the wall, and that alone, ahead by so much."""
         self._ahead += round(seconds * 1000)
+
+    def start_again(self, *, seconds: float) -> None:
+        """Let the steady clock, and that alone, be ahead by so much: each process has one of its own."""
+        self._epoch += round(seconds * 1000)
 
 
 class Forbidden(NamedTuple):
@@ -174,7 +179,8 @@ class Stage:
             limits=self.limits,
             owner=await self.database.write(own),
             saved=await self.database.read(load),
-            now=self.clock,
+            now=self.clock.steady,
+            wall=self.clock,
             prefix=self.prefix,
             slow_seconds=self.slow_seconds,
         )

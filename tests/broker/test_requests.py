@@ -140,6 +140,27 @@ async def test_the_age_of_a_request_goes_on_while_the_service_is_down(
 
 
 @pytest.mark.rule("request-30")
+@pytest.mark.parametrize(
+    ("epoch", "is_set", "passed", "count"),
+    [(-3600, 0, 61, 0), (3600, 0, 50, 1), (0, -3600, 0, 0), (0, 3600, 0, 0)],
+    ids=["old, clock begins earlier", "young, clock begins later", "clock set back", "clock set ahead"],
+)
+async def test_the_age_of_a_request_does_not_depend_on_the_steady_clock_of_a_process(
+    stage: Stage, epoch: float, is_set: float, passed: float, count: int
+) -> None:
+    await absent(stage)
+    await stage.broker.publish(request(), b"{}")
+    await stage.stop()
+    stage.clock.start_again(seconds=epoch)
+    stage.clock.set(seconds=is_set)  # then its age is unknown: it must not be late
+    stage.clock.move(seconds=passed)
+    await stage.start()
+    assert len(await back(stage)) == count
+    await stage.broker.publish(report(), b"{}")
+    assert len((await stage.database.read(load)).messages) == count
+
+
+@pytest.mark.rule("request-30")
 async def test_an_old_request_that_was_sent_and_not_acknowledged_does_not_come_again(stage: Stage) -> None:
     gateway = await subscribed(stage)
     await stage.broker.publish(request(), b"{}")

@@ -224,6 +224,32 @@ async def test_the_age_of_a_session_is_counted_over_restarts(stage: Stage) -> No
     assert [session.client_id for session in stage.broker.sessions] == ["staying"]
 
 
+@pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
+@pytest.mark.parametrize("seconds", [10 * AGE, -10 * AGE])
+async def test_the_age_of_a_session_does_not_depend_on_the_steady_clock_of_a_process(
+    stage: Stage, seconds: int
+) -> None:
+    await leave(await stage.client("viewer", clean=False))
+    await stage.stop()
+    stage.clock.start_again(seconds=seconds)
+    await stage.start()
+    stage.broker.sessions.tidy(stage.clock.steady())
+    assert len(stage.broker.sessions) == 1
+    stage.clock.move(seconds=AGE + 60)
+    stage.broker.sessions.tidy(stage.clock.steady())
+    assert len(stage.broker.sessions) == 0
+
+
+@pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
+async def test_a_clock_that_is_set_while_a_client_is_away_does_not_end_its_session(stage: Stage) -> None:
+    await leave(await stage.client("viewer", clean=False))
+    stage.clock.set(seconds=10 * AGE)  # as when a machine gets the time only after its start
+    stage.broker.sessions.tidy(stage.clock.steady())
+    await stage.restart()
+    stage.broker.sessions.tidy(stage.clock.steady())
+    assert len(stage.broker.sessions) == 1
+
+
 @pytest.mark.parametrize("days", [1000, -1000])
 async def test_a_clock_that_is_set_makes_nobody_absent(stage: Stage, days: int) -> None:
     await leave(await stage.subscriber("viewer", REPORTS, clean=False))

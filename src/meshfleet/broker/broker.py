@@ -16,6 +16,7 @@ from meshfleet.broker.requests import RequestRules
 from meshfleet.broker.retained import Retained
 from meshfleet.broker.sessions import Sessions
 from meshfleet.broker.stock import Stock
+from meshfleet.broker.written_times import WrittenTimes
 from meshfleet.wire.mqtt.packets import Publish
 
 if TYPE_CHECKING:
@@ -53,16 +54,19 @@ class Broker:
         saved: Saved,
         owner: bytes,
         now: Callable[[], int],
+        wall: Callable[[], int],
         prefix: str = "",
         max_age: float = 60.0,
         slow_seconds: float = 10.0,
     ) -> None:
+        """`now` is a clock that is never set, by which all waits; `wall` is for what is written down."""
         self._limits = limits
         self.stock = Stock(limits, slow_seconds)
         self.crowd = Crowd(limits)
         self.retained = Retained(limits.retained, min(limits.queue_bytes // 2, _RETAINED))
         self.retained.restore(saved.retained)
-        self._journal = Journal(consumer, owner=owner)
+        times = WrittenTimes(steady=now, wall=wall, max_age=max_age)
+        self._journal = Journal(consumer, owner=owner, times=times)
         self._post = Post(
             self._journal,
             self.retained,
@@ -70,8 +74,8 @@ class Broker:
             requests=RequestRules(prefix, max_age),
             now=now,
         )
-        self.sessions = Sessions(self._journal, self._post, self.stock, limits, now())
-        self.sessions.restore(saved, now())
+        self.sessions = Sessions(self._journal, self._post, self.stock, limits, times, now())
+        self.sessions.restore(saved)
         self.lobby = Lobby(
             door=door,
             crowd=self.crowd,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from meshfleet.broker.letters import Letter
     from meshfleet.broker.session import Session
+    from meshfleet.broker.written_times import WrittenTimes
     from meshfleet.errors import Trouble
     from meshfleet.wire.mqtt.packets import Publish
 
@@ -121,12 +122,13 @@ class Round:
 class Journal:
     """Collects a round while the one before is being committed."""
 
-    def __init__(self, consumer: Consumer, *, owner: bytes) -> None:
+    def __init__(self, consumer: Consumer, *, owner: bytes, times: WrittenTimes) -> None:
         self.round = Round()
         self.trouble: Trouble | None = None
         """Why nothing can be committed at the moment."""
         self._consumer = consumer
         self._owner = owner
+        self._times = times
         self._bell = Bell()
         self._held: list[Publisher] = []
         self._is_stopping = False
@@ -156,7 +158,7 @@ class Journal:
 
     def owe(self, number: int, position: int, letter: Letter) -> None:
         """Write down a message that waits for a client's acknowledgement."""
-        row = MessageRow(letter.topic, letter.payload, letter.retain, letter.until)
+        row = MessageRow(letter.topic, letter.payload, letter.retain, self._times.to_write(letter.until))
         self.round.changes.messages[number, position] = row
 
     def settle(self, number: int, position: int) -> None:
@@ -168,7 +170,7 @@ class Journal:
     def save_session(self, session: Session) -> None:
         """A session is there, or its client comes or goes."""
         if session.number is not None:
-            row = SessionRow(session.account, session.client_id, session.left_at)
+            row = SessionRow(session.account, session.client_id, self._times.to_write(session.left_at))
             self.round.changes.sessions[session.number] = row
 
     def end_session(self, session: Session) -> None:

@@ -34,7 +34,7 @@ class Letter:
         self.qos = min(message.qos, 1)
         self.retain = retain
         self.until = until
-        """Milliseconds since 1970 after which nobody wants it any more."""
+        """Milliseconds after which nobody wants it any more, by the steady clock; as loaded, by the wall."""
         self.volatile = volatile
         """Delivered now or never, and never written down."""
         self.size = len(message.topic) + len(message.payload) + OVERHEAD

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshfleet.broker.session import Line
     from meshfleet.broker.stock import Stock
     from meshfleet.broker.store import Saved
+    from meshfleet.broker.written_times import WrittenTimes
     from meshfleet.settings import Limits
 
 _log = logging.getLogger(__name__)
@@ -42,11 +43,14 @@ class Opened(NamedTuple):
 class Sessions:
     """Sessions by account and client id."""
 
-    def __init__(self, journal: Journal, post: Post, stock: Stock, limits: Limits, now: int) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 # it brings all of them together
+        self, journal: Journal, post: Post, stock: Stock, limits: Limits, times: WrittenTimes, now: int
+    ) -> None:
         self._journal = journal
         self._post = post
         self._stock = stock
         self._limits = limits
+        self._times = times
         self._all: dict[tuple[str, str], Session] = {}
         self._kept = Counter[str]()
         """Sessions that outlive their connections, by account."""
@@ -59,17 +63,18 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._all.values()))
 
-    def restore(self, saved: Saved, now: int) -> None:
-        """Know again what was written down. All clients are gone; when is known of those who went before."""
+    def restore(self, saved: Saved) -> None:
+        """Restore what was written down. All clients are away, those that were connected since now."""
         by_number = {}
         for number, row in saved.sessions.items():
             session = self._make(row.account, row.client_id, number)
-            session.left_at = now if row.left_at is None else row.left_at
+            session.left_at = self._times.left_at(row.left_at)
             by_number[number] = session
         for number, wanted, qos in saved.subscriptions:
             by_number[number].subscriptions[wanted] = qos
             self._post.restore(by_number[number], wanted, qos)
         for number, position, letter in saved.messages:
+            letter.until = self._times.until(letter.until)
             by_number[number].restore(position, letter)
         for number, packet_id in saved.received:
             by_number[number].received.add(packet_id)
@@ -125,8 +130,10 @@ class Sessions:
         """Forget sessions of clients that have been away for too long, and requests that waited too long.
 
         Called again and again. If much more time has passed since the last call than a pause can take, the
-        clock was set: that makes nobody absent.
+        clock was set: that makes nobody absent. If the clock on the wall was set, it is written down again
+        when clients left: another process compares that with the clock on the wall.
         """
+        is_wall_set = self._times.is_wall_set()
         jump = now - self._tidied
         self._tidied = now
         for session in self:
@@ -137,8 +144,10 @@ class Sessions:
             if now - session.left_at > self._limits.session_age * 1000:
                 _log.info("session %s of %s is forgotten", shown(session.client_id), session.account)
                 self.end(session)
-            else:
-                session.expire(now)
+                continue
+            session.expire(now)
+            if is_wall_set:
+                self._journal.save_session(session)
 
     def _make(self, account: str, client_id: str, number: int | None = None) -> Session:
         session = Session(account, client_id, stock=self._stock, ledger=self._journal, number=number)

@@ -57,7 +57,8 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
         limits=_LIMITS,
         saved=Saved(sessions={}, subscriptions=[], messages=[], received=[], retained={}),
         owner=b"",
-        now=clock.now,
+        now=clock.steady,
+        wall=clock.now,
         prefix=prefix,
     )
     running = asyncio.create_task(broker.run(), name="broker")

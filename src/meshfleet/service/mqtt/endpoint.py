@@ -55,6 +55,7 @@ class Endpoint:
             owner=owner,
             saved=database.read_now(load),
             now=steady,
+            wall=now,
             prefix=settings.topic_prefix,
             max_age=settings.requests_max_age,
         )
