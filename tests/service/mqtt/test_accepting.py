@@ -151,9 +151,11 @@ async def test_a_flood_without_logins_is_closed_unread_while_others_log_in(
 ) -> None:
     async with Site(house, Settings(limits=Limits(failed_connections=1))) as site:
         crowd = site.broker.crowd
-        while not crowd.turned_away:  # one may fail in each second
-            (await site.stranger()).cut()
-            await until(lambda: len(crowd) + crowd.expected == 0)
+        crowd.failures = FailureRate(1, clock=lambda: 0.0)
+        (await site.stranger()).cut()
+        await until(lambda: crowd.failures.is_exceeded("127.0.0.1"))
+        assert await is_sent_away(site)
+        assert crowd.turned_away == 1
         (line,) = [each.getMessage() for each in caplog.records if "closed unread" in each.getMessage()]
         assert line.startswith("connections from 127.0.0.1 are closed unread, 1 since the last such line")
         assert "limits.failed-connections is 1" in line
