@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.broker.log_limit import LogLimit
+from meshfleet.link.networks import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, KeysView
@@ -48,11 +48,11 @@ class FailureRate:
 
     def left(self, address: str) -> float:
         """Return how many connections from the network of an address may still fail."""
-        return self._left(_network(address), self._clock()) if self._failures else self._most
+        return self._left(network_of(address), self._clock()) if self._failures else self._most
 
     def count(self, address: str) -> None:
         """Count a connection that ended without a login."""
-        network, now = _network(address), self._clock()
+        network, now = network_of(address), self._clock()
         # Never below zero: who stops is served again at once.
         left = max(0.0, self._left(network, now) - 1)
         self._failures[network] = _Failures(left, now)
@@ -63,16 +63,6 @@ class FailureRate:
     def _left(self, network: str, now: float) -> float:
         known = self._failures.get(network)
         return self._most if known is None else min(self._most, known.left + (now - known.at) * self._rate)
-
-
-def _network(address: str) -> str:
-    """Return an address, or the /64 network of an IPv6 address: one machine may have all of it."""
-    if ":" not in address or "." in address:  # IPv4, also as an IPv6 socket shows it
-        return address
-    try:
-        return str(ip_network((address.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return address
 
 
 class Crowd:
@@ -87,10 +77,12 @@ class Crowd:
         """Connections that are not known yet, by address: they have more to do before MQTT begins."""
         self.failures = FailureRate(limits.failed_connections)
         self._started = Counter[str]()
-        """Connections of this second that have neither logged in nor failed, by address."""
+        """Connections of this second that have neither logged in nor failed, by network."""
         self._held: dict[str, deque[asyncio.Future[bool]]] = {}
-        """Accepted connections that wait for those before them, by address."""
-        self._lines = LogLimit()
+        """Accepted connections that wait for those before them, by network."""
+        # A line for each network and minute, but few for all: a client may have very many networks.
+        self._network_lines = LogLimit()
+        self._lines = LogLimit(lines=100)
         self.turned_away = 0
         """Connections that were closed unread, because a limit was reached."""
 
@@ -104,7 +96,7 @@ class Crowd:
         """Reserve a slot before the TLS or WebSocket handshake. Return False if a limit is reached."""
         if (full := self._full(address)) is not None:
             self.turned_away += 1
-            if since := self._lines.count(address):
+            if (since := self._network_lines.count(network_of(address))) and self._lines.count(None):
                 _log.warning(
                     "connections from %s are closed unread, %d since the last such line: %s",
                     address,
@@ -145,45 +137,46 @@ class Crowd:
         self.count_failure(address)
 
     async def wait_turn(self, address: str) -> bool:
-        """Wait until few connections of an address are under way. Return False if those before it failed.
+        """Wait until few connections of a network are under way. Return False if those before it failed.
 
         So a flood is known as one before all of it has cost a login, while clients that log in follow each
         other as fast as they are checked.
         """
-        if self._started[address] + 1 <= self.failures.left(address):
-            self._started[address] += 1
+        network = network_of(address)
+        if self._started[network] + 1 <= self.failures.left(address):
+            self._started[network] += 1
             return True
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._held.setdefault(address, deque()).append(turn)
+        self._held.setdefault(network, deque()).append(turn)
         return await turn
 
     def count_failure(self, address: str) -> None:
         """Count a connection that ended without a login."""
         self.failures.count(address)
-        self._resolve(address)
+        self._resolve(network_of(address))
 
     def start_second(self) -> None:
         """Stop counting connections that said nothing for a second: they must not keep others waiting."""
         self._started.clear()
-        for address in list(self._held):
-            self._go_on(address)
+        for network in list(self._held):
+            self._go_on(network)
 
-    def _resolve(self, address: str) -> None:
-        if self._started[address] > 0:
-            self._started[address] -= 1
-        self._go_on(address)
+    def _resolve(self, network: str) -> None:
+        if self._started[network] > 0:
+            self._started[network] -= 1
+        self._go_on(network)
 
-    def _go_on(self, address: str) -> None:
-        """Let held connections of an address go on, or end them all if too many have failed."""
-        held, left = self._held.get(address), self.failures.left(address)
+    def _go_on(self, network: str) -> None:
+        """Let held connections of a network go on, or end them all if too many have failed."""
+        held, left = self._held.get(network), self.failures.left(network)
         is_flood = left < 1
-        while held and (is_flood or self._started[address] + 1 <= left):
+        while held and (is_flood or self._started[network] + 1 <= left):
             turn = held.popleft()
             if not turn.done():
-                self._started[address] += not is_flood
+                self._started[network] += not is_flood
                 turn.set_result(not is_flood)
         if not held:
-            self._held.pop(address, None)
+            self._held.pop(network, None)
 
     def enter(self, connection: Connection) -> bool:
         """Somebody connects, who is expected no longer; False: there is no room."""
@@ -204,7 +197,7 @@ class Crowd:
         if len(known) - (instead_of in known) >= self._limits.connections_per_account:
             return False
         known.add(connection)
-        self._resolve(connection.address)
+        self._resolve(network_of(connection.address))
         return True
 
     @property

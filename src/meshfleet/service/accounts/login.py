@@ -16,9 +16,9 @@ from meshfleet.errors import (
     TooManyAttempts,
     WrongCredentials,
 )
+from meshfleet.link.networks import network_of
 from meshfleet.service.accounts import people, sessions
 from meshfleet.service.accounts.model import Actor
-from meshfleet.service.accounts.throttle import neighbourhood
 from meshfleet.wire.rest import LoggedIn, NewPassword, Role, parse_password, parse_username
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Reception:
 
     async def check_password(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
-        place = neighbourhood(address)
+        place = None if address is None else network_of(address)
         is_crowded = self._throttle.crowded(place, self._steady() / 1000)
         if self._waiting[place] >= (_WAITING_CROWDED if is_crowded else _WAITING):
             raise TooManyAttempts(1)

@@ -8,7 +8,6 @@ wait too. Somebody else's failures at another address never touch the owner of a
 from __future__ import annotations
 
 from collections import OrderedDict
-from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final, NamedTuple
 
 _FREE: Final = 5
@@ -22,20 +21,6 @@ _FORGOTTEN: Final = 3600
 
 _REMEMBERED: Final = 50_000
 """Entries; of more the oldest are dropped, so that nobody fills our memory with names."""
-
-
-def neighbourhood(address: str | None) -> str | None:
-    """An address, or the network of an IPv6 address: each of its machines has as many as it likes."""
-    try:
-        parsed = ip_address(address or "")
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv4Address):
-        return str(parsed)
-    # Where one socket listens for both, IPv4 comes in disguise: all of it is in one network of IPv6.
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ip_network((parsed, 64), strict=False))
 
 
 class Verdict(NamedTuple):

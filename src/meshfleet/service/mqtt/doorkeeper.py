@@ -9,9 +9,10 @@ from weakref import WeakValueDictionary
 
 from meshfleet.broker import Kind, NotAdmitted
 from meshfleet.errors import FleetError, MalformedMac, TooManyAttempts, WrongCredentials
+from meshfleet.link.networks import network_of
 from meshfleet.service.accounts import keys, people
 from meshfleet.service.accounts.login import possible_name
-from meshfleet.service.accounts.throttle import Throttle, neighbourhood
+from meshfleet.service.accounts.throttle import Throttle
 from meshfleet.service.gateways import store as gateways
 from meshfleet.service.mqtt.standing import gateway, person, program
 from meshfleet.wire.ids import parse_mac
@@ -106,7 +107,7 @@ class Doorkeeper:
 
     async def _try(self, name: str, address: str, look: Callable[[], Awaitable[Account | None]]) -> Account:
         """Let nobody guess: who fails again and again waits longer and longer."""
-        place = neighbourhood(address)
+        place = network_of(address)
         # One after the other: many that know the password get in, many that do not have few tries.
         turn = self._turns.setdefault((name, place), asyncio.Lock())
         async with turn:
