@@ -56,7 +56,9 @@ def limited(sqlite_database: Database) -> Limited:
             assert {session.number is None for session in stage.broker.sessions} <= {False}
             for session in stage.broker.sessions:
                 stage.broker.sessions.end(session)
-            assert len(stage.broker.sessions) == stage.broker.stock.size == 0
+            assert (
+                len(stage.broker.sessions) == stage.broker.stock.size == stage.broker.stock.absent_size == 0
+            )
         sqlite_database.close()
 
     return run
@@ -274,7 +276,7 @@ async def test_no_more_are_in_flight_after_a_restart(limited: Limited) -> None:
     "limits",
     [
         {"queue_bytes": 4 * EACH},
-        {"queues_bytes": 4 * EACH},
+        {"queues_bytes": 8 * EACH},  # half of it is for connected clients
     ],
 )
 async def test_for_an_absent_client_the_oldest_wait(limited: Limited, limits: dict[str, int]) -> None:
@@ -305,6 +307,33 @@ async def test_who_keeps_up_is_served_although_the_queues_of_others_are_full(lim
         await healthy.until_pong()
         assert stage.broker.stock.dropped.total() > 0  # of what the absent one is owed
         assert len(stage.broker.crowd) == 2
+
+
+@pytest.mark.rule("broker-24")
+@pytest.mark.parametrize(
+    "absent",
+    [[("viewer", "1"), ("viewer", "2")], [(f"viewer-{number}", "1") for number in range(4)]],
+    ids=["of its account", "of others"],
+)
+async def test_who_keeps_up_gets_a_burst_although_the_queues_of_absent_clients_are_full(
+    limited: Limited, absent: list[tuple[str, str]]
+) -> None:
+    async with limited(queue_bytes=20 * EACH, queues_bytes=80 * EACH, in_flight=5) as stage:
+        for user, client_id in absent:
+            (await stage.subscriber(user, REPORTS, client_id=client_id, clean=False)).cut()
+        await stage.until(lambda: len(stage.broker.crowd) == 0)
+        for _ in range(25):
+            await stage.broker.publish(report(), b"x")
+        healthy, gateway = await stage.subscriber("viewer", REPORTS), await stage.gateway()
+        burst = [chr(ord("a") + at).encode() for at in range(15)]  # more than may be in flight
+        publish(gateway, report(), *burst)
+        await stage.until(lambda: len(stage.consumer.messages) == 25 + len(burst))
+        came = []
+        while len(came) < len(burst):
+            came.append(message := await healthy.expect(Publish))
+            healthy.send(Puback(message.packet_id))
+        assert [message.payload for message in came] == burst
+        await healthy.until_pong()
 
 
 @pytest.mark.rule("broker-26")
@@ -356,7 +385,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 async def test_what_all_queues_hold_is_limited_over_all_of_them(limited: Limited) -> None:
-    async with limited(queues_bytes=5 * EACH) as stage:
+    async with limited(queues_bytes=10 * EACH) as stage:
         for user in ("viewer-1", "viewer-2"):
             (await stage.subscriber(user, REPORTS, clean=False)).cut()
         await stage.until(lambda: len(stage.broker.crowd) == 0)

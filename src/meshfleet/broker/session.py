@@ -52,8 +52,8 @@ _log = logging.getLogger(__name__)
 
 _FULL: Final = {
     "session-full": "its queue is full",
-    "account-full": "the queues of its account are full",
-    "total-full": "the queues of all clients are full",
+    "account-full": "the queues of its account are full (absent clients may fill half)",
+    "total-full": "the queues of all clients are full (absent ones may fill half)",
 }
 """Why a message was dropped, by the label that the metric has."""
 
@@ -260,6 +260,7 @@ class Session:
 
     def resume(self, line: Line, now: int) -> None:
         """Send again what was not acknowledged, on another connection, and then the rest."""
+        self._count_absent(-self.size)
         self.line = line
         self.left_at = None
         self._forget_volatile()
@@ -271,9 +272,10 @@ class Session:
 
     def pause(self, now: int) -> None:
         """Keep what waits after the connection is gone, but for volatile messages."""
+        self.wrote(0, 0)
         self.line = None
         self.left_at = now
-        self.wrote(0, 0)
+        self._count_absent(self.size)
         self._forget_volatile()
 
     def _forget_volatile(self) -> None:
@@ -328,13 +330,27 @@ class Session:
         self.size += size
         self._share.size += size
         self._stock.size += size
+        if self.line is None:
+            self._count_absent(size)
+
+    def _count_absent(self, size: int) -> None:
+        """Count so many bytes more, or fewer, that wait for clients that are away."""
+        self._share.absent_size += size
+        self._stock.absent_size += size
 
     def _full_beyond(self, letter: Letter) -> str | None:
-        """Return which limit beyond this session leaves no room for a message that has to wait."""
-        stock = self._stock
-        if self._share.size + letter.size > stock.share_bytes:
+        """Return which limit beyond this session leaves no room for a message that has to wait.
+
+        Absent clients have a part of each limit, or they would leave nothing to those that keep up.
+        """
+        stock, share, size, is_absent = self._stock, self._share, letter.size, self.line is None
+        if share.size + size > stock.share_bytes:
             return "account-full"
-        return "total-full" if stock.size + letter.size > stock.queues_bytes else None
+        if is_absent and share.absent_size + size > stock.absent_share_bytes:
+            return "account-full"
+        if stock.size + size > stock.queues_bytes:
+            return "total-full"
+        return "total-full" if is_absent and stock.absent_size + size > stock.absent_bytes else None
 
     def _drop(self, letter: Letter, full: str) -> None:
         """Drop a message for which there is no room, and cut the client off if it is slow."""

@@ -16,15 +16,20 @@ if TYPE_CHECKING:
 _SHARE: Final = 2
 """The sessions of one account may hold such a part of all that may wait."""
 
+_ABSENT: Final = 2
+"""Sessions of absent clients may hold such a part of each limit; the rest is for connected clients."""
+
 
 class Share:
     """What all sessions of one account hold."""
 
-    __slots__ = ("__weakref__", "size")
+    __slots__ = ("__weakref__", "absent_size", "size")
 
     def __init__(self) -> None:
         self.size = 0
         """Bytes."""
+        self.absent_size = 0
+        """Bytes of these that wait for clients that are away."""
 
 
 class Stock:
@@ -32,6 +37,9 @@ class Stock:
 
     __slots__ = (
         "_shares",
+        "absent_bytes",
+        "absent_share_bytes",
+        "absent_size",
         "clock",
         "cut_off",
         "delivered",
@@ -51,11 +59,15 @@ class Stock:
         self.queue_bytes = limits.queue_bytes
         self.queues_bytes = limits.queues_bytes
         self.share_bytes = max(limits.queue_bytes, limits.queues_bytes // _SHARE)
+        self.absent_bytes = limits.queues_bytes // _ABSENT
+        self.absent_share_bytes = max(limits.queue_bytes, self.share_bytes // _ABSENT)
         self.slow_seconds = slow_seconds
         """A client whose queue is full is slow when it acknowledged nothing for so long."""
         self.clock = time.monotonic
         self.size = 0
         """Bytes that wait for all clients."""
+        self.absent_size = 0
+        """Bytes of these that wait for clients that are away."""
         self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self.received = 0
         """Messages that came."""
