@@ -51,6 +51,32 @@ async def test_attempts_that_were_never_made_do_not_count_as_failures(database: 
     passwords.close()
 
 
+@pytest.mark.rule("auth-14")
+async def test_after_many_failed_names_one_password_at_a_time_is_checked_from_an_address(
+    database: Database,
+) -> None:
+    """Else a flood of names takes all threads that check passwords."""
+    passwords = Passwords()
+    reception = _reception(database, passwords)
+
+    async def retry_after(name: str, address: str) -> int | None:
+        try:
+            await reception.log_in(Login(username=name, password=WORD), address)
+        except WrongCredentials:
+            return None
+        except TooManyAttempts as exc:
+            return exc.retry_after
+        pytest.fail("there is no such user")
+
+    assert [await retry_after(f"name-{at}", "192.0.2.1") for at in range(8)] == [*[None] * 5, 1, 2, 4]
+    at_once = await asyncio.gather(
+        *(retry_after(f"more-{at}", address) for at in range(4) for address in ("192.0.2.1", "192.0.2.2"))
+    )
+    assert at_once[0::2] == [8, 1, 1, 1], "the first is checked, the others are told to come back"
+    assert at_once[1::2] == [None] * 4, "at another address all are checked"
+    passwords.close()
+
+
 async def test_long_names_do_not_fill_the_memory(database: Database) -> None:
     """A name may be as long as a body; what failed is remembered, and must not be kept as it came."""
     passwords = Passwords()
