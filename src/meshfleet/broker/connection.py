@@ -80,8 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         "access",
         "account",
         "address",
+        "counts_as_failure",
         "heard",
-        "is_excused",
         "keep_alive",
         "quiet",
         "session",
@@ -121,8 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.will: Will | None = None
         self.keep_alive = 0.0
-        self.is_excused = False
-        """Whether it is our own fault that it did not log in."""
+        self.counts_as_failure = True
+        """Whether it counts as failed if it does not log in; not if that is a fault of the service."""
         self.turn = 0
         """When it introduced itself, in the order of all connections."""
         self.heard = False

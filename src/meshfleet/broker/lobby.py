@@ -107,11 +107,11 @@ class Lobby:
         except NotAdmitted as exc:
             self.refuse(connection, exc.accept, str(exc), connect)
         except DatabaseUnavailable as exc:
-            connection.is_excused = True
+            connection.counts_as_failure = False
             self.refuse(connection, Accept.SERVER_UNAVAILABLE, str(exc), connect)
         except Exception:  # noqa: BLE001 # a mistake of ours must not shut out all others
             _log.exception("%s cannot be let in", connection)
-            connection.is_excused = True
+            connection.counts_as_failure = False
             self.refuse(connection, Accept.SERVER_UNAVAILABLE, "the service made a mistake", connect)
 
     def refuse(
@@ -160,7 +160,7 @@ class Lobby:
     def leave(self, connection: Connection) -> None:
         """Somebody is gone."""
         self._crowd.leave(connection)
-        if connection.account is None and not connection.is_excused:
+        if connection.account is None and connection.counts_as_failure:
             self._crowd.count_failure(connection.address)
         session, will = connection.session, connection.will
         if session is None:

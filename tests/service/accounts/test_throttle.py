@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from meshfleet.service.accounts.throttle import Throttle, Verdict
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
-FREE = Verdict(wait=0, crowded=0)
+FREE = Verdict(wait=0, wait_if_failed=0)
 
 
 def fail(throttle: Throttle, name: str, address: str | None = HERE, *, times: int, now: float = 0) -> None:
@@ -73,8 +73,8 @@ def test_failures_elsewhere_do_not_matter() -> None:
 @pytest.mark.rule("auth-14")
 def test_name_after_name_at_one_address_is_noticed() -> None:
     throttle = Throttle()
-    crowded = [throttle.attempt(f"name-{number}", HERE, 0).crowded for number in range(9)]
-    assert crowded == [0, 0, 0, 0, 0, 1, 2, 4, 8]
+    waits = [throttle.attempt(f"name-{number}", HERE, 0).wait_if_failed for number in range(9)]
+    assert waits == [0, 0, 0, 0, 0, 1, 2, 4, 8]
     assert throttle.attempt("another", THERE, 0) == FREE
 
 
@@ -110,7 +110,7 @@ def test_ones_own_success_does_not_pay_for_guesses_at_other_names() -> None:
         fail(throttle, f"name-{number}", times=1)
         fail(throttle, "mine", times=1)
         throttle.succeeded("mine", HERE)
-    assert throttle.attempt("name-6", HERE, 0).crowded > 0
+    assert throttle.attempt("name-6", HERE, 0).wait_if_failed > 0
 
 
 def test_failures_are_forgotten_after_an_hour() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _WAITING: Final = 10
 """Checks that one place may have under way, so that it does not keep those of others waiting."""
 
-_WAITING_CROWDED: Final = 1
+_WAITING_AFTER_FAILURES: Final = 1
 """The same for a place where name after name has failed, so that a flood leaves the threads to others."""
 
 
@@ -104,8 +104,8 @@ class Reception:
     async def check_password(self, username: str, password: str, address: str | None) -> str:
         """The stored hash of somebody who knows the password."""
         place = None if address is None else network_of(address)
-        is_crowded = self._throttle.crowded(place, self._steady() / 1000)
-        if self._waiting[place] >= (_WAITING_CROWDED if is_crowded else _WAITING):
+        has_failures = self._throttle.wait_after_failures(place, self._steady() / 1000)
+        if self._waiting[place] >= (_WAITING_AFTER_FAILURES if has_failures else _WAITING):
             raise TooManyAttempts(1)
         self._waiting[place] += 1
         try:
@@ -126,7 +126,7 @@ class Reception:
             hashed = await self._look_at(username, password, place)
         if hashed is None:
             self._figures.count_login("failed")
-            raise TooManyAttempts(verdict.crowded) if verdict.crowded else _wrong()
+            raise TooManyAttempts(verdict.wait_if_failed) if verdict.wait_if_failed else _wrong()
         self._figures.count_login("succeeded")
         return hashed
 

@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
 
     wait: int
     """How long the name must wait at this address; 0 lets the attempt happen."""
-    crowded: int
+    wait_if_failed: int
     """How long to wait if it fails, because of all the names that failed at this address."""
 
 
@@ -56,8 +56,8 @@ class Throttle:
             self._count((None, address), now)
         return verdict
 
-    def crowded(self, address: str | None, now: float) -> int:
-        """Return how long a failure at this address must wait, without counting an attempt."""
+    def wait_after_failures(self, address: str | None, now: float) -> int:
+        """Return how long to wait after a failure at this address, without counting an attempt."""
         return self._wait((None, address), now)
 
     def succeeded(self, name: str, address: str | None) -> None:

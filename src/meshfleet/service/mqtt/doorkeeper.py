@@ -64,7 +64,7 @@ class Doorkeeper:
         # Apart from that of people: a gateway with an old password must not slow down who logs in beside it.
         self._throttle = Throttle()
         # Unknown MACs, by address. Stale passwords of known ones do not count: they must not add up.
-        self._strangers = Throttle()
+        self._unknown_macs = Throttle()
         self._turns: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def admit(self, connect: Connect, address: str) -> Account:
@@ -120,30 +120,30 @@ class Doorkeeper:
         if wait:
             self._figures.count_login("throttled")
             raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(wait)))
-        crowded = 0
+        wait_after_failures = 0
         try:
             account = await look()
         except _WrongGateway as exc:
             account = None
-            crowded = self._count_stranger(name, place, is_known=exc.is_known)
+            wait_after_failures = self._count_unknown_mac(name, place, is_known=exc.is_known)
         except FleetError:
             self._throttle.withdraw(name, place)
             raise
         if account is None:
             self._figures.count_login("failed")
-            if crowded:
-                raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(crowded)))
+            if wait_after_failures:
+                raise NotAdmitted(Accept.SERVER_UNAVAILABLE, str(TooManyAttempts(wait_after_failures)))
             raise _wrong()
         self._throttle.succeeded(name, place)
         self._figures.count_login("succeeded")
         return account
 
-    def _count_stranger(self, name: str, place: str | None, *, is_known: bool) -> int:
+    def _count_unknown_mac(self, name: str, place: str | None, *, is_known: bool) -> int:
         """Count a failed login of a gateway. Return how long to wait: the same whether its MAC is claimed."""
         now = self._steady() / 1000
         if is_known:
-            return self._strangers.crowded(place, now)
-        return self._strangers.attempt(name, place, now).crowded
+            return self._unknown_macs.wait_after_failures(place, now)
+        return self._unknown_macs.attempt(name, place, now).wait_if_failed
 
 
 def _credentials(connect: Connect) -> tuple[str, str]:
