@@ -328,7 +328,7 @@ async def test_who_keeps_up_gets_a_burst_although_the_queues_of_absent_clients_a
         burst = [chr(ord("a") + at).encode() for at in range(15)]  # more than may be in flight
         publish(gateway, report(), *burst)
         await stage.until(lambda: len(stage.consumer.messages) == 25 + len(burst))
-        came = []
+        came: list[Publish] = []
         while len(came) < len(burst):
             came.append(message := await healthy.expect(Publish))
             healthy.send(Puback(message.packet_id))
