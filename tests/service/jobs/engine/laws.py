@@ -43,6 +43,7 @@ class Laws:
         self._orders: dict[int, NewJob] = {}
         self._targets: dict[int, str] = {}
         self._seen = 0
+        self._logged = len(world.log)
         world.after_round = self._check_round
 
     def _read(self, text: str) -> list[Row[Any]]:
@@ -71,6 +72,14 @@ class Laws:
     def _check_round(self) -> None:
         self.check_limits()
         self._check_given_up()
+        self._check_starts()
+
+    def _check_starts(self) -> None:
+        """I8: no update of a canceled job begins."""
+        new, self._logged = self._world.log[self._logged :], len(self._world.log)
+        begun = {each.letter.job for each in new if each.letter.step in (Step.START, Step.MODE)}
+        canceled = {row.id for row in self._read("SELECT id FROM job WHERE state = 'CANCELING'")}
+        assert not begun & canceled, f"begun after the cancel: {begun & canceled}"
 
     def _check_given_up(self) -> None:
         """Nobody is given up for a clock before it was asked, and after an outage it is asked again."""

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from meshfleet.service.jobs.engine import uptime
+from meshfleet.service.jobs.engine import outbox, uptime
 from meshfleet.service.jobs.shown import executions
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.ids import number_mac
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import Concurrency, ExecutionState, NewJob, Rate, Retry, Targets, Timeouts
+from meshfleet.wire.times import write_millis
 from tests.service.jobs.engine.chaos import run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
@@ -140,6 +141,44 @@ def test_a_start_that_never_left_is_shown_as_that_and_canceled_at_once(
     world.run(2)
     assert states(world) == {"CANCELED": 4}
     assert not {each.letter.step for each in world.log} & {Step.ABORT, Step.PARTING}
+
+
+@pytest.mark.rule("firmware-43")
+@pytest.mark.parametrize(
+    ("method", "stop"),
+    [(Way.DOWNLOAD, "cancel"), (Way.BROADCAST, "withdraw"), (Way.NORDIC_DFU, "deadline")],
+)
+def test_a_start_in_the_outbox_is_taken_back_by_the_cancel(
+    on_sqlite: Database, method: Way, stop: str
+) -> None:
+    world = World(on_sqlite, 1)
+    Laws(world)
+    job = world.create(order(method, deadline=write_millis(world.wall + 3_600_000)))
+    world.is_held = True
+    world.run(20)
+    assert states(world)["DISPATCHED"] > 0
+    if stop == "cancel":
+        world.steer(job, "cancel")
+    elif stop == "withdraw":
+        world.withdraw(job)
+    else:
+        world.ahead = 3_600_000
+    world.run(2)
+    assert states(world) == {"CANCELED": 4}
+    world.is_held = False
+    world.run(60)
+    assert world.log == [], "nothing was sent"
+
+
+@pytest.mark.rule("firmware-43")
+def test_nothing_begins_between_the_cancel_and_the_next_step_of_the_job(on_sqlite: Database) -> None:
+    world = World(on_sqlite, 1)
+    job = world.create(order())
+    world.is_held = True
+    world.run(20)
+    world.steer(job, "cancel")
+    taken = on_sqlite.write_now(outbox.take, 256, {}, until=world.now + 60_000)
+    assert taken.letters == []
 
 
 def _clocks(world: World, now: int) -> list[tuple[int | None, ...]]:

@@ -104,6 +104,12 @@ _SHARED: Final = {
 _FIRST: Final = frozenset({Step.START, Step.MODE})
 """The commands with which an update begins."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
+_UNSENT: Final = (
+    "SELECT id, device, attempt, step FROM job_outbox"  # noqa: S608 # our own names
+    f" WHERE taken_until IS NULL AND job = ? AND step IN ('{Step.START}', '{Step.MODE}') LIMIT {AT_ONCE}"
+)
+"""The commands that begin updates of a job and were not taken to be sent."""
+_LOCK_UNSENT: Final = " FOR UPDATE SKIP LOCKED"
 _CLOSE: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _CALL_BACK: Final = "DELETE FROM job_outbox WHERE id IN numbers AND taken_until IS NULL RETURNING id"
 _WAIT: Final = " FOR UPDATE OF e"
@@ -236,6 +242,20 @@ def reply(
         now.wall,
     )
     return _advance(connection, orders, happened, now)
+
+
+def take_back(
+    connection: Connection, orders: Orders, job: int, now: Moment, routes: Routes | None = None
+) -> Advanced:
+    """Take back the commands of a canceled job that would begin updates and were not sent yet."""
+    rows = bulk.query(connection, _UNSENT, (job,), lock=_LOCK_UNSENT)
+    replies = [
+        Reply(request, job, device, attempt, Unsent(Step(step), "the job was canceled before it was sent"))
+        for request, device, attempt, step in rows
+    ]
+    if not replies:
+        return Advanced([], 0, is_full=False)
+    return reply(connection, orders, replies, now, routes)._replace(is_full=len(rows) >= AT_ONCE)
 
 
 def _close(connection: Connection, requests: Sequence[str]) -> set[str]:

@@ -16,6 +16,7 @@ from meshfleet.service.jobs.engine.advancing import Reply
 from meshfleet.service.jobs.update.events import Unclear
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.codes import Operation
+from meshfleet.wire.rest import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = "id, job, device, attempt, step, gateway, target, operation, identifier, value"
 _NEW: Final = (
-    f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL AND NOT (gateway IN numbers) LIMIT {{most}}"  # noqa: S608 # our own names
+    f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL AND NOT (gateway IN numbers)"  # noqa: S608 # our own names
+    # No update of a canceled job begins; the next step of the job takes these back.
+    f" AND NOT (step IN ('{Step.START}', '{Step.MODE}')"
+    f" AND EXISTS (SELECT 1 FROM job j WHERE j.id = job_outbox.job AND j.state = '{JobState.CANCELING}'))"
+    " LIMIT {most}"
 )
 _LEFT: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until <= ? LIMIT ?"  # noqa: S608 # our own names
 _LOCK: Final = " FOR UPDATE SKIP LOCKED"

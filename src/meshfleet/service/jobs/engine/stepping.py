@@ -12,7 +12,7 @@ from meshfleet.db.tables import is_active, transition
 from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs import plan
-from meshfleet.service.jobs.engine import dispatching, ending_many, moving
+from meshfleet.service.jobs.engine import advancing, dispatching, ending_many, moving
 from meshfleet.service.jobs.engine.dispatching import Turn
 from meshfleet.service.jobs.engine.slots import may_plan
 from meshfleet.service.jobs.job_states import check_move
@@ -107,6 +107,10 @@ def step(
     if job.queue_until is None and job.standing.state is S.IN_PROGRESS:
         _wind_up(connection, job, now.steady)
     _nudge(connection, job, now.steady)
+    if job.standing.state is S.CANCELING and job.counts.of(E.DISPATCHED):
+        back = advancing.take_back(connection, orders, number, now, routes)
+        if back.changed or back.asks or back.is_full:
+            return Stepped(back.changed, back.asks, is_full=True, is_new=True)
     ended = _end_some(connection, job, now)
     if ended or job.standing.state is not S.IN_PROGRESS:
         return Stepped(ended, 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)

@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 _QUESTIONS: Final = frozenset({Step.STATE, Step.OWN_STATE, Step.LOOK, Step.VERSION})
 """Requests that change nothing."""
 
+_FIRST: Final = frozenset({Step.START, Step.MODE})
+"""The commands with which an update begins."""
+
 
 def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa: C901, PLR0911 # one for each
     """Return what becomes of an active execution."""
@@ -328,12 +331,12 @@ def _not_told(x: Execution, scene: Scene, now: int) -> Move:
 
 def _unsent(x: Execution, event: Unsent, scene: Scene, now: int) -> Move:
     """Stop the clocks until something can be sent again: a try that did not leave is none."""
-    if event.step in (Step.START, Step.MODE):
+    if event.step in _FIRST:
         x = replace(x, tries=max(x.tries - 1, 0))
     if _never_left(x, event.step):
         x = replace(x, step=Step.UNSENT)
-        if scene.order.is_canceling:
-            return _look(x, scene, now)
+    if scene.order.is_canceling and event.step in _FIRST:
+        return _look(x, scene, now)
     return waiting(suspend(x, scene, now), now + clocks.AGAIN)
 
 
