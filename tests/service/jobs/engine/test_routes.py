@@ -9,9 +9,11 @@ from sqlalchemy import text
 
 from meshfleet.service.jobs.update.events import Answered
 from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.jobs.update.states import ACTIVE
 from meshfleet.service.requests.gateway_selection import FailedTries, Hearing, rank_gateways
 from meshfleet.wire.codes import Status
-from meshfleet.wire.rest import Concurrency, NewJob, Retry, Targets
+from meshfleet.wire.products import Way
+from meshfleet.wire.rest import Concurrency, ExecutionState, NewJob, Retry, Targets
 from tests.service.jobs.engine.chaos import DAY, run_out
 from tests.service.jobs.engine.rows import MODEL, firmware_id
 from tests.service.jobs.engine.world import BEAT, World
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 MINUTE = 60_000
 A, B = 1, 2
+OPEN = {str(each) for each in (ACTIVE | {ExecutionState.QUEUED})}
 
 
 @pytest.fixture
@@ -113,16 +116,28 @@ def test_an_update_goes_elsewhere_only_where_there_is_room(database: Database) -
 
 
 @pytest.mark.rule("rest-102")
-def test_a_device_whose_own_gateway_is_away_is_updated_through_another(database: Database) -> None:
+@pytest.mark.parametrize("method", [*Way])
+def test_a_device_whose_own_gateway_is_away_is_updated_through_another(
+    database: Database, method: Way
+) -> None:
+    """The gateway that the device belongs to stays away all the time."""
     world = World(database, 1, gateways=2, devices=1)
     [(number, device)] = world.devices.items()
     world.set_connected(A, connected=False)
     device.gateway = B
     world.select = Ear(world, {number: [Hearing(B, world.now, 102, -60.0)]}).select
-    world.create(job())
-    run_out(world)
+    world.create(job(method=method))
+    waits: set[str | None] = set()
+    world.after_round = lambda: waits.update(_waits(world))
+    world.run(3600, until=lambda: executions(world)[0][1] not in OPEN)
     assert executions(world) == [(number, "SUCCEEDED", 1, B, None)]
     assert set(starts(world)) == {B}
+    assert "gateway-offline" not in waits
+
+
+def _waits(world: World) -> list[str | None]:
+    query = text("SELECT waiting FROM execution")
+    return list(world.database.read_now(lambda c: c.scalars(query).all()))
 
 
 def test_a_device_that_nobody_has_heard_of_late_is_asked_through_its_own_gateway(database: Database) -> None:

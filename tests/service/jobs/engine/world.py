@@ -186,7 +186,8 @@ class World:
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
-                connection.execute(_state(each.number, boot_mode="dfu", reported_at=self.wall))
+                heard = {"radio_gateway": each.gateway, "reported_at": self.wall}
+                connection.execute(_state(each.number, boot_mode="dfu", **heard))
             elif not each.is_away(self.now) and not each.is_mute and self._is_time(each):
                 self._beaten[each.number] = self.now
                 values = {"status": each.status, "status_at": self.wall, "reported_at": self.wall}

@@ -77,9 +77,10 @@ _IN_DFU: Final = (
     f" ORDER BY e.due LIMIT {AT_ONCE}"
 )
 _REACHED: Final = (
-    # What a gateway does for a device is asked of that gateway, all else of the one that hears the device.
-    "(coalesce(g.connected, false) AND (e.method = 'download' OR e.state = 'CONFIRMING'"
-    " OR coalesce(h.connected, false)))"
+    # What a gateway does for a device is asked of that gateway. All else is asked of one that hears the device:
+    # the gateway that it belongs to, or the one through which the update began while that was away.
+    "(coalesce(h.connected, false) OR (coalesce(g.connected, false)"
+    " AND (e.method = 'download' OR e.state = 'CONFIRMING')))"
 )
 _MOVED_AWAY: Final = (
     # By when they are due, which all are: SQLite would look at all executions there ever were.
