@@ -146,6 +146,26 @@ def test_who_cannot_be_asked_in_time_has_not_failed(sqlite_database: Database) -
     assert outcome(world, job) == ("COMPLETED", "NONE")
 
 
+@pytest.mark.rule("rest-219")
+def test_a_device_in_no_wave_is_asked_before_it_joins_a_broadcast(sqlite_database: Database) -> None:
+    """It reported the target version when the job was created, and another one by the time of the canary."""
+    world = World(sqlite_database, 1, gateways=1, devices=7)
+    liar = world.devices[SECOND]
+    liar.reports = NEW
+    world.run(1)
+    world.set_connected(1, connected=False)
+    waves = (Wave(name="canary", count=1), Wave(percent=100))
+    job = world.create(order(method=Way.BROADCAST, waves=waves, gate=Gate(success_percent=100)))
+    liar.reports = None
+    world.run(90)
+    world.set_connected(1, connected=True)
+    world.run(DAY, until=lambda: any(each.begun for each in world.devices.values()))
+    assert liar.begun == []
+    run_out(world)
+    assert asked(world, SECOND, Step.CHECK) == 1
+    assert (told(world, job)[SECOND].state, told(world, job)[SECOND].wave) == ("SUCCEEDED", 1)
+
+
 @pytest.mark.rule("rest-217")
 def test_the_version_and_gateway_of_an_execution_are_those_of_its_attempt(sqlite_database: Database) -> None:
     world = World(sqlite_database, 1, gateways=2)

@@ -77,8 +77,8 @@ _IN_DFU: Final = (
     f" ORDER BY e.due LIMIT {AT_ONCE}"
 )
 _REACHED: Final = (
-    # What a gateway does for a device is asked of that gateway. All else is asked of one that hears the device:
-    # the gateway that it belongs to, or the one through which the update began while that was away.
+    # What a gateway does for a device is asked of that gateway. All else is asked of one that hears the
+    # device: the gateway that it belongs to, or the one through which the update began.
     "(coalesce(h.connected, false) OR (coalesce(g.connected, false)"
     " AND (e.method = 'download' OR e.state = 'CONFIRMING')))"
 )

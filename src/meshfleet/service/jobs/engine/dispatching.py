@@ -59,7 +59,7 @@ _QUEUED: Final = (
 _BEHIND: Final = (
     f"SELECT {loading.COLUMNS},{loading.ABOUT}, a.job FROM device d CROSS JOIN execution e"  # noqa: S608 # our own names
     f"{loading.BESIDE}{_ELSEWHERE} WHERE d.gateway = ? AND e.job = ? AND e.device = d.id"
-    " AND e.state = 'QUEUED' AND e.wave <= ? AND (e.due <= ? OR e.waiting = 'gateway-busy')"
+    " AND e.state = 'QUEUED' AND e.wave BETWEEN 0 AND ? AND (e.due <= ? OR e.waiting = 'gateway-busy')"
     " ORDER BY e.wave, e.due LIMIT ?"
 )
 """From the devices of the gateway on, in this order: SQLite would walk along the whole queue."""
