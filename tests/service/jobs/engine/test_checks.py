@@ -166,6 +166,25 @@ def test_a_device_in_no_wave_is_asked_before_it_joins_a_broadcast(sqlite_databas
     assert (told(world, job)[SECOND].state, told(world, job)[SECOND].wave) == ("SUCCEEDED", 1)
 
 
+@pytest.mark.rule("firmware-39", "rest-219")
+def test_after_an_outage_who_reports_the_version_is_awaited_as_long_as_before(
+    sqlite_database: Database,
+) -> None:
+    world = World(sqlite_database, 1, gateways=1, devices=1)
+    world.devices[FIRST].version = NEW
+    world.run(1)
+    world.set_connected(FIRST, connected=False)
+    job = world.create(order())
+    world.run(120)
+    world.be_away(3600)
+    world.run(60)
+    assert told(world, job)[FIRST].state == "QUEUED"
+    world.set_connected(FIRST, connected=True)
+    run_out(world)
+    assert asked(world, FIRST, Step.CHECK) == 1
+    assert told(world, job)[FIRST].reason == f"it runs {NEW} already, read from the device"
+
+
 @pytest.mark.rule("rest-217")
 def test_the_version_and_gateway_of_an_execution_are_those_of_its_attempt(sqlite_database: Database) -> None:
     world = World(sqlite_database, 1, gateways=2)

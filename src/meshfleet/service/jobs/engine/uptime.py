@@ -39,6 +39,11 @@ _MOVE_ACTIVE: Final = (
 _MOVE_QUEUED: Final = (
     "UPDATE execution SET expires = expires + {gap} WHERE state = 'QUEUED' AND expires IS NOT NULL"
 )
+_MOVE_UNASKED: Final = (
+    # For how long a device was awaited that reports the target version.
+    "UPDATE execution SET moved_at = moved_at + {gap} WHERE state = 'QUEUED' AND moved_at IS NOT NULL"
+    " AND job IN (SELECT id FROM job WHERE finished_at IS NULL)"
+)
 _MOVE_JOBS: Final = (
     "UPDATE job SET queue_until = queue_until + {gap}, soaks_until = soaks_until + {gap},"
     " paced_until = CASE WHEN paced_until = 0 THEN 0 ELSE paced_until + {gap} END WHERE finished_at IS NULL"
@@ -66,7 +71,7 @@ def resume(connection: Connection, now: int) -> int:
 
 
 def _move(connection: Connection, gap: int, now: int) -> None:
-    statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_JOBS]
+    statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_UNASKED, _MOVE_JOBS]
     if gap < 0:  # what is due in the past is looked at anyway, but what is due tomorrow would wait until then
         statements += [_MOVE_BACK, _MOVE_LEASES]
     for each in statements:
