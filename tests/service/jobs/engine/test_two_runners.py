@@ -56,7 +56,7 @@ class Crowd(World):
         if left:
             write(advancing.reply, orders, left, self.moment)
         write(advancing.look, orders, self.moment)
-        write(advancing.hear, orders, self.moment)
+        write(advancing.hear, orders, self.database.read_now(advancing.devices_with_news), self.moment)
         for job in self.database.read_now(stepping.open_jobs, 0):
             for _ in range(100):
                 if not write(stepping.step, orders, job, self.moment).is_full:

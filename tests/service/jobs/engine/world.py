@@ -280,7 +280,7 @@ class World:
         self._find_left()
         due = self._routes(self.database.read_now(advancing.due_devices, self.now))
         self._repeat(lambda c: advancing.look(c, self._orders, self.moment, due))
-        self._repeat(lambda c: advancing.hear(c, self._orders, self.moment))
+        self._repeat(self._hear)
         for job in self.database.read_now(stepping.open_jobs, 0):
             self._repeat(partial(self._step, job))
         if not self.is_held:
@@ -293,6 +293,10 @@ class World:
             routes = self._routes(done.unrouted)
             return stepping.step(connection, self._orders, job, self.moment, routes)
         return done
+
+    def _hear(self, connection: Connection) -> Any:
+        devices = advancing.devices_with_news(connection)
+        return advancing.hear(connection, self._orders, devices, self.moment, self._routes(devices))
 
     def _routes(self, devices: Sequence[int]) -> Routes | None:
         return None if self.select is None else self.select(devices)

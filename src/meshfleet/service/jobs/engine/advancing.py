@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -66,14 +66,14 @@ _MEMBERS: Final = (
 _BEATS: Final = (
     "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device"
-    f" WHERE {_IS_ACTIVE} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
+    f" WHERE {_IS_ACTIVE} AND {{among}} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
     f" AND s.status_at > coalesce(e.beat_at, -1) LIMIT {AT_ONCE}"
 )
 _IN_DFU: Final = (
     "SELECT e.job, e.device, coalesce(s.radio_gateway, d.gateway), s.parent, s.rssi FROM execution e"  # noqa: S608 # our own names
     " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
-    f" WHERE {_IS_ACTIVE} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
-    f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu' AND e.due >= 0"
+    f" WHERE {_IS_ACTIVE} AND {{among}} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
+    f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu'"
     f" ORDER BY e.due LIMIT {AT_ONCE}"
 )
 _REACHED: Final = (
@@ -83,17 +83,19 @@ _REACHED: Final = (
     " AND (e.method = 'download' OR e.state = 'CONFIRMING')))"
 )
 _MOVED_AWAY: Final = (
-    # By when they are due, which all are: SQLite would look at all executions there ever were.
     "SELECT e.job, e.device, CASE WHEN d.id IS NULL THEN 'gone'"  # noqa: S608 # our own names
     " WHEN e.waiting = 'gateway-offline' THEN 'back'"
     f" ELSE 'away' END FROM execution e{loading.JOINED} LEFT JOIN device h ON h.id = e.gateway"
-    f" WHERE {_IS_ACTIVE} AND e.due >= 0 AND (d.id IS NULL"
+    f" WHERE {_IS_ACTIVE} AND {{among}} AND (d.id IS NULL"
     f" OR (e.waiting = 'gateway-offline' AND {_REACHED})"
     " OR (e.state <> 'STAGED' AND coalesce(e.step, '') <> 'check'"  # a check ends by its own short clock
     " AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
     f" AND coalesce(e.outage_left, 1) > 0 AND NOT {_REACHED})) LIMIT {AT_ONCE}"
 )
 """Devices that are gone, and those whose gateway has gone or come back: in one pass over all that run."""
+_ALL: Final = "e.due >= 0"
+"""All active executions, by when they are due: SQLite would look at all executions there ever were."""
+_SOME: Final = "e.device IN numbers"
 _ABSENCES: Final[Mapping[str, Event]] = {"gone": Gone(), "away": GatewayAway(), "back": GatewayBack()}
 _SHARED: Final = {
     Step.START: frozenset({ExecutionState.DISPATCHED}),
@@ -164,10 +166,21 @@ def _due(known: Known, untaken: Container[str]) -> Event:
     return Due()
 
 
-def hear(connection: Connection, orders: Orders, now: Moment) -> Advanced:
-    """Take over what the registry knows by now: heartbeats, devices in DFU mode or removed, gateways."""
-    news = _news(connection)
-    found = _find(connection, [device for _, device in news])
+def devices_with_news(connection: Connection) -> list[int]:
+    """Return the devices of which the registry knows something that `hear` would take over."""
+    return sorted({device for _, device in _news(connection, None)})
+
+
+def hear(
+    connection: Connection,
+    orders: Orders,
+    devices: Sequence[int],
+    now: Moment,
+    routes: Routes | None = None,
+) -> Advanced:
+    """Take over what the registry knows of these by now: heartbeats, DFU mode, removals, gateways."""
+    found = [each.routed(routes) for each in _find(connection, devices)]
+    news = _news(connection, devices)
     happened = [
         (each, event)
         for each in found
@@ -202,14 +215,19 @@ def _with_room(
     return told
 
 
-def _news(connection: Connection) -> dict[tuple[int, int], Event]:
-    absences = [
-        (job, device, _ABSENCES[word]) for job, device, word in bulk.query(connection, _MOVED_AWAY, ())
-    ]
+def _news(connection: Connection, devices: Sequence[int] | None) -> dict[tuple[int, int], Event]:
+    """Return what is new of some devices, or of the first that are found."""
+
+    def find(text: str) -> Sequence[Sequence[Any]]:
+        if devices is None:
+            return bulk.query(connection, text.format(among=_ALL), ())
+        return bulk.pick(connection, text.format(among=_SOME), devices)
+
+    absences = [(job, device, _ABSENCES[word]) for job, device, word in find(_MOVED_AWAY)]
     news: dict[tuple[int, int], Event] = {(job, device): event for job, device, event in absences}
-    for job, device, status, at in bulk.query(connection, _BEATS, ()):
+    for job, device, status, at in find(_BEATS):
         news[job, device] = Beat(status, at)
-    for job, device, gateway, parent, rssi in bulk.query(connection, _IN_DFU, ()):
+    for job, device, gateway, parent, rssi in find(_IN_DFU):
         news[job, device] = InDfu(gateway, parent, rssi)
     # Of a device that is gone, nothing else matters.
     news.update({(job, device): event for job, device, event in absences if isinstance(event, Gone)})

@@ -172,7 +172,11 @@ class Runner:
         return done.is_full
 
     async def _hear(self) -> bool:
-        done = await self._database.write(advancing.hear, self._orders, self._moment)
+        devices = await self._database.read(advancing.devices_with_news)
+        if not devices:
+            return False
+        routes = None if self._select is None else await self._select(devices)
+        done = await self._database.write(advancing.hear, self._orders, devices, self._moment, routes)
         self._go_on(done.changed, done.asks)
         return done.is_full
 
