@@ -129,6 +129,7 @@ class Runner:
 
     async def _round(self) -> bool:
         """Do what there is to do, for a while; whether there are jobs at all."""
+        await self._resume()
         jobs = await self._open_jobs()
         known = set(jobs)
         self._rests = {job: until for job, until in self._rests.items() if job in known}
