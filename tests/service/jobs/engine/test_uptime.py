@@ -44,6 +44,20 @@ def _alive_at(connection: Connection) -> int | None:
     return found
 
 
+@pytest.mark.rule("firmware-39")
+def test_two_programs_whose_clocks_differ_move_no_clocks(database: Database) -> None:
+    """Each finds the note of the other, which is a minute ahead or behind."""
+    ahead, moved, noted = (0, 60_000), [], dict[int, int]()
+    for seconds in range(0, 60, 3):
+        for each in ahead:
+            now = START + seconds * 1000 + each
+            moved.append(database.write_now(uptime.resume, now, noted.get(each)))
+            noted[each] = now
+    assert moved == [0, 60_000, *[0] * (len(moved) - 2)], "but for the start of the second"
+    after = START + 600_000
+    assert database.write_now(uptime.resume, after, noted[0]) > uptime.OUTAGE, "the database was away"
+
+
 @pytest.mark.anyio
 @pytest.mark.rule("firmware-39")
 async def test_a_service_without_jobs_notes_that_it_runs(database: Database) -> None:
@@ -58,7 +72,7 @@ async def test_a_service_without_jobs_notes_that_it_runs(database: Database) -> 
     try:
         async with asyncio.timeout(PATIENCE):
             for _ in range(3):
-                while await database.read(_alive_at) != now:
+                while await database.read(_alive_at) != now:  # noqa: ASYNC110 # it is in the database
                     await asyncio.sleep(0.01)
                 now += uptime.PAUSE
                 runner.wake()

@@ -89,8 +89,8 @@ class Runner:
         self._has_letters = asyncio.Event()
         self._has_remains = asyncio.Event()
         self._is_failing = False
-        self._noted_at = -uptime.PAUSE
-        """When it was last noted that jobs are run."""
+        self._noted_at: int | None = None
+        """When this program last noted that jobs are run."""
         self._left = 0
         """How much was left to do when the time of a round was over."""
         self._rests: dict[int, int] = {}
@@ -157,8 +157,8 @@ class Runner:
     async def _resume(self) -> bool:
         """Note that jobs are run now; after an outage clocks go on from where they stood."""
         now = self._steady()
-        if now - self._noted_at >= uptime.PAUSE:
-            await self._database.write(uptime.resume, now)
+        if self._noted_at is None or now - self._noted_at >= uptime.PAUSE:
+            await self._database.write(uptime.resume, now, self._noted_at)
             self._noted_at = now
         return True
 

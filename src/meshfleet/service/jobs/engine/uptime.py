@@ -55,14 +55,16 @@ _MOVE_BACK: Final = (
 _MOVE_LEASES: Final = "UPDATE job_outbox SET taken_until = taken_until + {gap} WHERE taken_until > 0"
 
 
-def resume(connection: Connection, now: int) -> int:
-    """Note that jobs are run now, and move clocks if they were not for a while; the length of that outage.
+def resume(connection: Connection, now: int, noted_at: int | None = None) -> int:
+    """Note that jobs are run now, and move clocks if they were not for a while. Return how long that was.
 
-    Idempotent in one transaction: whoever is killed before its end has moved nothing.
+    `noted_at` is when this program noted it last, None if it has just started. A program that did so a moment
+    ago never moves clocks: the clock of another program may be ahead or behind. All is done in one
+    transaction, so a program that is killed before its end has moved nothing.
     """
     rows = bulk.query(connection, _READ, (), lock=" FOR UPDATE")
     gap = now - rows[0][0] if rows else 0
-    if abs(gap) < OUTAGE:
+    if abs(gap) < OUTAGE or (noted_at is not None and abs(now - noted_at) < OUTAGE):
         gap = 0
     if gap:
         _move(connection, gap, now)
