@@ -166,6 +166,22 @@ def test_a_device_in_no_wave_is_asked_before_it_joins_a_broadcast(sqlite_databas
     assert (told(world, job)[SECOND].state, told(world, job)[SECOND].wave) == ("SUCCEEDED", 1)
 
 
+def test_a_check_takes_no_slot_of_its_gateway(sqlite_database: Database) -> None:
+    """A device that is asked for its version does not answer, and another one is to be updated."""
+    world = World(sqlite_database, 1, gateways=1, devices=2)
+    world.devices[FIRST].version = NEW
+    world.run(1)
+    world.devices[FIRST].is_off = True  # the registry does not know
+    world.set_connected(SECOND, connected=False)
+    job = world.create(order(concurrency=Concurrency(per_gateway=1)))
+    world.run(5)
+    assert told(world, job)[FIRST].state == "DISPATCHED"
+    world.set_connected(SECOND, connected=True)
+    world.run(32)
+    assert (told(world, job)[FIRST].state, told(world, job)[FIRST].step) == ("DISPATCHED", Step.CHECK)
+    assert [version for _, version in world.devices[SECOND].begun] == [NEW]
+
+
 @pytest.mark.rule("firmware-39", "rest-219")
 def test_after_an_outage_who_reports_the_version_is_awaited_as_long_as_before(
     sqlite_database: Database,

@@ -17,7 +17,7 @@ from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.checking import skip_unasked
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
 from meshfleet.service.jobs.update.ending import finish, remove
-from meshfleet.service.jobs.update.model import Move
+from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import UNSEEN, Code
 from meshfleet.service.jobs.update.starting import dispatch
 from meshfleet.service.jobs.waiting import Waiting
@@ -246,7 +246,8 @@ class _Deciding:
         self.made.append(Made(x, Move(waits)))
 
     def _begin(self, x: Execution, move: Move, scene: Scene) -> None:
-        self._slots.take(scene.gateway, x.method)
+        if move.execution.step is not Step.CHECK:
+            self._slots.take(scene.gateway, x.method)
         self.made.append(Made(x, move))
         self.begun += 1
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BUSY: Final = (
     "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
     f" WHERE gateway IN numbers AND {is_active()}"
+    " AND coalesce(step, '') <> 'check'"  # a version that is read is no update
     " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
     " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
 )
