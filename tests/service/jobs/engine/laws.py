@@ -120,8 +120,8 @@ class Laws:
     def check_limits(self) -> None:
         """I2, I3: one active execution of a device, and no gateway has more than it may."""
         rows = self._read(
-            "SELECT job, device, gateway, method, batch, state, step FROM execution WHERE state IN ('DISPATCHED',"
-            " 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
+            "SELECT job, device, gateway, method, batch, state, step FROM execution WHERE state IN"
+            " ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
         )
         devices = Counter(row.device for row in rows)
         assert all(count == 1 for count in devices.values()), devices

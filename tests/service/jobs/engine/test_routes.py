@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
+from meshfleet.service.jobs.engine import advancing
+from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.update.events import Answered
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.jobs.update.states import ACTIVE
@@ -15,7 +17,8 @@ from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import Concurrency, ExecutionState, NewJob, Retry, Targets
 from tests.service.jobs.engine.chaos import DAY, run_out
-from tests.service.jobs.engine.rows import MODEL, firmware_id
+from tests.service.jobs.engine.laws import Laws
+from tests.service.jobs.engine.rows import LEGACY, MODEL, firmware_id
 from tests.service.jobs.engine.world import BEAT, World
 
 if TYPE_CHECKING:
@@ -148,3 +151,43 @@ def test_a_device_that_nobody_has_heard_of_late_is_asked_through_its_own_gateway
     world.create(job())
     world.run(DAY, until=lambda: bool(starts(world)))
     assert starts(world) == [A]
+
+
+@pytest.mark.rule("rest-102")
+def test_two_updates_that_move_at_once_do_not_share_the_last_slot(database: Database) -> None:
+    """One is heard in DFU mode by B and the gateway of the other comes back, in the same moment."""
+    world = World(database, 1, gateways=2, devices=7)
+    legacy, at_b, first = 0x1004, 0x1002, 0x1000
+    laws = Laws(world)
+    two = Concurrency(per_gateway=2)
+    for number in set(world.devices) - {legacy, at_b, first}:
+        world.set_connected(number, connected=False)
+    world.create(job(concurrency=two))
+    dfu = NewJob(
+        name="dfu",
+        firmware_id=firmware_id(0, LEGACY),
+        targets=Targets(all=True),
+        method=Way.NORDIC_DFU,
+        concurrency=two,
+    )
+    world.create(dfu)
+    world.is_held = True
+    world.run(1)
+    active = [(each[0], each[3]) for each in executions(world) if each[1] == "DISPATCHED"]
+    assert active == [(first, A), (at_b, B), (legacy, A)]
+    changes = [
+        "DELETE FROM job_outbox",
+        "UPDATE execution SET ask = NULL WHERE state = 'DISPATCHED'",
+        f"UPDATE execution SET waiting = 'gateway-offline' WHERE device = {first} AND state = 'DISPATCHED'",  # noqa: S608 # a number
+        f"UPDATE device_state SET boot_mode = 'dfu', radio_gateway = {B} WHERE device = {legacy}",  # noqa: S608 # numbers
+    ]
+    for each in changes:
+        database.write_now(lambda c, each=each: c.exec_driver_sql(each))
+    world.move(first, B)
+    world.move(legacy, B)
+    devices = database.read_now(advancing.devices_with_news)
+    assert devices == [first, legacy]
+    database.write_now(advancing.hear, Orders(), devices, world.moment)
+    laws.check_limits()
+    hosts = [each[3] for each in executions(world) if each[0] in devices and each[1] == "DISPATCHED"]
+    assert sorted(hosts) == [A, B]

@@ -186,11 +186,12 @@ def hear(
         for each in found
         if (event := news.get((each.execution.job, each.execution.device))) is not None
     ]
-    return _advance(connection, orders, _with_room(connection, orders, happened), now)
+    slots = Slots(connection)
+    return _advance(connection, orders, _with_room(connection, orders, happened, slots), now, slots)
 
 
 def _with_room(
-    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]]
+    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]], slots: Slots
 ) -> list[tuple[Known, Event]]:
     """Tell devices in DFU mode whether the gateway that hears them has room, if it is not theirs yet."""
     elsewhere = {
@@ -200,7 +201,8 @@ def _with_room(
     }
     if not elsewhere:
         return list(happened)
-    decides, slots = may_plan(connection), Slots(connection, elsewhere.values())
+    decides = may_plan(connection)
+    slots.read(elsewhere.values())
     told: list[tuple[Known, Event]] = []
     for each, event in happened:
         x, gateway = each.execution, elsewhere.get(each.execution.device)
@@ -325,35 +327,38 @@ def _find(connection: Connection, devices: Sequence[int]) -> list[Known]:
 
 
 def _advance(
-    connection: Connection, orders: Orders, happened: Sequence[tuple[Known, Event]], now: Moment
+    connection: Connection,
+    orders: Orders,
+    happened: Sequence[tuple[Known, Event]],
+    now: Moment,
+    slots: Slots | None = None,
 ) -> Advanced:
     # One event for each: what is left comes again.
     happened = list({each.execution.device: (each, event) for each, event in reversed(happened)}.values())
     said = orders.read(connection, {each.execution.job for each, _ in happened})
     scenes = loading.scenes(connection, said, [each for each, _ in happened])
     batches = _batches(connection, [each.execution for each, _ in happened])
-    rerouting = _Rerouting(connection, orders, scenes)
+    hosts = _HostChoice(connection, orders, Slots(connection) if slots is None else slots)
     made = []
     for (known, event), scene in zip(happened, scenes, strict=True):
         x = known.execution
         whole = _with_batch(scene, x, batches)
         move = _advanced(x, event, whole, now.steady)
         if move.execution is not x:
-            made.append(rerouting.apply(Made(x, move, _proof(event), scene.gateway)))
+            made.append(hosts.apply(Made(x, move, _proof(event), scene.gateway)))
     changed = moving.write(connection, made, now)
     measure(connection, made, said, now.steady)
     asks = sum((each.move.ask is not None) + (each.move.parting is not None) for each in made)
     return Advanced(changed, asks, len(happened) >= AT_ONCE)
 
 
-class _Rerouting:
-    """Lets an update begin again through another gateway, if that has room for it."""
+class _HostChoice:
+    """The choice of the gateway through which an update begins again: another one only if that has room."""
 
-    def __init__(self, connection: Connection, orders: Orders, scenes: Sequence[Scene]) -> None:
+    def __init__(self, connection: Connection, orders: Orders, slots: Slots) -> None:
         self._connection = connection
         self._orders = orders
-        self._gateways = {each.gateway for each in scenes}
-        self._slots: Slots | None = None
+        self._slots = slots
 
     def apply(self, made: Made) -> Made:
         """Return a move with the gateway that hosts it from now on.
@@ -372,8 +377,6 @@ class _Rerouting:
     def _has_room(self, gateway: int, x: Execution) -> bool:
         if not may_plan(self._connection):
             return False
-        if self._slots is None:
-            self._slots = Slots(self._connection, self._gateways)
         limit = self._orders.body(self._connection, x.job).concurrency.per_gateway
         if not self._slots.is_free(gateway, x.method, limit):
             return False

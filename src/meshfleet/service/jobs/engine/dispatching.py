@@ -159,7 +159,8 @@ class _Deciding:
         self._connection = connection
         self._turn = turn
         self._now = now
-        self._slots = Slots(connection, (each.known.about.gateway for each in found))
+        self._slots = Slots(connection)
+        self._slots.read(each.known.about.gateway for each in found)
         self._takers = _takers(connection, turn, [each.known for each in found])
         self._together: set[int] = set()
         """Devices that have begun together with another."""

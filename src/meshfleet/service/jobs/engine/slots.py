@@ -35,21 +35,36 @@ def may_plan(connection: Connection) -> bool:
 
 
 class Slots:
-    """The updates at some gateways, of all jobs. A broadcast is one, however many it is for."""
+    """The updates at gateways, of all jobs. A broadcast is one, however many it is for.
 
-    def __init__(self, connection: Connection, gateways: Iterable[int | None]) -> None:
-        wanted = sorted({each for each in gateways if each is not None})
-        rows = bulk.pick(connection, _BUSY, wanted) if wanted else []
-        self._all = Counter(row[0] for row in rows)
-        self._alone = {(row[0], row[1]) for row in rows}
+    One transaction uses one of these: what it lets begin is not in the database yet.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._read: set[int] = set()
+        self._all: Counter[int] = Counter()
+        self._alone: set[tuple[int, str]] = set()
+
+    def read(self, gateways: Iterable[int | None]) -> None:
+        """Read what gateways are busy with, in one query. Those that were read before stay as they are."""
+        wanted = sorted({each for each in gateways if each is not None} - self._read)
+        if not wanted:
+            return
+        rows = bulk.pick(self._connection, _BUSY, wanted)
+        self._read.update(wanted)
+        self._all.update(row[0] for row in rows)
+        self._alone.update((row[0], row[1]) for row in rows)
 
     def is_free(self, gateway: int, method: Way, limit: int | None) -> bool:
         """Whether a gateway can take another update; it can host one of some kinds only (firmware-25)."""
+        self.read([gateway])
         if method is not Way.DOWNLOAD and (gateway, str(method)) in self._alone:
             return False
         return limit is None or self._all[gateway] < limit
 
     def take(self, gateway: int, method: Way) -> None:
         """It has one more."""
+        self.read([gateway])
         self._all[gateway] += 1
         self._alone.add((gateway, str(method)))
