@@ -181,6 +181,25 @@ def test_nothing_begins_between_the_cancel_and_the_next_step_of_the_job(on_sqlit
     assert taken.letters == []
 
 
+@pytest.mark.rule("firmware-43")
+def test_a_further_attempt_that_only_asked_for_the_version_is_canceled_at_once(on_sqlite: Database) -> None:
+    world = World(on_sqlite, 1, gateways=1, devices=1)
+    [device] = world.devices.values()
+    device.fate = Fate.STUCK
+    job = world.create(order(retry=Retry(max=1, backoff_seconds=5)))
+    world.run(HOUR, until=lambda: states(world)["DISPATCHED"] + states(world)["TRANSFERRING"] > 0)
+    world.run(HOUR, until=lambda: states(world)["QUEUED"] == 1)
+    world.weather.lost = 1.0
+    while all(each.letter.attempt == 1 for each in world.log):
+        world.run(1)
+    assert [each.letter.step for each in world.log if each.letter.attempt == 2] == [Step.LOOK]
+    world.steer(job, "cancel")
+    world.run(2)
+    assert states(world) == {"CANCELED": 1}
+    world.run(60)
+    assert [each.letter.step for each in world.log if each.letter.attempt == 2] == [Step.LOOK]
+
+
 def _clocks(world: World, now: int) -> list[tuple[int | None, ...]]:
     """How much time each running clock has left."""
     return [

@@ -45,7 +45,7 @@ HOT = {
     "ending_many: who is tried again in vain": "+job = ? AND expires <= ?",
     "ending_many: the end of many": "UPDATE execution SET state = 'CANCELED'",
     "lines: who is next": "e.waiting = 'gateway-busy' AND e.gateway = ?",
-    "stepping: who is taken back": "'VERIFYING', 'STAGED') AND ask IS NULL AND coalesce(waiting",
+    "stepping: who is taken back": "AND batch IS NULL)) AND coalesce(waiting",
     "stepping: who is to start what it has": "state = 'STAGED' AND ask IS NULL",
 }
 """A part of each statement that the engine runs again and again."""

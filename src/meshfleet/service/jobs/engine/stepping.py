@@ -45,7 +45,9 @@ _PACED: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
 # With a sign before the job, so that SQLite looks at those that are under way, not at all of the job.
 _TAKE_BACK: Final = (
     f"UPDATE execution SET due = ? WHERE +job = ? AND {is_active()} AND due > ?"  # noqa: S608 # our own names
-    " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED') AND ask IS NULL"
+    " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED')"
+    # What waits for an answer is left alone, unless only the version was asked for.
+    " AND (ask IS NULL OR (state = 'DISPATCHED' AND step = 'look' AND tries = 0 AND batch IS NULL))"
     " AND coalesce(waiting, '') <> 'canceling'"
 )
 _APPLY: Final = (

@@ -92,13 +92,18 @@ def _not_begun(x: Execution) -> str | None:
     if x.step is Step.UNSENT:
         return "canceled before the first command was sent"
     cause = "canceled before the transfer began"
-    if x.step is Step.FOREIGN:
+    if x.step is Step.FOREIGN or _is_only_asked(x):
         return cause
     if x.method is not Way.NORDIC_DFU or x.state is not S.DISPATCHED:
         return None
     if x.step is Step.MODE:
         return f"{cause}; a device in DFU mode comes back by itself"
     return cause if x.step is Step.LOOK else None
+
+
+def _is_only_asked(x: Execution) -> bool:
+    """Return whether only the version was asked for in this attempt, of a device that takes part alone."""
+    return x.state is S.DISPATCHED and x.step is Step.LOOK and not x.tries and x.batch is None
 
 
 def explain_stop(move: Move, order: Order) -> Move:
