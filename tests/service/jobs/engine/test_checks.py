@@ -143,6 +143,8 @@ def test_who_cannot_be_asked_in_time_has_not_failed(sqlite_database: Database) -
     job = world.create(order(timeouts=Timeouts(queue_minutes=1)))
     world.run(3600, until=lambda: outcome(world, job)[0] == "COMPLETED")
     assert {(each.state, each.code) for each in told(world, job).values()} == {("SKIPPED", "ALREADY_THERE")}
+    reasons = {each.reason for each in told(world, job).values()}
+    assert all(each.endswith("could not be asked before its time in the queue ended") for each in reasons)
     assert outcome(world, job) == ("COMPLETED", "NONE")
 
 

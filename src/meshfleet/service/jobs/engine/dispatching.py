@@ -14,12 +14,12 @@ from meshfleet.service.jobs.engine.slots import Slots
 from meshfleet.service.jobs.fitness import MisfitCode, misfit, version_of
 from meshfleet.service.jobs.plan import LEFT_OUT
 from meshfleet.service.jobs.update import clocks
-from meshfleet.service.jobs.update.checking import skip_unasked
 from meshfleet.service.jobs.update.drivers.broadcast import LARGEST
 from meshfleet.service.jobs.update.ending import finish, remove
 from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import UNSEEN, Code
 from meshfleet.service.jobs.update.starting import dispatch
+from meshfleet.service.jobs.update.version_check import skip_unasked
 from meshfleet.service.jobs.waiting import Waiting
 from meshfleet.wire.ids import Version
 from meshfleet.wire.products import Way

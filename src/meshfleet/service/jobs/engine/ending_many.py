@@ -52,7 +52,7 @@ class _End(NamedTuple):
 
 _NOT_ASKED: Final = _End(
     S.SKIPPED,
-    "it reports that it runs this version already, and could not be asked for as long as it may wait",
+    "it reports that it runs this version already; it could not be asked before its time in the queue ended",
     MisfitCode.ALREADY_THERE,
 )
 _NEVER_BEGUN: Final = _End(S.TIMED_OUT, "it could not begin for as long as it may wait", Code.NEVER_BEGUN)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from meshfleet.service.jobs.update import clocks, confirming, starting, states
-from meshfleet.service.jobs.update.checking import advance_check, is_check
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import ask_version, read_version
 from meshfleet.service.jobs.update.ending import (
@@ -46,6 +45,7 @@ from meshfleet.service.jobs.update.outages import (
     suspended_until,
 )
 from meshfleet.service.jobs.update.reasons import STOPPED, Code, unread
+from meshfleet.service.jobs.update.version_check import advance_check, is_check
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from meshfleet.service.jobs.update import clocks
-from meshfleet.service.jobs.update.checking import begin_check
 from meshfleet.service.jobs.update.drivers import DRIVERS
 from meshfleet.service.jobs.update.drivers.driver import ask_version
 from meshfleet.service.jobs.update.drivers.nordic import Nordic
@@ -15,6 +14,7 @@ from meshfleet.service.jobs.update.ending import call_off, finish, give_up, refu
 from meshfleet.service.jobs.update.entering import asking, enter, waiting
 from meshfleet.service.jobs.update.model import Move, Step
 from meshfleet.service.jobs.update.reasons import Code, of_status
+from meshfleet.service.jobs.update.version_check import begin_check
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
