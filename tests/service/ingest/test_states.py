@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from meshfleet.service.devices import registry
+from meshfleet.service.devices import listing, registry
+from meshfleet.service.devices.model import Filter, Order
 from meshfleet.wire.ids import Mac
 from tests.service.ingest.intake import MINUTE, NOON, SECOND
 from tests.service.ingest.messages import (
@@ -112,6 +114,30 @@ async def test_gateway_parent_and_signal_are_of_one_reading_in_every_order(intak
             assert shown in heard | {(None, None, None)}, order
         assert shown == (number(B), number(R), -45), order
         intake.database.write_now(registry.forget, Mac(D))
+
+
+@pytest.mark.rule("rest-38")
+async def test_a_reading_of_another_gateway_counts_until_it_is_90_seconds_old(intake: Intake) -> None:
+    def shown() -> tuple[str | None, str | None, int | None]:
+        """Gateway, parent and signal, which lists and the device alone tell alike."""
+        chosen = Filter(gateway=Mac(intake.gateway() or ""))
+        devices, _ = intake.database.read_now(listing.page, chosen, Order(), after=None, limit=10, live=True)
+        (live,) = (each.live for each in devices if each.id == f"bmac-{D}")
+        assert live == intake.database.read_now(listing.detail, Mac(D)).live
+        assert live is not UNSET
+        return live.gateway, live.parent, live.rssi
+
+    at = T - 10 * MINUTE
+    await intake.settle(heartbeat(at - 95 * SECOND, gateway=B))
+    await intake.settle(link(at - 90 * SECOND, -50, P, gateway=A))
+    await intake.settle(heartbeat(at, gateway=B))
+    assert (intake.gateway(), shown()) == (B, (A, P, -50))
+    await intake.settle(heartbeat(at + 1, gateway=B))
+    assert shown() == (B, None, None)
+    await intake.settle(link(at + 2, -80, Q, gateway=B))
+    assert shown() == (B, Q, -80)
+    await intake.settle(heartbeat(at + 10 * MINUTE, gateway=B))  # the gateway has not changed since
+    assert shown() == (B, Q, -80)
 
 
 @pytest.mark.rule("report-50")

@@ -16,6 +16,7 @@ from meshfleet.db.tables import is_active
 from meshfleet.errors import NotFound
 from meshfleet.service.devices import keys
 from meshfleet.service.devices.selection import select_by
+from meshfleet.service.devices.states import BEST_FOR
 from meshfleet.wire.ids import device_id, mac_number, model_number, number_mac
 from meshfleet.wire.products import product_name
 from meshfleet.wire.rest.devices import Connectivity, Device, DeviceDetail, Live
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (
     "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"  # noqa: S608 # our own names
     " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant, radio_gateway,"
+    " radio_at, gateway_at,"
     f" EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id AND {is_active('execution.state')})"
     " FROM device LEFT JOIN device_state ON device_state.device = id {joined} WHERE id IN numbers"
 )
@@ -139,9 +141,11 @@ def _shown(row: Row) -> dict[str, Any]:
 
 def _live(row: Row) -> Live:
     gateway, parent, rssi, battery, reported_at = row[11:16]
-    radio_gateway = row[18]
-    if gateway == row[0] and radio_gateway != gateway:
-        parent = rssi = None  # a gateway reaches us by itself, whichever other one hears its radio
+    radio_gateway, radio_at, gateway_at = row[18:21]
+    is_gateway = gateway == row[0]  # it reaches us by itself, whichever other one hears its radio
+    is_outdated = None not in {radio_at, gateway_at} and gateway_at - radio_at > BEST_FOR
+    if radio_gateway != gateway and (is_gateway or is_outdated):
+        parent = rssi = None
     elif radio_gateway is not None:  # the three are of one reading
         gateway = radio_gateway
     return Live(
@@ -150,6 +154,6 @@ def _live(row: Row) -> Live:
         rssi=rssi,
         battery=battery,
         last_report_at=None if reported_at is None else write_millis(reported_at),
-        updating=bool(row[19]),
+        updating=bool(row[21]),
         place=None,
     )

@@ -31,8 +31,8 @@ class Place(Body, frozen=True, kw_only=True):
 class Live(Body, frozen=True, kw_only=True):
     """What changes with every report (rest-38).
 
-    `gateway`, `parent` and `rssi` are of one reading: of the parent that hears the device best. Without any
-    reading `parent` and `rssi` are null, and `gateway` is the one to which the device belongs.
+    `gateway`, `parent` and `rssi` are of one reading: of the parent that hears the device best. Without a
+    reading that counts `parent` and `rssi` are null, and `gateway` is the one to which the device belongs.
     """
 
     gateway: MacText | None
