@@ -26,9 +26,10 @@ from tests.service.mqtt.house import away
 from tests.service.requests.third_party import gateway, nothing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from meshfleet.db import Database
+    from meshfleet.service.requests.gateway_selection import SelectGateways
     from tests.service.requests.third_party import Asked, Said
 
 pytestmark = pytest.mark.anyio
@@ -53,12 +54,17 @@ def honest(asked: Asked) -> list[Said]:
 class Curious:
     """An inquiry that goes on when a test says so."""
 
-    def __init__(self, stage: Stage, *, patience: float = LONG) -> None:
+    def __init__(self, stage: Stage, *, patience: float = LONG, select: SelectGateways | None = None) -> None:
         self.database = stage.database
         self.clock = stage.clock
         self.asking = Asking(stage.broker, Topics(), stage.clock)
         self.inquiry = Inquiry(
-            stage.database, self.asking, now=stage.clock, steady=stage.clock, patience=patience
+            stage.database,
+            self.asking,
+            now=stage.clock,
+            steady=stage.clock,
+            patience=patience,
+            select=select,
         )
 
     @asynccontextmanager
@@ -207,6 +213,37 @@ async def test_a_gateway_that_never_answers_is_left_alone_longer_and_longer(
                 await curious.until_quiet()
             await stage.until(lambda: len(third.asked) > 3)
             assert len(third.asked) <= 8
+    sqlite_database.close()
+
+
+async def test_limits_and_pauses_are_those_of_the_gateway_that_is_asked(sqlite_database: Database) -> None:
+    silent, b, c = (f"{mac_number(Mac(G)) + number:012x}" for number in range(3))
+    routes: dict[int, int] = {}
+
+    async def select(devices: Sequence[int]) -> Mapping[int, int | None]:
+        return {each: routes[each] for each in devices}
+
+    async with Stage(sqlite_database) as stage:
+        for mac in (silent, b, c):
+            claim(stage, mac)
+        for number in range(50):
+            device = f"{0xD00000000000 + number:012x}"
+            routes[mac_number(Mac(device))] = mac_number(Mac(silent))
+            observe(stage, device, gateway=Mac(c if number % 2 else b))
+        async with (
+            Curious(stage, patience=0.1, select=select).inquiring() as curious,
+            gateway(stage.port, nothing, silent) as asked,
+            gateway(stage.port, honest, b),
+        ):
+            for _ in range(24 * 6):  # a day, of which each hour has six looks
+                await curious.go_on(seconds=600)
+                assert len(visits()) <= 1
+                await curious.until_quiet()
+            await stage.until(lambda: len(asked.asked) > 3)
+            assert len(asked.asked) <= 8
+            routes[mac_number(Mac(D))] = mac_number(Mac(b))
+            observe(stage, D, gateway=Mac(silent))  # its own gateway rests, another one hears it
+            await curious.go_on_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
     sqlite_database.close()
 
 

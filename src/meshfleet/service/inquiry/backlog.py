@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -35,18 +35,26 @@ class Backlog:
         """How many are being asked."""
         return len(self._busy)
 
+    def fitting(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return those that `add` would take now; choosing gateways for all others would be in vain."""
+        lengths = Counter({gateway: len(line) for gateway, line in self._waiting.items()})
+        room = _MOST - len(self)
+        found: dict[int, Candidate] = {}
+        for candidate in candidates:
+            if len(found) >= room:
+                break
+            device, gateway, _ = candidate
+            if device in self._devices or device in found or lengths[gateway] >= _OF_A_GATEWAY:
+                continue
+            lengths[gateway] += 1
+            found[device] = candidate
+        return list(found.values())
+
     def add(self, candidates: Iterable[Candidate]) -> None:
         """Let these wait, as far as there is room and they do not wait already."""
-        room = _MOST - len(self)
-        for candidate in candidates:
-            line = self._waiting.get(candidate.gateway, ())
-            if room <= 0:
-                return
-            if candidate.device in self._devices or len(line) >= _OF_A_GATEWAY:
-                continue
+        for candidate in self.fitting(candidates):
             self._waiting.setdefault(candidate.gateway, deque()).append(candidate)
             self._devices.add(candidate.device)
-            room -= 1
 
     def take(self) -> Candidate | None:
         """The next, who is being asked from now on; None: there is nobody, or all gateways are busy."""

@@ -36,6 +36,8 @@ from meshfleet.wire.responses import ReadResponse
 from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from meshfleet.db import Database
     from meshfleet.service.clock import Now
     from meshfleet.service.inquiry.candidates import Candidate
@@ -122,37 +124,43 @@ class Inquiry:
                 identifier: await self._database.read(candidates.look, identifier, after=after, now=now)
                 for identifier, after in self._after.items()
             }
+            askable = (self._without_pauses(each, moment) for each in candidates.merged(found.values()))
+            routed = await self._route(self._backlog.fitting(each for each in askable if each.unknown))
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
             return
         self._is_failing = False
         self._after = {identifier: each.after for identifier, each in found.items()}
-        askable = (self._without_pauses(each, moment) for each in candidates.merged(found.values()))
-        self._backlog.add(each for each in askable if each.unknown)
+        self._backlog.add(
+            each for each in routed if self._backoff.may_ask(Question(each.gateway), self._steady())
+        )
 
     def _without_pauses(self, candidate: Candidate, moment: int) -> Candidate:
-        """What may be asked of a candidate at this moment."""
-        device, gateway, unknown = candidate
-        if not self._backoff.may_ask(Question(gateway), moment):
-            return candidate._replace(unknown=())
+        """Leave out what may not be asked of a candidate at this moment."""
+        device, _, unknown = candidate
         may = tuple(each for each in unknown if self._backoff.may_ask(Question(device, each), moment))
         return candidate._replace(unknown=may)
+
+    async def _route(self, found: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Replace the gateway of each candidate by the one through which it is asked.
+
+        This comes before the backlog: its limits and the pauses are those of the gateway that is asked.
+        """
+        if self._select is None or not found:
+            return found
+        chosen = await self._select([each.device for each in found])
+        return [each._replace(gateway=chosen.get(each.device) or each.gateway) for each in found]
 
     async def _visit(self, candidate: Candidate) -> None:
         """Ask a device all that is unknown of it, until it does not answer."""
         try:
-            routed = candidate._replace(gateway=await self._gateway_of(candidate))
-            for identifier in routed.unknown:
-                if not await self._ask(routed, identifier):
+            for identifier in candidate.unknown:
+                if not await self._ask(candidate, identifier):
                     return
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
         finally:
             self._backlog.done(candidate)
-
-    async def _gateway_of(self, candidate: Candidate) -> int:
-        chosen = {} if self._select is None else await self._select([candidate.device])
-        return chosen.get(candidate.device) or candidate.gateway
 
     async def _ask(self, candidate: Candidate, identifier: int) -> bool:
         """Whether it is worth while to ask more."""
