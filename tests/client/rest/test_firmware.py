@@ -24,6 +24,8 @@ from tests.service.firmware.uploads import BUNDLE, MODEL, new_content, new_versi
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.service.live.stage import Stage
+
 pytestmark = pytest.mark.anyio
 
 PACKAGE = package("3.4.2")
@@ -106,6 +108,26 @@ async def test_an_image_with_another_hash_than_was_told_is_not_taken(fleet: Flee
 async def test_what_is_no_file_is_never_sent(fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(WireError, match="no file"):
         await fleet.firmware.upload(tmp_path, model_number=MODEL, version="1.0.0")
+
+
+async def test_records_of_an_older_service_lack_fields_that_were_added_later(
+    service: Stage, fleet: Fleet
+) -> None:
+    record = await fleet.firmware.upload(
+        io.BytesIO(new_content()), model_number=MODEL, version=new_version(), file_name="a.raucb"
+    )
+    mac = service.new_mac()
+    await fleet.gateways.claim(mac)
+    gateway = await fleet.gateways.show(mac)
+    sent = [msgspec.to_builtins(each) for each in (record, gateway)]
+    for each, added in zip(sent, ("bare", "clockOffset"), strict=True):
+        del each[added]
+    async with (
+        scripted(*(answer(200, each) for each in sent)) as server,
+        Fleet(server.url, token="mfk_key") as other,  # noqa: S106 # of nobody
+    ):
+        assert await other.firmware.show(record) == record
+        assert await other.gateways.show(mac) == gateway
 
 
 async def test_an_image_that_comes_damaged_leaves_nothing(fleet: Fleet, tmp_path: Path) -> None:

@@ -153,6 +153,20 @@ def test_a_device_in_the_list_has_its_ten_fields_and_their_types(service: Runnin
         assert validator.is_valid(item | {field: None})
 
 
+@pytest.mark.rule("rest-162")
+def test_what_is_always_sent_is_required_also_where_clients_do_without() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    optional = {
+        name: set(schemas[name]["properties"]) - set(schemas[name]["required"])
+        for name in ("Firmware", "Gateway", "GatewayCandidate", "LoggedIn", "Device", "Sample", "NewGateway")
+    }
+    assert {name: fields for name, fields in optional.items() if fields} == {
+        "Device": {"live"},
+        "Sample": {"correctedTime"},
+        "NewGateway": {"friendlyName"},
+    }
+
+
 @pytest.mark.rule("rest-43", "rest-58", "auth-1", "auth-2", "rest-162")
 def test_the_bodies_of_the_five_operations_are_those_of_the_interface() -> None:
     schemas = DOCUMENT["components"]["schemas"]

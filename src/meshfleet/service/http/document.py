@@ -12,10 +12,12 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from msgspec import UNSET
 
 from meshfleet.service.http.access import OPEN, ROLES
 from meshfleet.service.http.asked import Asked
 from meshfleet.wire.rest import Problem, Role
+from meshfleet.wire.rest.bodies import Body
 from meshfleet.wire.rest.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ def describe(
     written = msgspec.json.encode(app.openapi_schema.to_schema()).decode()
     document: dict[str, Any] = msgspec.json.decode(_RULES.sub("", written))
     document["components"]["schemas"] |= _problem_schemas()
+    _require_sent(document["components"]["schemas"], Body)
     for path, item in document["paths"].items():
         for method, operation in item.items():
             name = f"{method.upper()} {path}"
@@ -85,6 +88,16 @@ def describe(
             _add_security(operation, ROLES[name])
             _add_problems(operation, ROLES[name], handlers[name])
     return document
+
+
+def _require_sent(schemas: dict[str, Any], family: type[Body]) -> None:
+    """Require in answers what the service always sends: defaults are for clients of older services."""
+    for kind in family.__subclasses__():
+        if kind.__name__ in schemas:
+            fields = msgspec.structs.fields(kind)
+            sent = (each.encode_name for each in fields if each.default is not UNSET)
+            schemas[kind.__name__]["required"] = sorted(sent)
+        _require_sent(schemas, kind)
 
 
 def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:

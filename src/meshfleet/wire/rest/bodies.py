@@ -21,8 +21,8 @@ TimeText = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z
 class Body(Struct, frozen=True, kw_only=True, rename="camel"):
     """What is answered. Clients ignore fields that they do not know.
 
-    Fields have no defaults: what is always told must be there, and what may be absent is `UNSET`. So a client
-    reads what services of its own version and newer ones tell. Only a field of one value has it by itself.
+    A service sends every field but those that are `UNSET`. A field that is added later has a default, so that
+    clients read answers of older services, too; other fields have none, but for those of one value.
     """
 
 

@@ -26,7 +26,7 @@ class Firmware(Body, frozen=True, kw_only=True):
     version: VersionText
     type: Literal[1, 2]
     """1 is a Nordic distribution package or a bare image, 2 a RAUC bundle (firmware-17)."""
-    bare: bool
+    bare: bool = False
     """It is a bare image: no package around it, so its model and version are as the uploader gave them."""
     file_name: str
     size: int

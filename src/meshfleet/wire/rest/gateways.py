@@ -53,7 +53,7 @@ class Gateway(Body, frozen=True, kw_only=True):
     mode: Literal["raw", "decoded"] | None
     device_count: int
     reports_per_minute: float
-    clock_offset: float | None
+    clock_offset: float | None = None
     """Seconds that its clock is ahead of ours, or behind if negative; None: not known (rest-75)."""
 
 
