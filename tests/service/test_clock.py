@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,3 +43,16 @@ def test_a_steady_time_is_told_as_the_clock_of_the_machine_will_show_it(jump: in
 def test_a_clock_begins_with_the_time_of_the_machine_so_that_stored_times_mean_the_same() -> None:
     ticks = 17.5
     assert Steady(lambda: 1_800_000_000_123, lambda: ticks)() == 1_800_000_000_123
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a clock that counts suspensions")
+def test_a_suspended_machine_does_not_make_its_own_clock_seem_to_be_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock of the machine and CLOCK_BOOTTIME count eight hours of sleep, CLOCK_MONOTONIC does not."""
+    wall, ticks = 1_800_000_000_000, {time.CLOCK_BOOTTIME: 5000.0, time.CLOCK_MONOTONIC: 5000.0}
+    monkeypatch.setattr(time, "clock_gettime", ticks.__getitem__)
+    steady = Steady(lambda: wall)
+    wall += 8 * HOUR
+    ticks[time.CLOCK_BOOTTIME] += 8 * 3600
+    assert steady() == wall

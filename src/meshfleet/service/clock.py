@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -18,6 +19,15 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def read_ticks() -> float:
+    """Read the seconds that have passed since some fixed moment, those of a suspended machine included.
+
+    Only Linux has such a clock. Elsewhere the time of a suspension is missing, and the clock of the machine
+    seems to be set ahead by it.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
 class Moment(NamedTuple):
     """A point in time by two clocks: one by which things wait, and one which people read."""
 
@@ -28,10 +38,13 @@ class Moment(NamedTuple):
 class Steady:
     """A clock that does not jump: what waits for an hour waits for an hour, whoever sets the machine's clock.
 
-    It begins with the time of the machine, and goes on by itself.
+    It begins with the time of the machine, and goes on by itself, also while the machine is suspended: what
+    expires, or is delayed for an hour, does not last longer because a lid was closed in between. The clocks
+    of jobs are the exception. A suspension is an outage to them, which the job engine adds to their waiting
+    (see `job_engine.alive_at`).
     """
 
-    def __init__(self, now: Now, tick: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Now, tick: Callable[[], float] = read_ticks) -> None:
         self._now = now
         self._tick = tick
         self._start = now() - int(tick() * 1000)
