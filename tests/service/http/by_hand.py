@@ -54,6 +54,10 @@ class Talk:
             return None
         return Answer(int(line.split()[1]), headers, body)
 
+    def read_rest(self) -> bytes:
+        """Read all that comes until the server hangs up."""
+        return self._stream.read()
+
     def is_cut_off(self) -> bool:
         """Whether the server ends the connection although we do not read: it then takes no more from us."""
         until = time.monotonic() + _PATIENCE

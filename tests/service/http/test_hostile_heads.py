@@ -152,6 +152,38 @@ def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(servic
             assert connection.read() is None
 
 
+_TWO_HOSTS = head("GET /healthz", "Host: another")
+_BROKEN_CHUNK = head("POST /api/v1/labels", "Transfer-Encoding: chunked") + b"x\r\n"
+
+
+@pytest.mark.rule("rest-12")
+@pytest.mark.parametrize("bad", [_TWO_HOSTS, _BROKEN_CHUNK, b"no HTTP\r\n\r\n"])
+@pytest.mark.parametrize("earlier", [1, 2])
+def test_a_refusal_comes_behind_the_answers_to_all_requests_before_it(
+    service: Running, bad: bytes, earlier: int
+) -> None:
+    """Or the client takes the refusal for the answer to a request that took effect."""
+    body = b'{"label": "before a refusal"}'
+    good = head("POST /api/v1/labels", bearer(service), f"Content-Length: {len(body)}") + body
+    with talk(service) as connection:
+        connection.send(good * earlier + bad + head("GET /healthz"))
+        answers = [connection.read() for _ in range(earlier + 2)]
+    *answered, refused, end = answers
+    assert [each and each.status for each in answered] == [200] * earlier
+    assert (refused and refused.status, end) == (400, None)
+
+
+@pytest.mark.rule("rest-12")
+def test_no_refusal_is_written_into_an_answer_that_has_begun(service: Running) -> None:
+    with talk(service) as connection:
+        connection.send(head("GET /api/v1/stream", bearer(service)))
+        began = connection.read()
+        assert began is not None
+        assert began.status == 200
+        connection.send(head("GET /healthz") + _TWO_HOSTS)
+        assert b"HTTP/1.1" not in connection.read_rest()
+
+
 def test_a_whole_address_counts_by_its_path(service: Running) -> None:
     answer = ask(service, head("GET http://elsewhere/healthz", "Connection: close"))
     assert answer is not None

@@ -79,6 +79,8 @@ class Connection(HttpToolsProtocol):
         self._head_read = 0
         self._head_told = 0
         self._is_refused = False
+        self._refusal: bytes | None = None
+        """The last answer of the connection, which waits until all requests before it are answered."""
         self._unread: TimerHandle | None = None
         self._inside = self.app
         self._running: RequestResponseCycle | None = None
@@ -273,20 +275,43 @@ class Connection(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no HTTP")
 
     def _refuse(self, status: HTTPStatus, code: str, detail: str) -> None:
-        """Answer that a request is not taken, and end the connection when the client has read that."""
-        if getattr(self.cycle, "response_started", False) and not self.cycle.response_complete:
-            self.transport.close()  # in the middle of another answer there is no place for this one
+        """Answer that a request is not taken, and end the connection when the client has read that.
+
+        Requests that came whole before it are answered first (RFC 9112, 9.3.2). An answer that has begun may
+        have no end, such as a stream: the connection is closed then, without a refusal.
+        """
+        running = self._running
+        if running is not None and running.response_complete:
+            running = None
+        if running is not None and running.response_started:
+            self.transport.close()
             return
         body = _problem(status, code, detail)
         headers = {**_headers(body), "connection": "close"}
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
+        self._refusal = "\r\n".join([*lines, "", ""]).encode("ascii") + body
         self._is_refused = True
+        self._stop_waiting()
+        if running is None or (running is self.cycle and running.more_body):
+            self._write_refusal(self._refusal)
+        elif self.cycle.more_body:
+            self.pipeline.popleft()  # it is the body of this request that is refused
+
+    def on_response_complete(self) -> None:
+        """Start the next request that waits, or write the refusal that comes behind all requests."""
+        super().on_response_complete()
+        is_idle = self._running is not None and self._running.response_complete
+        if self._refusal is not None and is_idle and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._write_refusal(self._refusal)
+
+    def _write_refusal(self, refusal: bytes) -> None:
+        self.transport.write(refusal)
+        self._refusal = None
         self._end_running()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._stop_waiting()
         self._deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _end_running(self) -> None:
