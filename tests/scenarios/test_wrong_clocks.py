@@ -12,7 +12,7 @@ import pytest
 from meshfleet.wire.times import write_millis
 from tests.cli.outside import PATIENCE
 from tests.scenarios.serving import Service, loopback
-from tests.service.requests.third_party import Gateway
+from tests.service.requests.third_party import Gateway, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,10 +58,10 @@ def report(gateway: Gateway, device: str, ahead: float) -> None:
 def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> None:
     with ExitStack() as stack:
         service = stack.enter_context(Service(tmp_path, *loopback("--mqtt")))
-        gateways = {}
+        gateways, passwords, port = {}, {}, service.mqtt["mqtt"].port
         for mac, ahead in CLOCKS.items():
             told = service.claim(mac)
-            port = service.mqtt["mqtt"].port
+            passwords[mac] = told.password
             gateways[mac] = Gateway(port, mac, telling(ahead), password=told.password)
             gateways[mac].start()
             stack.callback(gateways[mac].stop)
@@ -108,3 +108,17 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
         wait(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + old)["items"])
         assert not device(old)["connectivity"]["connected"]
         assert offsets()[right] == pytest.approx(0, abs=2)
+
+        # One that was ahead was set right while it was away; it reports what it kept before it answers.
+        mended, late = next(iter(CLOCKS)), "c0ffee27fffe"
+        gateways[mended].stop()
+        back = Gateway(port, mended, nothing, password=passwords[mended])
+        back.start()
+        stack.callback(back.stop)
+        report(back, late, -600)
+        path = f"/api/v1/devices/bmac-{late}/samples?Kind=measurement"
+        wait(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + late)["items"])
+        (sample,) = service.ask("GET", path)["items"]
+        assert "correctedTime" not in sample
+        now = time.time()
+        assert seconds(device(late)["live"]["lastReportAt"]) == pytest.approx(now - 600, abs=PATIENCE)

@@ -28,7 +28,7 @@ from meshfleet.service.requests.dispatch import Dispatch
 from meshfleet.service.requests.figures import RequestFigures
 from meshfleet.service.requests.gateway_selection import FailedTries
 from meshfleet.service.requests.gateway_selector import GatewaySelector
-from meshfleet.wire.ids import mac_number
+from meshfleet.wire.ids import mac_number, number_mac
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Following:
         self._door = door
         self._carrier = carrier
         self._traffic = api.traffic
-        now, clocks = clock.now(), Clocks()
+        now, clocks = clock.now(), Clocks(lambda gateway: carrier.turn(number_mac(gateway)))
         self._presence = Presence(
             clocks,
             by_hearing=settings.outside is not None,
@@ -99,7 +99,7 @@ class Following:
             steady=clock.steady,
         )
         ingest.acking = self._versions.acking
-        ingest.shifts = clocks.shifts
+        ingest.shifts, ingest.is_proved = clocks.shifts, clocks.is_proved
         self._inquiry = Inquiry(
             database, asking, now=clock.now, steady=clock.steady, select=selector.select_many
         )

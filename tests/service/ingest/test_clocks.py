@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.db.samples import NO_SEQ, Clock, More, Sample, SampleKind
+from meshfleet.service.presence.clocks import Clocks
 from meshfleet.wire.mqtt.packets import Publish
 from tests.service.ingest.intake import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import (
@@ -322,6 +323,41 @@ async def test_minutes_of_the_radio_are_those_of_corrected_times(intake: Intake)
     await intake.settle()
     (minute,) = await intake.samples(kinds=frozenset({SampleKind.LINK}))
     assert (minute.time, minute.number) == (NOON, -51)
+
+
+@pytest.mark.rule("report-48", "rest-179")
+async def test_after_a_reconnect_an_offset_counts_for_fresh_reports_until_the_gateway_answers(
+    intake: Intake,
+) -> None:
+    """A gateway was six hours ahead, and may have been set right while it was away."""
+    connection, ahead, late = 1, HOURS_6, 10 * MINUTE
+    clocks = Clocks(lambda _gateway: connection)
+    clocks.measure(number(A), NOON, NOON, NOON + ahead)
+    intake.ingest.shifts, intake.ingest.is_proved = clocks.shifts, clocks.is_proved
+
+    async def tell(device: str, at: int) -> tuple[int | None, More | None]:
+        await intake.settle(temperature(at, device=device), heartbeat(at, device=device))
+        return intake.state(device).status_at, (await intake.samples(device))[0].more
+
+    corrected = More(clock=Clock.CORRECTED, shift=-ahead)
+    found = {"the same connection": await tell("c0ffee000101", NOON + ahead - late)}
+    connection = 2
+    found |= {
+        "still ahead, fresh": await tell("c0ffee000102", NOON + ahead),
+        "still ahead, late": await tell("c0ffee000103", NOON + ahead - late),
+        "set right, fresh": await tell("c0ffee000104", NOON),
+        "set right, late": await tell("c0ffee000105", NOON - late),
+    }
+    clocks.measure(number(A), NOON, NOON, NOON + ahead)
+    found["it has answered"] = await tell("c0ffee000106", NOON + ahead - late)
+    assert found == {
+        "the same connection": (NOON - late, corrected),
+        "still ahead, fresh": (NOON, corrected),
+        "still ahead, late": (None, More(clock=Clock.FUTURE)),
+        "set right, fresh": (NOON, None),
+        "set right, late": (NOON - late, None),
+        "it has answered": (NOON - late, corrected),
+    }
 
 
 # --- Our own clock ---

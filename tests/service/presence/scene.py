@@ -40,7 +40,8 @@ class Scene:
     ) -> None:
         """`silent`: gateway A never answers, so that only reports tell its time."""
         self.now = NOON
-        self.clocks = Clocks()
+        self._connected: dict[int, int] = {}
+        self.clocks = Clocks(self._connection_of)
         if silent:
             self.clocks.miss_answer(number(A))
         self.presence = Presence(self.clocks, by_hearing=by_hearing, now=self.now)
@@ -48,7 +49,6 @@ class Scene:
         """All so far."""
         self._reader = Reader("", None)
         self._numbers = count(1)
-        self._connected: dict[int, int] = {}
         self._beaten: dict[Pulse, int] = {}
         """When each pulse was last felt."""
         if known is not None:
@@ -76,10 +76,13 @@ class Scene:
 
     def take(self, *messages: Publish) -> None:
         """Let reports come, as one batch."""
-        draft = Draft(self.now, shifts=self.clocks.shifts)
+        draft = Draft(self.now, shifts=self.clocks.shifts, is_proved=self.clocks.is_proved)
         self._reader.read(messages, draft)
         assert draft.rejects == []
         self.presence.follow(draft)
+
+    def _connection_of(self, gateway: int) -> int | None:
+        return self._connected.get(gateway, 0) if self._connected else None
 
     def look(self) -> list[Change]:
         """Who came and went since the last time."""

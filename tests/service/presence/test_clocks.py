@@ -175,6 +175,36 @@ def test_two_of_them_are(second: int) -> None:
     assert clocks.shifts == {G: HOUR}
 
 
+@pytest.mark.rule("report-48")
+def test_an_offset_is_proved_for_one_connection() -> None:
+    connection = 1
+    clocks = Clocks(lambda _gateway: connection)
+    clocks.restore({G: 6 * HOUR})
+    found = [clocks.is_proved(G)]
+    clocks.measure(G, NOON, NOON, NOON + 6 * HOUR)
+    found.append(clocks.is_proved(G))
+    connection = 0
+    found.append(clocks.is_proved(G))
+    connection = 2
+    found.append(clocks.is_proved(G))
+    assert found == [False, True, True, False]
+
+
+@pytest.mark.rule("report-48")
+@pytest.mark.parametrize(("off", "shifts"), [(6 * 3600, {G: -6 * HOUR}), (0, {})], ids=["still", "set right"])
+def test_a_fresh_report_proves_the_clock_of_a_gateway_that_never_answers_after_it_has_come_back(
+    off: int, shifts: dict[int, int]
+) -> None:
+    scene = Scene(A, silent=True)
+    scene.clocks.restore({G: 6 * HOUR})
+    scene.connect(A)
+    scene.take(heartbeat(NOON - HOUR))
+    assert not scene.clocks.is_proved(G)
+    scene.see(heartbeat(NOON + off * SECOND))
+    assert (scene.clocks.is_proved(G), scene.clocks.shifts) == (True, shifts)
+    assert scene.has(D)
+
+
 # --- What becomes of devices ---
 
 

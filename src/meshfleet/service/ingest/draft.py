@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from meshfleet.db.samples import Row
     from meshfleet.service.ingest.readings import Reading
@@ -17,6 +17,9 @@ _AHEAD: Final = 600_000
 
 _BEHIND: Final = 30 * 86_400_000
 """Milliseconds that it may be behind: no device keeps samples for longer."""
+
+FRESH: Final = 60_000
+"""Milliseconds after which a report is no sign of life any more."""
 
 _NONE: Final = (1, 0)
 """A span of times in which there is none."""
@@ -29,14 +32,17 @@ class Draft:
     """What a batch means. Nobody has seen it yet: it can be thrown away and made again."""
 
     __slots__ = (
+        "_unproved",
         "acked",
         "acking",
         "earliest",
         "gateways",
+        "is_proved",
         "latest",
         "names",
         "newcomers",
         "now",
+        "offset_checks",
         "plain_from",
         "plain_to",
         "readings",
@@ -50,7 +56,11 @@ class Draft:
     )
 
     def __init__(
-        self, now: int, acking: Container[int] = (), shifts: Mapping[int, int] = MappingProxyType({})
+        self,
+        now: int,
+        acking: Container[int] = (),
+        shifts: Mapping[int, int] = MappingProxyType({}),
+        is_proved: Callable[[int], bool] = lambda _gateway: True,
     ) -> None:
         self.now = now
         self.acking = acking
@@ -62,8 +72,14 @@ class Draft:
         """What is not between these is kept, and not believed."""
         self.shifts = shifts
         """Milliseconds that correct the times of gateways whose clocks are wrong."""
+        self.is_proved = is_proved
+        """Tells whether the correction of a gateway holds for all that it reports; see `Clocks`."""
         self.shift = 0
         """The one of the gateway whose report is being read."""
+        self._unproved: int | None = None
+        """That gateway, if its correction is not proved."""
+        self.offset_checks: dict[int, bool] = {}
+        """Whether corrections that are not proved hold, by gateway, as far as fresh reports tell."""
         self.plain_from, self.plain_to = self.earliest, self.latest
         """Reported times that are believed as they are; none while the clock of the gateway is wrong."""
         self.rows: dict[int, list[Row]] = {}
@@ -82,12 +98,28 @@ class Draft:
         self.gateways: list[int] = []
         """Who brought each of them."""
 
-    def correct(self, shift: int) -> None:
-        """Correct the times of what is read from now on by so many milliseconds; 0: they are right."""
-        self.shift = shift
+    def correct(self, shift: int, *, unproved: int | None = None) -> None:
+        """Correct the times of what is read from now on by so many milliseconds; 0: they are right.
+
+        `unproved` is the gateway if its correction is not proved: it applies only to reports that are fresh
+        by it.
+        """
+        self.shift, self._unproved = shift, unproved
         self.plain_from, self.plain_to = _NONE if shift else (self.earliest, self.latest)
+
+    def shift_of(self, time: int) -> int:
+        """Return the milliseconds that correct a report of this time."""
+        if self._unproved is None:
+            return self.shift
+        age = self.now - time
+        if abs(age - self.shift) < FRESH:
+            self.offset_checks.setdefault(self._unproved, True)
+            return self.shift
+        if abs(age) < FRESH:
+            self.offset_checks[self._unproved] = False
+        return 0
 
     def place(self, time: int) -> int | None:
         """Return when a report of this time was made by our clock, or None if that is not believed."""
-        corrected = time + self.shift
+        corrected = time + self.shift_of(time)
         return corrected if self.earliest <= corrected <= self.latest else None

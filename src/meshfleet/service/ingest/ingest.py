@@ -127,6 +127,8 @@ class Ingest:
         """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
         self.shifts: Mapping[int, int] = {}
         """Corrections of gateways whose clocks are wrong; see `Clocks`, which keeps it current."""
+        self.is_proved: Callable[[int], bool] = lambda _gateway: True
+        """Tells whether the correction of a gateway holds for all that it reports; see `Clocks`."""
         self._reader = Reader(prefix, guests)
         self._quota = Quota()
         self._notes: Notes = {}
@@ -239,7 +241,7 @@ class Ingest:
             raise DatabaseUnavailable("samples are not written out fast enough") from None
 
     async def _read(self, messages: Sequence[Publish]) -> Draft:
-        draft = Draft(self._now(), self.acking, self.shifts)
+        draft = Draft(self._now(), self.acking, self.shifts, self.is_proved)
         for start in range(0, len(messages), _SLICE):
             if start:
                 await asyncio.sleep(0)

@@ -45,7 +45,7 @@ class Reader:
                     raise too_large(message)
                 name, take = subject
                 if gateway in shifts:
-                    draft.correct(shifts[gateway])
+                    draft.correct(shifts[gateway], unproved=None if draft.is_proved(gateway) else gateway)
                     try:
                         take(draft, device, gateway, message.payload)
                     finally:

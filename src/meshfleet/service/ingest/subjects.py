@@ -174,8 +174,10 @@ def _keep(draft: Draft, device: int, row: Row) -> None:
 
 def _judge(draft: Draft, time: int) -> tuple[Clock | None, int | None]:
     """Tell why a time cannot be right as it is, and by how much it is to be corrected; None: not at all."""
-    corrected = time + draft.shift
-    shift = draft.shift if draft.shift and _FIRST <= corrected <= _LAST else None
+    shift: int | None = draft.shift_of(time)
+    corrected = time + (shift or 0)
+    if not shift or not _FIRST <= corrected <= _LAST:
+        shift = None
     if draft.place(time) is None:
         draft.strays += 1
         return Clock.FUTURE if corrected > draft.now else Clock.PAST, shift

@@ -8,6 +8,10 @@ Reports never set the offset of a gateway that answers, since they may be old. O
 causes another measurement. Gateways that never answer are the exception: when all that one of them reports
 for a while is off by the same amount, it is the clock, since what is replayed catches up or falls behind.
 Some devices have clocks of their own, so one device of many is not believed as soon as several.
+
+A clock may be set while its gateway is away. So after a gateway has connected, or the service has started, a
+known offset is not proved until the gateway answers. Until then it corrects only reports that are fresh by
+it; others keep the time that they have. For a gateway that never answers the first fresh report decides.
 """
 
 from __future__ import annotations
@@ -15,15 +19,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meshfleet.service.ingest.draft import FRESH
 from meshfleet.wire.ids import number_mac
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 _log = logging.getLogger(__name__)
-
-FRESH: Final = 60_000
-"""Milliseconds after which a report is no sign of life any more."""
 
 EXACT: Final = 5_000
 """Milliseconds that are not worth a correction."""
@@ -69,12 +71,16 @@ class _Doubt(NamedTuple):
 class Clocks:
     """Learns how far the clocks of gateways are ahead of ours. All calls bring the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection_of: Callable[[int], int | None] = lambda _gateway: None) -> None:
+        """`connection_of` returns the number of a gateway's connection, 0 without one, None if not known."""
+        self._connection_of = connection_of
         self.shifts: dict[int, int] = {}
         """Milliseconds to add to the times of gateways whose clocks are wrong; always the same mapping."""
         self.doubts: dict[int, _Doubt] = {}
         """Gateways of whose last reports none was fresh."""
         self._estimates: dict[int, _Estimate] = {}
+        self._proved: dict[int, int | None] = {}
+        """The connection, by gateway, on which its offset was last seen to be right."""
         self._measured: set[int] = set()
         """Gateways that have answered since the start."""
         self._silent: set[int] = set()
@@ -97,7 +103,7 @@ class Clocks:
     def forget(self, gateways: Collection[int]) -> None:
         """Drop what is known of gateways that are not claimed any more."""
         for gateway in gateways:
-            for known in (self.shifts, self.doubts, self._estimates, self._logged):
+            for known in (self.shifts, self.doubts, self._estimates, self._proved, self._logged):
                 known.pop(gateway, None)
             self._measured.discard(gateway)
             self._silent.discard(gateway)
@@ -106,6 +112,7 @@ class Clocks:
         """Learn from an answer: when the request left and the answer came by our clock, and its `time`."""
         self._measured.add(gateway)
         self._silent.discard(gateway)
+        self._prove(gateway)
         new = _Estimate(time - (sent + received) // 2, (received - sent) // 2 + 1, received)
         known = self._estimates.get(gateway)
         if known is not None and known.is_better_than(new):
@@ -131,6 +138,22 @@ class Clocks:
         if gateway not in self._measured:
             self._silent.add(gateway)
 
+    def is_proved(self, gateway: int) -> bool:
+        """Tell whether the offset of a gateway was seen to be right on its present or last connection."""
+        connection = self._connection_of(gateway)
+        return gateway in self._proved and connection in {0, self._proved[gateway]}
+
+    def check_offset(self, gateway: int, now: int, *, holds: bool) -> None:
+        """Learn that a fresh report agrees with an offset that is not proved, or with a clock that is right.
+
+        This counts only for gateways that never answer.
+        """
+        if gateway not in self._silent or self.is_proved(gateway):
+            return
+        self._prove(gateway)
+        if not holds:
+            self._set(gateway, _Estimate(0, _ALIKE, now))
+
     def is_fresh(self, gateway: int, time: int, now: int, witness: int = 0) -> bool:
         """Tell whether a report of this moment, corrected already, was made less than a minute ago.
 
@@ -142,7 +165,11 @@ class Clocks:
         if is_fresh and (age >= -EXACT or gateway in self._silent):
             self.doubts.pop(gateway, None)
         else:
-            self._doubt(gateway, _Doubt(now, age + self.shifts.get(gateway, 0), witness))
+            # By an offset that is not proved, a report that is not fresh was not corrected.
+            shift = self.shifts.get(gateway, 0)
+            if shift and not self.is_proved(gateway):
+                shift = 0
+            self._doubt(gateway, _Doubt(now, age + shift, witness))
         return is_fresh
 
     def doubtful(self) -> frozenset[int]:
@@ -157,7 +184,11 @@ class Clocks:
         witness = doubt.witness if doubt.witness == new.witness else 0
         self.doubts[gateway] = doubt._replace(witness=witness)
         if gateway in self._silent and new.since - doubt.since >= (_ALONE if witness else _CERTAIN):
+            self._prove(gateway)
             self._set(gateway, _Estimate(-min(new.behind, doubt.behind), _ALIKE, new.since))
+
+    def _prove(self, gateway: int) -> None:
+        self._proved[gateway] = self._connection_of(gateway)
 
     def _set(self, gateway: int, estimate: _Estimate) -> None:
         self.doubts.pop(gateway, None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db.samples import SampleKind
+from meshfleet.service.ingest.draft import FRESH
 from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.presence.clocks import EXACT, FRESH
+from meshfleet.service.presence.clocks import EXACT
 from meshfleet.service.presence.rhythm import OTHERS, WIDEST, pack_gap
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Hearing:
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
+        for gateway, holds in draft.offset_checks.items():
+            self.clocks.check_offset(gateway, draft.now, holds=holds)
         fresh: set[int] = set()
         self._follow_samples(draft, fresh)
         self._follow_readings(draft, fresh)
