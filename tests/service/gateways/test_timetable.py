@@ -18,13 +18,13 @@ def timetable() -> Timetable:
     return Timetable(Random(1))  # noqa: S311 # the same numbers each time
 
 
-def run(timetable: Timetable, *, start: int, end: int, is_known: bool) -> list[int]:
+def run(timetable: Timetable, *, start: int, end: int) -> list[int]:
     """The moments at which a gateway that never answers is asked, to the second."""
     moments = []
     for now in range(start, end, SECOND):
         for gateway in timetable.take(now, 20):
             moments.append(now)
-            timetable.failed(gateway, now, is_known=is_known)
+            timetable.failed(gateway, now)
     return moments
 
 
@@ -61,18 +61,12 @@ def test_a_gateway_that_comes_and_goes_is_asked_once_in_a_minute(timetable: Time
 @pytest.mark.rule("version-10")
 def test_who_never_answers_is_asked_a_few_times_and_then_hourly(timetable: Timetable) -> None:
     timetable.see({7: 1}, 0)
-    moments = run(timetable, start=0, end=12 * HOUR, is_known=False)
+    moments = run(timetable, start=0, end=12 * HOUR)
     first = [moment for moment in moments if moment < 10 * MINUTE]
     gaps = [late - early for early, late in pairwise(moments[3:])]
     assert len(first) == 4
     assert 10 <= len(gaps) <= 13
     assert all(0.89 * HOUR < gap < 1.11 * HOUR for gap in gaps)
-
-
-@pytest.mark.rule("version-10")
-def test_who_answered_once_is_left_alone_after_a_few_tries(timetable: Timetable) -> None:
-    timetable.see({7: 1}, 0)
-    assert len(run(timetable, start=0, end=12 * HOUR, is_known=True)) == 4
 
 
 def test_who_is_gone_is_not_asked(timetable: Timetable) -> None:
@@ -82,7 +76,7 @@ def test_who_is_gone_is_not_asked(timetable: Timetable) -> None:
     timetable.see({7: 2}, HOUR)
     assert timetable.take(HOUR + SECOND, MANY) == [7]
     timetable.see({}, HOUR + SECOND)
-    timetable.failed(7, HOUR + 2 * SECOND, is_known=False)
+    timetable.failed(7, HOUR + 2 * SECOND)
     assert timetable.take(5 * HOUR, MANY) == []
 
 
@@ -101,7 +95,7 @@ def test_thousands_that_come_together_are_asked_one_after_the_other(timetable: T
 def test_no_more_are_taken_than_there_is_room_for_and_newcomers_come_first(timetable: Timetable) -> None:
     timetable.see(dict.fromkeys(range(30), 1), 0)
     for gateway in timetable.take(MINUTE, MANY):
-        timetable.failed(gateway, MINUTE, is_known=False)
+        timetable.failed(gateway, MINUTE)
     timetable.see({**dict.fromkeys(range(30), 1), 99: 1}, MINUTE)
     taken = timetable.take(3 * MINUTE, 20)
     assert taken[0] == 99

@@ -339,6 +339,28 @@ async def test_when_our_own_clock_is_set_no_gateway_seems_wrong_for_long(
     ]
 
 
+@pytest.mark.rule("report-48", "version-10")
+async def test_a_gateway_that_has_stopped_answering_is_asked_hourly_and_measured_by_its_reports(
+    stage: Stage,
+) -> None:
+    stage.database.write_now(store.set_api_versions, {NUMBER: "2.4.0"})
+    watching = Watched(stage.database, stage.broker, stage.clock, patience=0.05)
+    await watching.versions.restore()
+
+    def is_measured(*, hours: int) -> bool:
+        now = stage.clock()
+        watching.clocks.is_fresh(NUMBER, now + hours * 3_600_000, now)
+        return abs(watching.clocks.offsets.get(NUMBER, 0) - hours * 3_600_000) < 5000
+
+    async with watching.looking() as watched, gateway(stage.port, nothing) as third:
+        for asked in range(1, 7):
+            await watched.look_until(partial(_has_been_asked, third, asked))
+            await stage.until(lambda: watched.asking.pending == 0)
+            watched.clock.move(seconds=3500 if asked >= 4 else 10)
+        await watched.look_until(partial(is_measured, hours=-6))
+    assert watched.versions.version(NUMBER) == Version(2, 4, 0)
+
+
 async def test_figures_tell_how_many_take_acknowledgements(stage: Stage, watched: Watched) -> None:
     async with gateway(stage.port, telling("2.4.0")):
         await watched.look_until(lambda: watched.versions.acking)

@@ -1,8 +1,8 @@
 """When which gateway is asked for its version (version-10), and with it for its time (report-48).
 
 A gateway that has just connected is asked, and asked again a few times if it does not answer. After that it
-is asked hourly: if it answered, because clocks drift, and else only while its version is unknown. One whose
-clock is in doubt is asked at once. Thousands that connect together are asked one after the other.
+is asked hourly, whether it answered or not: clocks drift. One whose clock is in doubt is asked at once.
+Thousands that connect together are asked one after the other.
 """
 
 from __future__ import annotations
@@ -97,18 +97,15 @@ class Timetable:
         if plan.connection is not None and plan.due is None:
             plan.due = now + self._about(_HOUR)
 
-    def failed(self, gateway: int, now: int, *, is_known: bool) -> None:
-        """It did not. `is_known`: it did before."""
+    def failed(self, gateway: int, now: int) -> None:
+        """Note that a gateway did not answer. It is asked again soon, and after a few tries in an hour."""
         plan = self._plans.get(gateway)
         if plan is None:
             return
         plan.is_asked, plan.tries = False, plan.tries + 1
         if plan.connection is None or plan.due is not None:  # it went, or came again meanwhile
             return
-        if plan.tries <= len(_SOON):
-            plan.due = now + self._about(_SOON[plan.tries - 1])
-        elif not is_known:
-            plan.due = now + self._about(_HOUR)
+        plan.due = now + self._about(_SOON[plan.tries - 1] if plan.tries <= len(_SOON) else _HOUR)
 
     def _meet(self, gateway: int, connection: int, due: int) -> None:
         plan = self._plans.setdefault(gateway, _Plan(connection, due))

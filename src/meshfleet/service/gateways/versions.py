@@ -162,10 +162,9 @@ class Versions:
             self._learn(gateway, answer)
         except FleetError as exc:
             _log.debug("the version of a gateway stays unknown: %s", exc)
-            is_known = gateway in self._known
-            if isinstance(exc, GatewayTimeout) and not is_known:
+            if isinstance(exc, GatewayTimeout):
                 self._clocks.miss_answer(gateway)
-            self._timetable.failed(gateway, self._steady(), is_known=is_known)
+            self._timetable.failed(gateway, self._steady())
         else:
             self._timetable.answered(gateway, self._steady())
         finally:
