@@ -380,3 +380,21 @@ async def test_when_our_own_clock_is_set_back_states_go_on(intake: Intake, *, re
     state = intake.state()
     assert (state.status, state.rssi, state.battery) == (2, -40, 70)
     assert {state.reported_at, state.status_at, state.radio_at, state.battery_at} == {intake.now}
+
+
+@pytest.mark.rule("report-50")
+async def test_a_start_with_a_clock_that_is_not_set_yet_leaves_states_as_they_are(
+    intake: Intake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine without a battery begins in 1970, and is told the time some seconds later."""
+    await intake.settle(heartbeat(NOON, 1), link(NOON, -50), prop("battery-level", NOON, 80))
+    before = intake.state()
+    intake.now = MINUTE
+    await intake.restart()
+    await intake.settle()
+    assert intake.state() == before
+    assert "the clock of this machine shows 1970-01-01T00:01:00" in caplog.text
+    intake.now = NOON + MINUTE
+    await intake.settle(heartbeat(intake.now, 2))
+    state = intake.state()
+    assert (state.status, state.status_at, state.battery_at) == (2, intake.now, NOON)

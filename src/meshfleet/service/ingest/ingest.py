@@ -28,6 +28,7 @@ from meshfleet.service.ingest.reading import Reader
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
+from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -152,7 +153,13 @@ class Ingest:
 
     async def restore(self) -> None:
         """Go on where a program before this one ended, in whatever way it did."""
-        await self._database.write(states.limit, self._now())
+        now = self._now()
+        if not await self._database.write(states.limit_at_start, now):
+            _log.warning(
+                "the clock of this machine shows %s, days before the newest stored state; "
+                "states do not change until it is set right",
+                write_millis(now),
+            )
         if self._guests is not None:
             await self._guests.look(self._database)
         for number, readings in await self._database.read(store.journal):
