@@ -67,6 +67,26 @@ def test_delays_do_not_follow_the_clock_on_the_wall(service: Running, address: s
         service.clock.set(seconds=-seconds)
 
 
+@pytest.mark.rule("auth-13")
+def test_an_address_where_name_after_name_failed_does_not_wait_for_a_clock_that_was_set_back(
+    service: Running, address: str
+) -> None:
+    """After the delay users whose names failed too log in side by side, and another name may fail."""
+    users = [service.new_user() for _ in range(3)]
+    strangers = [service.new_name("nobody") for _ in range(4)]
+    seen = [told(try_login(service, each, WRONG, at=address)) for each in (*users, *strangers[:3])]
+    assert seen == [REFUSED] * 5 + [wait(1)]
+    service.clock.set(seconds=-86_400)
+    try:
+        service.clock.move(seconds=2)
+        with ThreadPoolExecutor(len(users)) as threads:
+            tries = [threads.submit(try_login, service, each, at=address) for each in users]
+            assert [each.result().status_code for each in tries] == [200] * len(users)
+        assert told(try_login(service, strangers[3], WRONG, at=address)) == REFUSED
+    finally:
+        service.clock.set(seconds=86_400)
+
+
 @pytest.mark.rule("auth-13", "rest-14")
 def test_after_five_failures_delays_grow_and_are_told(service: Running, address: str) -> None:
     username = service.new_user()
