@@ -1,6 +1,7 @@
 """Checks that the addresses chosen for `make run` are free, before anything is set up or built.
 
-It needs no virtual environment, which may not be there yet: check_ports.py [--http PLACE] [--mqtt PLACE]
+It runs with the system's Python, 3.8 or later, since there may be no virtual environment yet:
+check_ports.py [--http PLACE] [--mqtt PLACE]
 """
 
 from __future__ import annotations
@@ -28,12 +29,9 @@ def faults(name: str, place: str) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Print a sentence for each address that cannot be used; give the exit status."""
-    chosen = zip(arguments[::2], arguments[1::2], strict=True)
+    chosen = zip(arguments[::2], arguments[1::2])  # noqa: B905 # `strict` needs Python 3.10
     wrong = [
-        fault
-        for flag, place in chosen
-        if place != "off"
-        for fault in faults(flag.removeprefix("--").upper(), place)
+        fault for flag, place in chosen if place != "off" for fault in faults(flag.lstrip("-").upper(), place)
     ]
     for fault in wrong:
         print(fault, file=sys.stderr)
