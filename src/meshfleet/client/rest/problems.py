@@ -9,7 +9,7 @@ from meshfleet.client.rest.calls import JSON
 from meshfleet.errors import BodyTooLarge, Fault, ServiceRefused, Told, Unavailable, WireError
 from meshfleet.errors.told import error_of
 from meshfleet.wire import rest
-from meshfleet.wire.rest.operations import ToldNotReady
+from meshfleet.wire.rest.operations import NotReadyReply
 from meshfleet.wire.rest.problems import MEDIA_TYPE, ToldProblem
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _reasons(answer: Answer) -> str | None:
     if answer.status != Unavailable.http or answer.content_type != JSON:
         return None
     try:
-        return " ".join(each.text for each in rest.decode(ToldNotReady, answer.body).reasons)
+        return " ".join(each.text for each in rest.decode(NotReadyReply, answer.body).reasons)
     except WireError:
         return None
 

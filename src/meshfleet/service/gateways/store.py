@@ -79,18 +79,18 @@ def broker_hashes(connection: Connection) -> dict[Mac, str | None]:
     return {number_mac(number): hashed for number, hashed in connection.execute(query)}
 
 
-class Told(NamedTuple):
-    """What a gateway told of itself; None: it never did."""
+class GatewayFacts(NamedTuple):
+    """The version and the clock of a gateway; None: not known yet."""
 
     api_version: str | None
     clock_offset: int | None
     """Milliseconds that its clock is ahead of ours."""
 
 
-def told(connection: Connection) -> dict[int, Told]:
-    """Read what all claimed gateways told of themselves, by number."""
+def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
+    """Load the versions and clock offsets of all claimed gateways, by number."""
     query = select(gateway.c.device, gateway.c.api_version, gateway.c.clock_offset)
-    return {number: Told(*each) for number, *each in connection.execute(query)}
+    return {number: GatewayFacts(*each) for number, *each in connection.execute(query)}
 
 
 def set_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:

@@ -219,7 +219,7 @@ class Versions:
         }
 
     async def _refresh(self, now: int) -> None:
-        rows = await self._database.read(store.told)
+        rows = await self._database.read(store.load_gateway_facts)
         self._read_at = now
         self._kept_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
         self._clocks.forget(self._clocks.offsets.keys() - rows.keys())

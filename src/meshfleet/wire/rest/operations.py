@@ -34,13 +34,13 @@ class NotReady(Body, frozen=True, kw_only=True):
     reasons: tuple[ReadinessReason, ...]
 
 
-class ToldReason(Body, frozen=True, kw_only=True):
+class ReasonText(Body, frozen=True, kw_only=True):
     """A reason as a client reads it: a newer service may have codes that this client does not know."""
 
     text: str
 
 
-class ToldNotReady(Body, frozen=True, kw_only=True):
+class NotReadyReply(Body, frozen=True, kw_only=True):
     """The reasons of a service that is not ready, as a client reads them."""
 
-    reasons: tuple[ToldReason, ...]
+    reasons: tuple[ReasonText, ...]
