@@ -55,6 +55,9 @@ async def test_figures_count_what_was_written(in_file: Watched) -> None:
     await settled(in_file, A, B)
     in_file.arrive(B)
     await in_file.go_on()
+    now = in_file.intake.now
+    for gateway, ahead in {A: 7 * SECOND, B: -9500}.items():
+        in_file.presence.clocks.measure(number(gateway), now, now, now + ahead)
     shown = {
         (sample.name, sample.labels.get("cause")): sample.value
         for metric in PresenceFigures(in_file.presence).collect()
@@ -65,4 +68,5 @@ async def test_figures_count_what_was_written(in_file: Watched) -> None:
     assert shown[changed, "gateway"] == 2
     assert shown[changed, "connection"] == 3
     assert shown["meshfleet_gateways_connected", None] == 1
-    assert shown["meshfleet_clocks_wrong", None] == 0
+    assert shown["meshfleet_clocks_wrong", None] == 2
+    assert shown["meshfleet_clock_offset_max_seconds", None] == 9.5

@@ -32,6 +32,11 @@ class PresenceFigures(Collector):
             "Gateways whose clocks are known to be wrong.",
             value=len(presence.clocks.shifts),
         )
+        yield GaugeMetricFamily(
+            "meshfleet_clock_offset_max_seconds",
+            "Largest known offset of a gateway's clock, ahead or behind.",
+            value=max(map(abs, presence.clocks.offsets.values()), default=0) / 1000,
+        )
         family = CounterMetricFamily(
             "meshfleet_connectivity_changes", "Times that a device came or went.", labels=["cause"]
         )
