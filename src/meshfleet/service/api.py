@@ -131,10 +131,13 @@ class Api:
         now: clock.Now = clock.now,
         steady: clock.Now = clock.steady,
     ) -> None:
-        """Put everything together. `steady` is the clock by which failed logins wait; it is never set."""
+        """Put everything together.
+
+        `steady` is the clock by which failed logins wait and reports are counted; it is never set.
+        """
         self.figures = figures = Figures()
         self.readiness = Readiness()
-        self.traffic = Traffic(now())
+        self.traffic = Traffic(steady)
         tokens = Tokens(database.write_now(obtain, "tokens"))
         gatekeeper = Gatekeeper(database, tokens, now)
         self._passwords = Passwords()

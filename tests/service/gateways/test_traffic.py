@@ -34,43 +34,59 @@ def beats(now: int, gateway: int, count: int) -> Draft:
 # --- How much ---
 
 
+class Counted:
+    """Traffic with a clock that the test moves. `ahead` is how wrong the clock on the wall is."""
+
+    def __init__(self) -> None:
+        self.now, self.ahead = START, 0
+        self.traffic = Traffic(lambda: self.now)
+
+    def hear(self, gateway: int, count: int, *, at: int) -> None:
+        """Let so many reports come at a time."""
+        self.now = START + at
+        self.traffic.follow(beats(self.now + self.ahead, gateway, count))
+
+    def rate(self, gateway: int, *, at: int) -> float:
+        self.now = START + at
+        return self.traffic.rate(gateway)
+
+    def heard(self, *, at: int) -> set[int]:
+        self.now = START + at
+        return self.traffic.heard()
+
+
 @pytest.mark.rule("rest-75")
 def test_the_rate_is_that_of_the_last_one_to_two_minutes() -> None:
-    traffic = Traffic(START)
-    traffic.follow(beats(START, G, 1000))
+    counted = Counted()
+    counted.hear(G, 1000, at=0)
     for second in range(60, 600):
-        traffic.follow(beats(START + second * 1000, G, 2))
+        counted.hear(G, 2, at=second * 1000)
         if second >= 120:
-            assert traffic.rate(G, START + second * 1000 + 999) == pytest.approx(120.0, rel=0.02)
-    assert traffic.rate(H, START + 600_000) == 0.0
+            assert counted.rate(G, at=second * 1000 + 999) == pytest.approx(120.0, rel=0.02)
+    assert counted.rate(H, at=600_000) == 0.0
 
 
 def test_a_gateway_that_stops_reporting_has_no_rate_soon() -> None:
-    traffic = Traffic(START)
-    traffic.follow(beats(START, G, 120))
-    assert traffic.rate(G, START + 1000) == 120.0
-    assert traffic.rate(G, START + MINUTE + MINUTE // 2) == 80.0
-    assert traffic.rate(G, START + 2 * MINUTE) == 0.0
-    assert traffic.rate(G, START + HOUR) == 0.0
+    counted = Counted()
+    counted.hear(G, 120, at=0)
+    assert counted.rate(G, at=1000) == 120.0
+    assert counted.rate(G, at=MINUTE + MINUTE // 2) == 80.0
+    assert counted.rate(G, at=2 * MINUTE) == 0.0
+    assert counted.rate(G, at=HOUR) == 0.0
 
 
-def test_a_clock_that_is_set_back_does_no_harm() -> None:
-    traffic = Traffic(START)
-    traffic.follow(beats(START, G, 10))
-    traffic.follow(beats(START - HOUR, G, 10))
-    assert 0.0 <= traffic.rate(G, START - HOUR) <= 10.0
-    traffic.follow(beats(START - HOUR + MINUTE, G, 10))
-    assert traffic.rate(G, START - HOUR + 2 * MINUTE) == 10.0
-
-
-def test_who_was_heard_lately_is_known_and_who_was_not_is_forgotten() -> None:
-    traffic = Traffic(START)
-    traffic.follow(beats(START, G, 1))
-    assert traffic.heard(START) == {G}
-    traffic.follow(beats(START + 10 * MINUTE, H, 1))
-    assert traffic.heard(START + 10 * MINUTE) == {G, H}
-    assert traffic.heard(START + 20 * MINUTE) == {H}
-    assert traffic.heard(START + HOUR) == set()
+@pytest.mark.parametrize("ahead", [0, -24 * HOUR, 24 * HOUR], ids=["right", "set back", "set ahead"])
+def test_who_was_heard_lately_is_known_and_who_was_not_is_forgotten(ahead: int) -> None:
+    """Also if the clock of the machine is set meanwhile."""
+    counted = Counted()
+    counted.hear(G, 1, at=0)
+    assert counted.heard(at=0) == {G}
+    counted.ahead = ahead
+    counted.hear(H, 10, at=10 * MINUTE)
+    assert counted.rate(H, at=11 * MINUTE) == 10.0
+    assert counted.heard(at=11 * MINUTE) == {G, H}
+    assert counted.heard(at=20 * MINUTE) == {H}
+    assert counted.heard(at=HOUR) == set()
 
 
 # --- Raw or decoded ---
@@ -109,7 +125,7 @@ def mode(database: Database, traffic: Traffic, now: int, gateway: int = G) -> st
 def test_what_a_gateway_reports_tells_its_mode(database: Database, kind: str, shown: str | None) -> None:
     claim(database, G)
     claim(database, H)
-    traffic = Traffic(START)
+    traffic = Traffic(lambda: START)
     traffic.follow(draft(START, (kind, G)))
     assert mode(database, traffic, START) == shown
     assert mode(database, traffic, START, H) is None
@@ -117,7 +133,7 @@ def test_what_a_gateway_reports_tells_its_mode(database: Database, kind: str, sh
 
 def test_a_raw_report_of_a_gateway_that_decodes_says_nothing_for_an_hour(sqlite_database: Database) -> None:
     claim(sqlite_database, G)
-    traffic = Traffic(START)
+    traffic = Traffic(lambda: START)
     traffic.follow(draft(START, ("measurement", G), ("measurement-decoded", G), ("measurement", G)))
     assert mode(sqlite_database, traffic, START) == "decoded"
     traffic.follow(draft(START + HOUR - 1, ("property", G)))
@@ -129,7 +145,7 @@ def test_a_raw_report_of_a_gateway_that_decodes_says_nothing_for_an_hour(sqlite_
 
 def test_after_a_start_the_mode_is_as_it_was(sqlite_database: Database) -> None:
     claim(sqlite_database, G)
-    before, after = Traffic(START), Traffic(START + MINUTE)
+    before, after = Traffic(lambda: START), Traffic(lambda: START + MINUTE)
     before.follow(draft(START, ("event-decoded", G)))
     assert mode(sqlite_database, before, START) == "decoded"
     after.modes.restore(sqlite_database.read_now(store.modes), START + MINUTE)
@@ -140,7 +156,7 @@ def test_after_a_start_the_mode_is_as_it_was(sqlite_database: Database) -> None:
 
 def test_a_gateway_that_was_claimed_anew_has_a_mode_again_soon(sqlite_database: Database) -> None:
     claim(sqlite_database, G)
-    traffic = Traffic(START)
+    traffic = Traffic(lambda: START)
     traffic.follow(draft(START, ("event", G)))
     assert mode(sqlite_database, traffic, START) == "raw"
     sqlite_database.write_now(store.release, number_mac(G), by=COMMAND_LINE, now=0)
@@ -156,7 +172,7 @@ def test_a_gateway_that_was_claimed_anew_has_a_mode_again_soon(sqlite_database: 
 def test_the_modes_of_many_gateways_are_learned_from_a_few_reports_of_each_batch(
     sqlite_database: Database,
 ) -> None:
-    traffic = Traffic(START)
+    traffic = Traffic(lambda: START)
     gateways = [G + number for number in range(40)]
     for gateway in gateways:
         claim(sqlite_database, gateway)

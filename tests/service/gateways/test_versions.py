@@ -67,7 +67,7 @@ class Watched:
         self.database = database
         self.clock = clock
         self.clocks = Clocks()
-        self.traffic = Traffic(clock())
+        self.traffic = Traffic(clock.steady)
         self.asking = Asking(carrier, Topics(), clock, measure=self.clocks.measure)
         self.versions = Versions(
             database,

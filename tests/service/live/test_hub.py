@@ -57,7 +57,7 @@ async def test_while_nobody_listens_nothing_is_made_of_what_is_published() -> No
 
 async def test_while_nobody_wants_reports_a_draft_is_not_even_looked_at(sqlite_database: Database) -> None:
     hub = Hub(lambda: 0)
-    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(0), lambda: 0))
+    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
     _listener(hub, Want(types=frozenset({"device"})))
     draft = Draft(0)
     draft.rows = None  # type: ignore[assignment] # whoever looks fails
@@ -73,7 +73,7 @@ async def test_a_listener_for_one_device_makes_nobody_build_the_events_of_others
     sqlite_database: Database,
 ) -> None:
     hub = Hub(lambda: 0)
-    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(0), lambda: 0))
+    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
     listener = _listener(hub, Want(types=frozenset({"report"}), devices=frozenset({7})))
     draft = Draft(0)
     draft.rows = {device: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] for device in range(1000)}
@@ -112,7 +112,7 @@ async def test_if_there_are_more_reports_than_can_be_told_listeners_are_told_tha
     sqlite_database: Database,
 ) -> None:
     hub = Hub(lambda: 0)
-    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(0), lambda: 0))
+    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
     listener, other = _listener(hub, REPORTS), _listener(hub, Want(types=frozenset({"device"})))
     for _ in range(11):
         draft = Draft(0)

@@ -104,7 +104,7 @@ async def test_a_gateway_that_went_and_was_renamed_at_once_is_told_with_its_devi
 ) -> None:
     _know(sqlite_database, A)
     hub = Hub(lambda: 0)
-    devices = Devices(hub, sqlite_database, Traffic(0), lambda: 0)
+    devices = Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0)
     listener = _listener(hub, Want(types=frozenset({"gateway"})))
     devices.gateway_changed(_number(A), devices=range(50))
     devices.touch_gateways({_number(A): GatewayNews("renamed")})
@@ -116,7 +116,7 @@ async def test_a_gateway_that_went_and_was_renamed_at_once_is_told_with_its_devi
 async def test_news_of_a_gateway_outlast_a_database_that_fails(sqlite_database: Database) -> None:
     _know(sqlite_database, A)
     hub = Hub(lambda: 0)
-    devices = Devices(hub, sqlite_database, Traffic(0), lambda: 0)
+    devices = Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0)
     listener = _listener(hub, Want(types=frozenset({"gateway"})))
     sqlite_database.write_now(lambda connection: connection.execute(_rename("gateway", "gateway_away")))
     running = asyncio.create_task(devices.run())

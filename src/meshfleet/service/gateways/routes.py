@@ -36,13 +36,12 @@ async def list_gateways(
     pages: Given[Pages],
     limit: Given[int],
     traffic: Given[Traffic],
-    now: Given[Now],
     next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways by MAC."""
     after = pages.after("gateways", next_token, start=-1)
     rows = await database.read(store.page, after=after, limit=limit + 1)
-    found = [_with_rate(each, traffic, now()) for each in rows]
+    found = [_with_rate(each, traffic) for each in rows]
     cut = pages.cut("gateways", found, limit, lambda last: (mac_number(Mac(last.mac)),))
     return GatewayPage(**cut)
 
@@ -67,11 +66,9 @@ async def claim_gateway(
 
 
 @get("/{mac:str}")
-async def show_gateway(
-    mac: FromPath[str], database: Given[Database], traffic: Given[Traffic], now: Given[Now]
-) -> Gateway:
+async def show_gateway(mac: FromPath[str], database: Given[Database], traffic: Given[Traffic]) -> Gateway:
     """Show a claimed gateway, by its MAC or its device id."""
-    return _with_rate(await database.read(store.show, gateway_in_path(mac)), traffic, now())
+    return _with_rate(await database.read(store.show, gateway_in_path(mac)), traffic)
 
 
 @post("/{mac:str}/credentials", status_code=200)
@@ -98,9 +95,9 @@ async def release_gateway(
     await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
 
 
-def _with_rate(gateway: Gateway, traffic: Traffic, now: int) -> Gateway:
+def _with_rate(gateway: Gateway, traffic: Traffic) -> Gateway:
     """What is stored of a gateway, with what only this process knows."""
-    rate = traffic.rate(mac_number(Mac(gateway.mac)), now)
+    rate = traffic.rate(mac_number(Mac(gateway.mac)))
     return msgspec.structs.replace(gateway, reports_per_minute=rate)
 
 

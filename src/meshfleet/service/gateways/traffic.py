@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.service.gateways.modes import Modes
 
 if TYPE_CHECKING:
+    from meshfleet.service.clock import Now
     from meshfleet.service.gateways.modes import NewModes
     from meshfleet.service.ingest.draft import Draft
     from meshfleet.service.ingest.notes import Notes
@@ -21,10 +22,12 @@ _HEARD: Final = 15
 class Traffic:
     """Counts reports by the gateways that brought them, minute by minute; see `Follower`."""
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, steady: Now) -> None:
+        """`steady` is a clock that is never set: minutes go by it."""
         self.modes = Modes()
-        self._began_at = now
-        self._minute = now // _MINUTE
+        self._steady = steady
+        self._began_at = steady()
+        self._minute = self._began_at // _MINUTE
         self._counts: Counter[int] = Counter()
         """Of this minute."""
         self._before: Counter[int] = Counter()
@@ -34,7 +37,7 @@ class Traffic:
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
-        self._turn(draft.now // _MINUTE)
+        self._turn(self._steady() // _MINUTE)
         self._counts.update(draft.gateways)
         self.modes.follow(draft)
 
@@ -42,16 +45,17 @@ class Traffic:
         """What is newly known of their modes."""
         return self.modes.collect(now)
 
-    def rate(self, gateway: int, now: int) -> float:
+    def rate(self, gateway: int) -> float:
         """Reports per minute of a gateway, over this minute and the one before it."""
+        now = self._steady()
         self._turn(now // _MINUTE)
         since = max(self._began_at, (self._minute - 1) * _MINUTE)
         count = self._before[gateway] + self._counts[gateway]
         return round(count * _MINUTE / max(now - since, _MINUTE), 1)
 
-    def heard(self, now: int) -> set[int]:
+    def heard(self) -> set[int]:
         """The gateways that were heard lately."""
-        self._turn(now // _MINUTE)
+        self._turn(self._steady() // _MINUTE)
         return {*self._heard, *self._counts}
 
     def _turn(self, minute: int) -> None:

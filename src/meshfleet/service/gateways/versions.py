@@ -149,7 +149,7 @@ class Versions:
         """Who is connected; on another broker, who was heard lately."""
         connected = self._carrier.gateways()
         if connected is None:
-            return dict.fromkeys(self._traffic.heard(self._now()), 0)
+            return dict.fromkeys(self._traffic.heard(), 0)
         return {mac_number(Mac(mac)): number for mac, number in connected.items()}
 
     async def _ask(self, gateway: int) -> None:

@@ -176,7 +176,7 @@ class Devices:
     def _with_news(self, found: Gateway, number: int, news: GatewayNews) -> LiveGateway:
         """What is stored of a gateway, with what only we know."""
         stored = msgspec.structs.asdict(found)
-        stored["reports_per_minute"] = self._traffic.rate(number, self._now())
+        stored["reports_per_minute"] = self._traffic.rate(number)
         # One that was released and is here was claimed again.
         known = "claimed" if news.cause == "released" else news.cause
         cause = known or ("connected" if found.connected else "disconnected")
