@@ -179,7 +179,7 @@ class Asking:
         except TimeoutError:
             raise BrokerUnavailable("the broker took nothing in time") from None
 
-    async def ask(
+    async def ask(  # noqa: PLR0913 # by name
         self,
         topic: RequestTopic,
         request: Request,
@@ -187,15 +187,17 @@ class Asking:
         timeout: float,  # noqa: ASYNC109 # who asks does not have to know how it is told
         request_id: RequestId | None = None,
         late: Callable[[Answer], None] | None = None,
+        leaves: Callable[[], None] | None = None,
     ) -> Answer:
         """Ask, and wait at most so many seconds for the answer. Its status is for the caller to judge.
 
         Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
         cancels it does not call it back. What becomes of it counts when the next gateway is chosen. `late` is
-        called at most once, with an answer that comes after that.
+        called at most once, with an answer that comes after that. `leaves` is called when its turn has come,
+        just before it is sent: until then, whoever cancels it does call it back.
         """
         try:
-            answer = await self._ask(topic, request, timeout, request_id, late)
+            answer = await self._ask(topic, request, timeout, request_id, late, leaves)
         except Unanswered as exc:
             if exc.sent:
                 self._failures.add(mac_number(topic.device), mac_number(topic.gateway))
@@ -203,13 +205,14 @@ class Asking:
         self._judge(topic, answer.response)
         return answer
 
-    async def _ask(
+    async def _ask(  # noqa: PLR0913, PLR0917 # as above
         self,
         topic: RequestTopic,
         request: Request,
         timeout: float,  # noqa: ASYNC109 # as above
         request_id: RequestId | None,
         late: Callable[[Answer], None] | None,
+        leaves: Callable[[], None] | None,
     ) -> Answer:
         self._check_way(topic, request)
         _check_time(timeout)
@@ -219,6 +222,8 @@ class Asking:
             async with asyncio.timeout(timeout):
                 await self._wait_for_turn(topic, request)
                 asked.progress = Progress.SENDING
+                if leaves is not None:
+                    leaves()
                 return await self._exchanged(topic, request, request_id, asked)
         except TimeoutError:
             raise self._late(topic, asked, timeout, began) from None

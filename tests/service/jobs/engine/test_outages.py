@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from meshfleet.service.jobs.engine import outbox, uptime
+from meshfleet.service.jobs.engine import outbox, stepping, uptime
+from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.shown import executions
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.wire.ids import number_mac
@@ -179,6 +180,8 @@ def test_nothing_begins_between_the_cancel_and_the_next_step_of_the_job(on_sqlit
     world.steer(job, "cancel")
     taken = on_sqlite.write_now(outbox.take, 256, {}, until=world.now + 60_000)
     assert taken.letters == []
+    done = on_sqlite.write_now(stepping.step, Orders(), job, world.moment)
+    assert done.is_canceling, "the runner drops what waits for its turn at a gateway"
 
 
 @pytest.mark.rule("firmware-43")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.link import Address, Options
+from meshfleet.service.clock import Steady
 from meshfleet.service.jobs.engine import uptime
 from meshfleet.service.jobs.engine.runner import Runner
 from meshfleet.service.mqtt.outside import Outside
@@ -62,19 +63,20 @@ def test_two_programs_whose_clocks_differ_move_no_clocks(database: Database) -> 
 @pytest.mark.rule("firmware-39")
 async def test_a_service_without_jobs_notes_that_it_runs(database: Database) -> None:
     """Or the first job after a while without jobs would count that time as an outage."""
-    now = START
+    seconds = 0.0
+    now = Steady(lambda: START, lambda: seconds)
     broker = Outside(
         Address(host="127.0.0.1", port=1), "jobs", prefix="", consumer=_Deaf(), options=Options()
     )
-    asking = Asking(broker, Topics(), lambda: now)
-    runner = Runner(database, asking, lambda: now, steady=lambda: now)
+    asking = Asking(broker, Topics(), now)
+    runner = Runner(database, asking, now, steady=now)
     running = asyncio.create_task(runner.run())
     try:
         async with asyncio.timeout(PATIENCE):
             for _ in range(3):
-                while await database.read(_alive_at) != now:  # noqa: ASYNC110 # it is in the database
+                while await database.read(_alive_at) != now():  # noqa: ASYNC110 # it is in the database
                     await asyncio.sleep(0.01)
-                now += uptime.PAUSE
+                seconds += uptime.PAUSE / 1000
                 runner.wake()
     finally:
         running.cancel()

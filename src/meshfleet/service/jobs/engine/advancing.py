@@ -26,7 +26,7 @@ from meshfleet.service.jobs.update.events import (
     Unsent,
 )
 from meshfleet.service.jobs.update.machine import advance
-from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.jobs.update.model import FIRST, Step
 from meshfleet.service.jobs.update.reasons import Code
 from meshfleet.service.jobs.update.states import CANCELABLE
 from meshfleet.wire.codes import Status
@@ -104,8 +104,6 @@ _SHARED: Final = {
     Step.ABORT: CANCELABLE,
 }
 """What one of a broadcast asks for all, and whom the answer concerns."""
-_FIRST: Final = frozenset({Step.START, Step.MODE})
-"""The commands with which an update begins."""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _UNSENT: Final = (
     "SELECT id, device, attempt, step FROM job_outbox"  # noqa: S608 # our own names
@@ -367,7 +365,7 @@ class _HostChoice:
         or stays with the one before.
         """
         ask, x = made.move.ask, made.move.execution
-        is_first = ask is not None and ask.step in _FIRST and not ask.at_gateway
+        is_first = ask is not None and ask.step in FIRST and not ask.at_gateway
         if not is_first or made.gateway in (None, x.gateway) or x.state is not ExecutionState.DISPATCHED:
             return made
         if not self._has_room(made.gateway, x):

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from meshfleet.errors import FleetError, GatewayLost, GatewayTooOld, Unanswered
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
+from meshfleet.service.jobs.update.model import FIRST
 from meshfleet.wire.codes import Operation, Origin, Priority, Status
 from meshfleet.wire.ids import Identifier, IdentifierName, number_mac
 from meshfleet.wire.requests import Read, WriteDecoded
@@ -35,13 +36,27 @@ PATIENCE: Final = clocks.ANSWER / 1000
 """Seconds for an answer."""
 
 
+class _Sending:
+    """A letter, and whether it can still be dropped."""
+
+    __slots__ = ("has_left", "is_dropped", "letter")
+
+    def __init__(self, letter: Letter) -> None:
+        self.letter = letter
+        self.has_left = False
+        self.is_dropped = False
+
+    def leave(self) -> None:
+        """It is sent now, and cannot be dropped any more."""
+        self.has_left = True
+
+
 class Post:
     """Letters on their way. What becomes of them is put into `replies`."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
-        self._on_way: dict[asyncio.Task[None], int] = {}
-        """Each with its gateway."""
+        self._on_way: dict[asyncio.Task[None], _Sending] = {}
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
 
     @property
@@ -52,13 +67,27 @@ class Post:
     @property
     def at_gateways(self) -> Counter[int]:
         """How many are at which gateway."""
-        return Counter(self._on_way.values())
+        return Counter(each.letter.gateway for each in self._on_way.values())
 
     def send(self, letter: Letter) -> None:
         """Send a letter."""
-        task = asyncio.create_task(self._send(letter), name=f"jobs.post {letter.id}")
-        self._on_way[task] = letter.gateway
-        task.add_done_callback(self._on_way.pop)
+        sending = _Sending(letter)
+        task = asyncio.create_task(self._send(sending), name=f"jobs.post {letter.id}")
+        self._on_way[task] = sending
+        task.add_done_callback(self._forget)
+
+    def drop_starts(self, job: int) -> None:
+        """Drop the commands of a canceled job that would begin updates and still wait for their turn."""
+        for task, each in self._on_way.items():
+            if each.letter.job == job and each.letter.step in FIRST and not each.has_left:
+                each.is_dropped = True
+                task.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        each = self._on_way.pop(task)
+        if each.is_dropped and task.cancelled():
+            dropped = Unsent(each.letter.step, "the job was canceled before it was sent")
+            self.replies.put_nowait(each.letter.reply(dropped))
 
     async def end(self) -> None:
         """Wait for no answer any more: the next start asks again."""
@@ -66,13 +95,18 @@ class Post:
             task.cancel()
         await asyncio.gather(*self._on_way, return_exceptions=True)
 
-    async def _send(self, letter: Letter) -> None:
-        self.replies.put_nowait(letter.reply(await self._ask(letter)))
+    async def _send(self, sending: _Sending) -> None:
+        self.replies.put_nowait(sending.letter.reply(await self._ask(sending)))
 
-    async def _ask(self, letter: Letter) -> Answered | Unsent | Unclear:
+    async def _ask(self, sending: _Sending) -> Answered | Unsent | Unclear:
+        letter = sending.letter
         try:
             answer = await self._asking.ask(
-                _topic(letter), _request(letter), timeout=PATIENCE, late=partial(self._hear, letter)
+                _topic(letter),
+                _request(letter),
+                timeout=PATIENCE,
+                late=partial(self._hear, letter),
+                leaves=sending.leave,
             )
         except GatewayTooOld:
             return Answered(letter.step, Status.UNKNOWN_OPERATION)

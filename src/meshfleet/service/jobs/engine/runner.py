@@ -189,6 +189,8 @@ class Runner:
             routes = await self._select(done.unrouted)
             done = await self._database.write(stepping.step, self._orders, job, self._moment, routes)
             self._go_on(done.changed, done.asks, jobs=[job] if done.is_new else [])
+        if done.is_canceling:
+            self._post.drop_starts(job)
         if done.is_idle:
             self._rests[job] = self._steady() + _IDLE
         return done.is_full or bool(done.unrouted)

@@ -69,6 +69,8 @@ class Stepped(NamedTuple):
     """Whether the job itself is in another state."""
     is_idle: bool = False
     """Whether there is nothing to do before something else happens."""
+    is_canceling: bool = False
+    """Whether nothing of the job may begin any more."""
     unrouted: Sequence[int] = ()
     """Devices that could begin once a gateway is selected for them."""
 
@@ -112,10 +114,12 @@ def step(
     if job.standing.state is S.CANCELING and job.counts.of(E.DISPATCHED):
         back = advancing.take_back(connection, orders, number, now, routes)
         if back.changed or back.asks or back.is_full:
-            return Stepped(back.changed, back.asks, is_full=True, is_new=True)
+            return Stepped(back.changed, back.asks, is_full=True, is_new=True, is_canceling=True)
     ended = _end_some(connection, job, now)
     if ended or job.standing.state is not S.IN_PROGRESS:
-        return Stepped(ended, 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
+        is_canceling = job.standing.state is S.CANCELING
+        done = Stepped(ended, 0, is_full=bool(ended), is_new=bool(ended), is_idle=not ended)
+        return done._replace(is_canceling=is_canceling)
     return _dispatch(connection, orders, job, now, routes)
 
 

@@ -36,7 +36,7 @@ from meshfleet.service.jobs.update.events import (
     Unsent,
 )
 from meshfleet.service.jobs.update.following import ask_itself, follow
-from meshfleet.service.jobs.update.model import Move, Step
+from meshfleet.service.jobs.update.model import FIRST, Move, Step
 from meshfleet.service.jobs.update.outages import (
     OFFLINE,
     gateway_away,
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
 
 _QUESTIONS: Final = frozenset({Step.STATE, Step.OWN_STATE, Step.LOOK, Step.VERSION})
 """Requests that change nothing."""
-
-_FIRST: Final = frozenset({Step.START, Step.MODE})
-"""The commands with which an update begins."""
 
 
 def advance(x: Execution, event: Event, scene: Scene, now: int) -> Move:  # noqa: C901, PLR0911 # one for each
@@ -331,11 +328,11 @@ def _not_told(x: Execution, scene: Scene, now: int) -> Move:
 
 def _unsent(x: Execution, event: Unsent, scene: Scene, now: int) -> Move:
     """Stop the clocks until something can be sent again: a try that did not leave is none."""
-    if event.step in _FIRST:
+    if event.step in FIRST:
         x = replace(x, tries=max(x.tries - 1, 0))
     if _never_left(x, event.step):
         x = replace(x, step=Step.UNSENT)
-    if scene.order.is_canceling and event.step in _FIRST:
+    if scene.order.is_canceling and event.step in FIRST:
         return _look(x, scene, now)
     return waiting(suspend(x, scene, now), now + clocks.AGAIN)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -37,6 +37,10 @@ class Step(StrEnum):
     VERSION = "version"
     PARTING = "parting"
     """Abort what we wait for no longer. Whatever the answer is, it moves nothing."""
+
+
+FIRST: Final = frozenset({Step.START, Step.MODE})
+"""The commands with which an update begins."""
 
 
 class Ask(NamedTuple):

@@ -1,0 +1,53 @@
+"""Starts of a canceled job that wait for their turn at a gateway are dropped, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.service.jobs.engine.outbox import Letter
+from meshfleet.service.jobs.engine.post import Post
+from meshfleet.service.jobs.update.events import Unsent
+from meshfleet.service.jobs.update.model import Step
+from meshfleet.service.requests.asking import Asking
+from meshfleet.wire.codes import Operation
+from meshfleet.wire.ids import Mac, mac_number
+from meshfleet.wire.topics import Topics
+from tests.broker.raw import PATIENCE
+from tests.broker.stage import D, G
+from tests.service.requests.third_party import gateway, nothing
+
+if TYPE_CHECKING:
+    from tests.broker.stage import Stage
+
+
+def letter(name: str, job: int, step: Step) -> Letter:
+    there, device = mac_number(Mac(G)), mac_number(Mac(D))
+    return Letter(name, job, device, 1, step, there, device, Operation.READ, "8001", None)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("firmware-43")
+async def test_starts_that_wait_for_their_turn_are_dropped_with_their_job(stage: Stage) -> None:
+    asking = Asking(stage.broker, Topics(stage.prefix), stage.clock, at_once=1)
+    post = Post(asking)
+    others = [letter("other job", 2, Step.START), letter("question", 1, Step.STATE)]
+    async with gateway(stage.port, nothing) as third, asyncio.timeout(PATIENCE):
+        post.send(letter("sent", 1, Step.START))
+        while not third.asked:  # noqa: ASYNC110 # it hears of it in its own thread
+            await asyncio.sleep(0.01)
+        for each in [letter("waits", 1, Step.START), *others]:
+            post.send(each)
+        while asking.queued < len(others) + 1:  # noqa: ASYNC110 # as above
+            await asyncio.sleep(0)
+        post.send(letter("new", 1, Step.MODE))
+        post.drop_starts(1)
+        dropped = [await post.replies.get() for _ in range(2)]
+        assert {each.request for each in dropped} == {"waits", "new"}
+        assert all(isinstance(each.event, Unsent) for each in dropped)
+        assert asking.queued == len(others)
+        await post.end()
+        assert post.replies.empty()
+        assert len(third.asked) == 1
