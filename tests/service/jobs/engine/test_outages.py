@@ -172,15 +172,16 @@ def test_a_start_in_the_outbox_is_taken_back_by_the_cancel(
 
 
 @pytest.mark.rule("firmware-43")
-def test_nothing_begins_between_the_cancel_and_the_next_step_of_the_job(on_sqlite: Database) -> None:
-    world = World(on_sqlite, 1)
+def test_nothing_begins_between_the_cancel_and_the_next_step_of_the_job(database: Database) -> None:
+    world = World(database, 1)
     job = world.create(order())
     world.is_held = True
     world.run(20)
     world.steer(job, "cancel")
-    taken = on_sqlite.write_now(outbox.take, 256, {}, until=world.now + 60_000)
+    taken = database.write_now(outbox.take, 256, {}, until=world.now + 60_000)
     assert taken.letters == []
-    done = on_sqlite.write_now(stepping.step, Orders(), job, world.moment)
+    done = database.write_now(stepping.step, Orders(), job, world.moment)
+    assert states(world)["DISPATCHED"] == 0
     assert done.is_canceling, "the runner drops what waits for its turn at a gateway"
 
 
