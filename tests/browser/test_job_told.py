@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -10,7 +12,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import stop_clock, there
+from tests.browser.conftest import answered, stop_clock, there, until
 from tests.browser.test_job import press, rows, state
 from tests.browser.updates import MODEL, finish, house, new_firmware
 
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
     from tests.scenarios.serving import Service
 
     Make = Callable[..., dict[str, Any]]
+
+_COUNTS = """
+const ask = window.fetch;
+window.counts = [];
+window.fetch = (request, ...given) => {
+  if (String(request.url ?? request).endsWith("/summary")) window.counts.push(performance.now());
+  return ask(request, ...given);
+};
+"""
+"""Keeps the times at which a page has a job counted."""
 
 
 @pytest.fixture
@@ -135,6 +147,40 @@ def test_a_count_that_failed_can_be_asked_for_again(
     failed.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("region", name="Why devices failed")).to_be_visible()
     expect(failed).to_have_count(0)
+
+
+@pytest.mark.rule("rest-207")
+def test_a_job_that_changes_often_is_counted_four_times_a_second_at_most(
+    open_as: Open, page: Page, watch: Watch, demo: Service, made: Make
+) -> None:
+    job = made(autoApply=True, startAt="2199-01-01T00:00:00.000Z")["id"]
+    told: list[str] = []
+
+    def has_come(start: int) -> bool:
+        """Tell whether an event of the job has come since then."""
+        return any(job in each for each in told[start:])
+
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: told.append(str(frame))))
+    page.add_init_script(_COUNTS)
+    page.clock.install()
+    open_as(f"/jobs/{job}")
+    there(page)
+    expect(page.get_by_role("region", name="Why devices failed")).to_be_visible()
+    stop_clock(page, watch)
+    asked = page.evaluate("counts.length")
+    for deed, word in (("pause", "Paused"), ("resume", "Scheduled")) * 3:
+        is_told = partial(has_come, len(told))
+        demo.ask("POST", f"/api/v1/jobs/{job}/{deed}")
+        until(page, is_told, "news of the job")
+        for _ in range(40):
+            if state(page).text_content() == word:
+                break
+            page.clock.run_for(50)
+            answered(page, watch)
+        expect(state(page)).to_have_text(word)
+    times = page.evaluate("counts")[asked:]
+    assert len(times) >= 6
+    assert [later - time for time, later in pairwise(times) if later - time < 250] == []
 
 
 def test_a_job_that_cannot_be_cancelled_says_why_where_it_was_asked(

@@ -22,9 +22,10 @@ const EVERY = 3000;
 const SELDOM = 15_000;
 /** Executions of a job that are counted in some milliseconds: news wait for the count. */
 const FEW = 10_000;
-/** News are held until the next count for so many milliseconds, the longer the more the last one took: those of rows and
- * of the job, which come one after the other, are counted once. */
-const LEAST_REST = 30;
+/** Milliseconds that news are held: those of rows and of the job come one after the other and are counted once. */
+const HELD = 30;
+/** Milliseconds between two counts, the more the longer the last one took. Every open page counts. */
+const LEAST_REST = 250;
 const MOST_REST = 1000;
 /** A large job takes a while to count: for so many times as long the service has other things to do. */
 const REST = 20;
@@ -165,8 +166,9 @@ export class WatchedJob {
   }
 
   async #rest(): Promise<void> {
-    const left = this.#triedAt + Math.min(2 * this.#took, MOST_REST) - performance.now();
-    await new Promise((resolve) => (this.#resting = setTimeout(resolve, Math.max(left, LEAST_REST))));
+    const pause = Math.min(Math.max(2 * this.#took, LEAST_REST), MOST_REST);
+    const left = this.#triedAt + pause - performance.now();
+    await new Promise((resolve) => (this.#resting = setTimeout(resolve, Math.max(left, HELD))));
   }
 
   async #look(): Promise<void> {
@@ -180,7 +182,8 @@ export class WatchedJob {
 
   /** Have it counted, unless that is done already or was done too recently. */
   async #count(): Promise<void> {
-    if (!this.#isShowing && performance.now() - this.#triedAt >= this.#took * REST) await this.recount();
+    const pause = Math.max(this.#took * REST, LEAST_REST);
+    if (!this.#isShowing && performance.now() - this.#triedAt >= pause) await this.recount();
   }
 
   #measure(job: Job): void {
