@@ -153,7 +153,10 @@ def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: Watch) -> N
         there(page)
     expect(page.get_by_text("It does not answer requests at the moment.")).to_be_visible()
     full = "the disk is full (data folder)"
-    for body in ({"status": "not-ready", "reasons": [{"code": "disk-full", "text": full}]}, {"detail": full}):
+    for body in (
+        {"status": "unavailable", "reasons": [{"code": "disk-full", "text": full}]},
+        {"detail": full},
+    ):
         page.unroute_all()
         page.route("**/readyz", partial(_answer, 503, body=body))
         answered(page, watch)
