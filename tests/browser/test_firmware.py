@@ -80,7 +80,7 @@ def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
 
         main.get_by_role("button", name="Withdraw").click()
         asking = page.get_by_role("dialog", name="Withdraw this firmware?")
-        expect(asking.get_by_role("list", name="1 job is cancelled at once:")).to_contain_text(job)
+        expect(asking.get_by_role("list", name="1 job is canceled at once:")).to_contain_text(job)
         assert barriers(page) == []
         withdraw = asking.get_by_role("button", name="Withdraw firmware")
         asking.get_by_role("textbox").fill(version)
@@ -90,7 +90,7 @@ def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
         expect(main).to_contain_text("This firmware was withdrawn")
         expect(main.get_by_role("button", name="Withdraw")).to_have_count(0)
         expect(main.get_by_role("link", name="Roll out")).to_have_count(0)
-        expect(row).to_contain_text("Cancelled")
+        expect(row).to_contain_text("Canceled")
         assert demo.ask("GET", f"/api/v1/firmware/{firmware}")["state"] == "withdrawn"
 
 

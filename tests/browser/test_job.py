@@ -152,9 +152,9 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         asking.get_by_label("Type the name of the job, or job-").fill(job["name"])
         cancel.click()
         expect(asking).to_have_count(0)
-        expect(state(page)).to_have_text("Cancelled", timeout=90_000)
-        expect(page.get_by_role("region", name="Report")).to_contain_text("Somebody cancelled the job.")
-        expect(rows(page).filter(has_text="Cancelled")).to_have_count(2)
+        expect(state(page)).to_have_text("Canceled", timeout=90_000)
+        expect(page.get_by_role("region", name="Report")).to_contain_text("Somebody canceled the job.")
+        expect(rows(page).filter(has_text="Canceled")).to_have_count(2)
 
 
 @pytest.mark.rule("rest-139", "rest-207")

@@ -198,7 +198,7 @@ def test_a_job_that_cannot_be_cancelled_says_why_where_it_was_asked(
     expect(asking.get_by_role("alert")).to_be_visible()
     cancel.click()
     expect(asking).to_have_count(0)
-    expect(state(page)).to_have_text("Cancelled")
+    expect(state(page)).to_have_text("Canceled")
 
 
 @pytest.mark.rule("rest-214", "rest-215", "rest-216")

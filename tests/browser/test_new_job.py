@@ -276,7 +276,7 @@ def test_jobs_are_listed_as_they_go_and_no_row_moves(
     expect(row).to_contain_text("Not started")
     before = listed.all_inner_texts()
     demo.ask("POST", f"/api/v1/jobs/{made['id']}/cancel")
-    expect(row).to_contain_text("Cancelled")
+    expect(row).to_contain_text("Canceled")
     places = [job_name in text for text in listed.all_inner_texts()]
     assert places == [job_name in text for text in before]
     tab("Running")

@@ -185,7 +185,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     page.keyboard.press("Escape")
     expect(asking).to_contain_text("The upload is under way.")
     asking.get_by_role("button", name="Cancel upload").click()
-    expect(asking).to_contain_text("The upload was cancelled.")
+    expect(asking).to_contain_text("The upload was canceled.")
     line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": -1})
     assert demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
 

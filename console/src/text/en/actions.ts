@@ -120,8 +120,8 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
       "job.pause": { name: "Job paused", told: ({ cause }) => ["Paused", because(cause)] },
       "job.resume": plain("Job resumed", "Resumed"),
       "job.cancel": {
-        name: "Job cancelled",
-        told: ({ cause }) => ["Cancelled", because(cause)],
+        name: "Job canceled",
+        told: ({ cause }) => ["Canceled", because(cause)],
       },
       "job.delete": { name: "Job deleted", told: ({ name }) => ["Deleted", quoted(name)] },
     },

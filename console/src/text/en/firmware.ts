@@ -110,9 +110,9 @@ export const firmware = {
     speed: (size: string) => `${size}/s`,
     checking: "All of it is sent. The service looks into it…",
     stop: "Cancel upload",
-    stopped: "The upload was cancelled. What you typed is still here.",
+    stopped: "The upload was canceled. What you typed is still here.",
     stoppedLate:
-      "The upload was cancelled when all of it was sent: it may be there all the same. Look in the list before you try again.",
+      "The upload was canceled when all of it was sent: it may be there all the same. Look in the list before you try again.",
     broken: "The upload broke off, and nothing of it was kept. What you typed is still here: try again.",
     unheard:
       "All of it was sent, but nobody said whether it was kept: it may be there. Look in the list before you try again.",
@@ -176,7 +176,7 @@ export const firmware = {
     looking: "Looking for jobs that it would cancel…",
     unknown: (why: string) => `Which jobs it would cancel is not known: ${why}`,
     quiet: "No job is under way with it.",
-    jobs: (many: string, one: boolean) => (one ? "1 job is cancelled at once:" : `${many} jobs are cancelled at once:`),
+    jobs: (many: string, one: boolean) => (one ? "1 job is canceled at once:" : `${many} jobs are canceled at once:`),
     confirm: (version: string) => `Type its version, ${version}, to confirm`,
     submit: "Withdraw firmware",
     busy: "Withdrawing…",

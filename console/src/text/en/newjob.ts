@@ -133,7 +133,7 @@ export const newJob = {
     zone: (zone: string) => `In your time zone (${zone}).`,
     more: "More options",
     deadline: "Deadline",
-    deadlineHint: (zone: string) => `What is not done by then is cancelled. Empty: none. In your time zone (${zone}).`,
+    deadlineHint: (zone: string) => `What is not done by then is canceled. Empty: none. In your time zone (${zone}).`,
     method: "Way of updating",
     methods: {
       usual: "As is usual for the model",

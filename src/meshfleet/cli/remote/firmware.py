@@ -126,7 +126,7 @@ def release(firmware_id: str, *, as_json: bool) -> None:
 @firmware_argument
 @json_option
 def withdraw(firmware_id: str, *, as_json: bool) -> None:
-    """Let no gateway get this firmware any more; its jobs are cancelled."""
+    """Let no gateway get this firmware any more; its jobs are canceled."""
     _tell(talk(lambda fleet: fleet.firmware.withdraw(firmware_id)), as_json=as_json)
 
 

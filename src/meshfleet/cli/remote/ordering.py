@@ -124,7 +124,7 @@ _UPDATE: Final = (
     click.option("--allow-downgrade", is_flag=True, help="Also bring older versions than they have."),
     click.option("--no-apply", is_flag=True, help="Wait for jobs apply before it begins."),
     click.option("--start", "start_at", type=TIME, help="When it begins."),
-    click.option("--deadline", type=TIME, help="When it is cancelled if it is not over."),
+    click.option("--deadline", type=TIME, help="When it is canceled if it is not over."),
     click.option(
         "--retries",
         type=click.IntRange(0, 10),

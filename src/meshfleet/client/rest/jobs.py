@@ -118,7 +118,7 @@ class Jobs:
         return await self._steer(job, "cancel")
 
     async def retry(self, job: str | Job) -> Job:
-        """Make a new job for devices whose update failed, timed out or was cancelled."""
+        """Make a new job for devices whose update failed, timed out or was canceled."""
         path = rest.job_deed_path(_id_of(job), "retry")
         return self._desk.read(rest.Job, await self._order(path, None))
 

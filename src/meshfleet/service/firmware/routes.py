@@ -177,7 +177,7 @@ async def withdraw_firmware(
     now: Given[Now],
     bell: Given[Bell],
 ) -> Firmware:
-    """Withdraw firmware: no gateway gets it any more, and its jobs are cancelled."""
+    """Withdraw firmware: no gateway gets it any more, and its jobs are canceled."""
     withdrawn = await database.write(store.withdraw, segment(firmware_id), by=actor, now=now())
     bell.ring()
     return withdrawn

@@ -24,7 +24,7 @@ export function waitOf(job: Job): Wait | null {
     case "PAUSED":
       return { text: words.paused[job.pauseReason ?? "USER"], isUrgent: true };
     case "CANCELING":
-      return { text: words.cancelling(count(countOf(job.counts, [...ACTIVE, "QUEUED"]))), isUrgent: false };
+      return { text: words.canceling(count(countOf(job.counts, [...ACTIVE, "QUEUED"]))), isUrgent: false };
     case "IN_PROGRESS":
       return running(job);
     default:
