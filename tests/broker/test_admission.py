@@ -287,6 +287,7 @@ async def test_of_a_wave_of_one_account_as_many_are_let_in_as_it_may_have(
     assert len(stage.broker.sessions) == (0 if clean else 7)
 
 
+@pytest.mark.parametrize("limits", [Limits(failed_connections=1000)])
 async def test_a_wave_of_strangers_and_one_who_belongs(stage: Stage) -> None:
     strangers = [await stage.stranger() for _ in range(200)]
     for number, stranger in enumerate(strangers):

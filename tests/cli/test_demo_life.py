@@ -189,11 +189,12 @@ def test_gateways_that_cannot_connect_leave_the_service_alone(tmp_path: Path) ->
         serve(tmp_path, "--demo", "--limits-connections", "1", before=f"exec 2>'{said}'") as program,
         Newcomer(program) as newcomer,
     ):
-        wait_until(lambda: said.read_text().endswith("\n"))
-        assert said.read_text().startswith("The demo stands still: ")
+        wait_until(lambda: "\nThe demo stands still: " in said.read_text())
         assert newcomer.get("devices/summary")["total"] == ALL
         assert program.end(SIGTERM)[0] == 0
-    assert len(said.read_text().splitlines()) == 1
+    refused, stands_still = said.read_text().splitlines()
+    assert "(limits.connections)" in refused
+    assert stands_still.startswith("The demo stands still: ")
 
 
 def test_a_gateway_that_is_released_keeps_nobody_from_stopping(tmp_path: Path) -> None:

@@ -111,13 +111,13 @@ def test_a_device_is_renamed(admin: Shell, devices: list[str]) -> None:
 
 
 def test_names_do_nothing_to_the_terminal(admin: Shell, devices: list[str]) -> None:
-    admin.text("devices", "rename", devices[0], "turned \u202e around")
+    admin.text("devices", "rename", devices[0], "turned \u2028 around")
     for arguments in (["list"], ["show", devices[0]]):
         text = admin.text("devices", *arguments)
         assert "turned \ufffd around" in text
-    assert "\u202e" not in admin.text("devices", "rename", devices[0], "\u202eagain")
-    assert "\u202e" not in admin.text("devices", "show", devices[0], "--json")
-    assert admin.object("devices", "show", devices[0])["friendlyName"] == "\u202eagain"
+    assert "\u2028" not in admin.text("devices", "rename", devices[0], "once\u2028again")
+    assert "\u2028" not in admin.text("devices", "show", devices[0], "--json")
+    assert admin.object("devices", "show", devices[0])["friendlyName"] == "once\u2028again"
 
 
 # --- Labels ---

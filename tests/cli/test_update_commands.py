@@ -113,7 +113,7 @@ def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: Made, tmp_path
     assert "--model" in admin.failure(*given, code=2)
     admin.failure("firmware", "upload", str(tmp_path / "nothing"), "--model", MODEL, "--version", "1", code=2)
     other = ["firmware", "upload", str(image.file), "--version", "9.0.0", "--model", MODEL]
-    assert f"version {image.version}; the record says 9.0.0" in admin.failure(*other)
+    assert f"version {image.version}; the record says 9.0.0" in admin.failure(*other, code=2)
 
 
 @pytest.mark.rule("rest-213", "rest-221")
@@ -123,8 +123,8 @@ def test_a_file_that_is_no_package_is_taken_as_a_bare_image_only_when_called_so(
     file = tmp_path / "hostname"
     file.write_text("my-host\n")
     given = ["firmware", "upload", str(file), "--model", MODEL, "--version", image.version]
-    assert "is not a Nordic package (a zip file)" in admin.failure(*given)
-    assert "it has 8 bytes" in admin.failure(*given, "--bare")
+    assert "is not a Nordic package (a zip file)" in admin.failure(*given, code=2)
+    assert "it has 8 bytes" in admin.failure(*given, "--bare", code=2)
     made = admin.text(*given, "--bare", "--override")
     assert made.endswith(f" is version {image.version} for {MODEL}, a bare image.\n")
     firmware = made.split()[0]

@@ -105,10 +105,12 @@ def test_what_is_not_set_is_not_sent(pool: ThreadPoolExecutor, client: MqttJs) -
         assert connected.result(PATIENCE) is False
 
 
-@pytest.mark.parametrize("version", [3, 5])
-def test_another_version_is_spoken_on_request(pool: ThreadPoolExecutor, client: MqttJs, version: int) -> None:
+@pytest.mark.parametrize(("version", "name"), [(3, "MQTT 3.1"), (5, "MQTT 5")])
+def test_another_version_is_spoken_on_request(
+    pool: ThreadPoolExecutor, client: MqttJs, version: int, name: str
+) -> None:
     with connecting(pool, client, Options(protocol_version=version)) as (peer, connected):
-        with pytest.raises(UnsupportedProtocol, match=f"level {version}"):
+        with pytest.raises(UnsupportedProtocol, match=f"{name} is not supported"):
             peer.hear()
         peer.say(Connack(code=Accept.UNACCEPTABLE_PROTOCOL))
         assert isinstance(failure := connected.exception(PATIENCE), Failure)

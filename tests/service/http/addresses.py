@@ -27,10 +27,10 @@ class StandingClock(Clock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stands_at = super().__call__()
+        self._stands_at = super().steady()
 
-    def __call__(self) -> int:
-        return self._stands_at + self._ahead
+    def steady(self) -> int:
+        return self._stands_at + self._passed + self._epoch
 
 
 def behind_a_proxy(request: pytest.FixtureRequest) -> Iterator[Running]:

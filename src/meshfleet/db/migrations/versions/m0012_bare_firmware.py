@@ -15,7 +15,5 @@ down_revision = "0011"
 
 def upgrade() -> None:
     """Add the column, and fill it for older records."""
-    op.add_column(
-        "firmware", sa.Column("bare", sa.Boolean(), nullable=False, server_default=sa.text("false"))
-    )
+    op.add_column("firmware", sa.Column("bare", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE firmware SET bare = true WHERE type = 1 AND lower(file_name) NOT LIKE '%.zip'")
