@@ -234,7 +234,7 @@ def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, nam
     for content in (b"my-host\n", new_content()):
         assert faults(upload(service, content, name, bare=None, override="true")) == {
             "image": "is not a Nordic package (a zip file)",
-            "bare": "must be true if it is a bare image (command line: --bare)",
+            "bare": "must be true if it is a bare image",
         }
         assert digest(content) not in kept(service)
 
@@ -248,7 +248,7 @@ def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_
     assert (answer.status_code, answer.json()["code"]) == (400, "image-check-failed")
     found = faults(answer)
     assert "it has 8 bytes" in found["image"]
-    assert found["override"] == "must be true to accept it all the same (command line: --override)"
+    assert found["override"] == "must be true to accept it all the same"
     assert not under_way(service)
     record = uploaded(service, content, name="hostname", override="true")
     assert (record["bare"], record["size"]) == (True, len(content))

@@ -50,10 +50,10 @@ _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BUNDLE: Final = ".raucb"
 _NO_PACKAGE: Final = (
     Fault(IMAGE, "is not a Nordic package (a zip file)"),
-    Fault(BARE, "must be true if it is a bare image (command line: --bare)"),
+    Fault(BARE, "must be true if it is a bare image"),
 )
 _NOT_BARE: Final = (Fault(BARE, "is true, but the image is a zip file, such as a Nordic package"),)
-_TO_OVERRIDE: Final = Fault(OVERRIDE, "must be true to accept it all the same (command line: --override)")
+_TO_OVERRIDE: Final = Fault(OVERRIDE, "must be true to accept it all the same")
 _LINES: Final = str.maketrans("", "", "\n\r\t")
 
 
