@@ -163,6 +163,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     page = open_as("/firmware")
     asking = uploading(page)
     asking.get_by_label("Image", exact=True).set_input_files(image)
+    expect(asking).to_contain_text("SHA-256")  # it is read, and what it says is filled in
     fill(asking, model, "1.0.0")
     upload = asking.get_by_role("button", name="Upload", exact=True)
 
@@ -221,6 +222,7 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
         image = tmp_path / f"{version}.zip"
         image.write_bytes(package(model, version))
         asking.get_by_label("Image", exact=True).set_input_files(image)
+        expect(asking).to_contain_text("SHA-256")  # it is read, and what it says is filled in
         fill(asking, model, version)
         asking.get_by_role("button", name="Upload", exact=True).click()
         expect(asking).to_contain_text("All of it is sent.")
@@ -251,6 +253,7 @@ def test_an_answer_without_a_word_does_not_hold_anybody(open_as: Open, watch: Wa
     page = open_as("/firmware")
     asking = uploading(page)
     asking.get_by_label("Image", exact=True).set_input_files(image)
+    expect(asking).to_contain_text("SHA-256")  # it is read, and what it says is filled in
     fill(asking, "0018", "1.0.0")
     watch.expect("SyntaxError")
     page.route("**/api/v1/firmware", lambda route: route.fulfill(status=204))
