@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -71,6 +72,8 @@ def _upload_and_release(page: Page, image: Path, version: str) -> None:
     page.get_by_role("button", name="Upload firmware").click()
     asking = page.get_by_role("dialog", name="Upload firmware")
     asking.get_by_label("Image", exact=True).set_input_files(image)
+    # Model and version are filled in then.
+    expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
     asking.get_by_role("combobox", name="Model").fill(MODEL)
     asking.get_by_role("textbox", name="Version", exact=True).fill(version)
     asking.get_by_role("button", name="Upload", exact=True).click()

@@ -34,6 +34,12 @@ def uploading(page: Page) -> Locator:
     return page.get_by_role("dialog", name="Upload firmware")
 
 
+def choose(asking: Locator, image: Path) -> None:
+    """Choose an image and wait until its model and version are filled in: who types meanwhile mixes them."""
+    asking.get_by_label("Image", exact=True).set_input_files(image)
+    expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
+
+
 def fill(asking: Locator, model: str, version: str) -> None:
     asking.get_by_role("combobox", name="Model").fill(model)
     asking.get_by_role("textbox", name="Version", exact=True).fill(version)
@@ -48,8 +54,7 @@ def test_an_image_is_uploaded_and_looked_at(
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     page = open_as("/firmware")
     asking = uploading(page)
-    asking.get_by_label("Image", exact=True).set_input_files(image)
-    expect(asking).to_contain_text(digest)
+    choose(asking, image)
     # Model and version are those of the package; whoever types others is told by the service.
     expect(asking.get_by_role("combobox", name="Model")).to_have_value(model)
     expect(asking.get_by_role("textbox", name="Version", exact=True)).to_have_value("3.4.2")
@@ -162,8 +167,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     image.write_bytes(package(model, "1.0.0"))
     page = open_as("/firmware")
     asking = uploading(page)
-    asking.get_by_label("Image", exact=True).set_input_files(image)
-    expect(asking).to_contain_text("SHA-256")  # it is read, and what it says is filled in
+    choose(asking, image)
     fill(asking, model, "1.0.0")
     upload = asking.get_by_role("button", name="Upload", exact=True)
 
@@ -221,8 +225,7 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
     def send(version: str) -> None:
         image = tmp_path / f"{version}.zip"
         image.write_bytes(package(model, version))
-        asking.get_by_label("Image", exact=True).set_input_files(image)
-        expect(asking).to_contain_text("SHA-256")  # it is read, and what it says is filled in
+        choose(asking, image)
         fill(asking, model, version)
         asking.get_by_role("button", name="Upload", exact=True).click()
         expect(asking).to_contain_text("All of it is sent.")
@@ -252,8 +255,7 @@ def test_an_answer_without_a_word_does_not_hold_anybody(open_as: Open, watch: Wa
     image.write_bytes(package("0018", "1.0.0"))
     page = open_as("/firmware")
     asking = uploading(page)
-    asking.get_by_label("Image", exact=True).set_input_files(image)
-    expect(asking).to_contain_text("SHA-256")  # it is read, and what it says is filled in
+    choose(asking, image)
     fill(asking, "0018", "1.0.0")
     watch.expect("SyntaxError")
     page.route("**/api/v1/firmware", lambda route: route.fulfill(status=204))

@@ -52,12 +52,12 @@ class Ear:
     def __init__(self, service: Stage, events: AsyncGenerator[Event, None]) -> None:
         self._service = service
         self._events = events
-        self._before = self.streams
+        self._before = service.listeners()
         self._next = asyncio.create_task(self._anext())
 
     async def begin(self) -> None:
         """Wait until the service listens to us, or it failed."""
-        await until(lambda: self.streams > self._before or self._next.done())
+        await until(lambda: self.is_listening or self._next.done())
 
     async def hear(self) -> Event:
         async with asyncio.timeout(PATIENCE):
@@ -81,9 +81,8 @@ class Ear:
         return await anext(self._events)
 
     @property
-    def streams(self) -> int:
-        """How many listen to the service."""
-        return self._service.call(lambda: len(self._service.api.live.hub.listeners))
+    def is_listening(self) -> bool:
+        return not self._service.listeners() <= self._before
 
 
 def beat(service: Stage, device: str, status: int = 0) -> None:
@@ -218,9 +217,8 @@ async def test_who_stops_listening_is_gone(service: Stage) -> None:
     async with Fleet(service.url, token=service.key) as fleet:
         ear = Ear(service, fleet.live(types="report", ids=device))
         await ear.begin()
-        before = ear.streams
         await ear.end()
-        await until(lambda: ear.streams < before)
+        await until(lambda: not ear.is_listening)
         async with aclosing(fleet.live()):
             pass  # one that never began
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
     from meshfleet.db import Database
+    from meshfleet.service.live.listener import Listener
     from meshfleet.wire.mqtt.packets import Publish
     from meshfleet.wire.rest import Role
 
@@ -164,6 +165,10 @@ class Stage(Running):
             return deed()
 
         return self.do(work())
+
+    def listeners(self) -> set[Listener]:
+        """Who listens now. Some may be about to leave: look for new ones, not for how many there are."""
+        return self.call(lambda: set(self.api.live.hub.listeners))
 
     @contextmanager
     def stream(
