@@ -1,0 +1,98 @@
+"""Measure where the time of a run goes, and print a table per folder of tests after every larger run."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from _pytest.terminal import TerminalReporter
+
+LEAST: Final = 500
+"""Tests that a run must have for the table: whoever runs one file wants to see that file's result only."""
+
+KEPT: Final = "meshfleet/times"
+"""Where pytest's cache keeps the seconds of each test function, for scripts/mutate.py."""
+
+_CPU: Final = "cpu seconds"
+
+
+@dataclass
+class Spent:
+    """What some tests took, in seconds. Programs count where a test, or its teardown, waits for their end."""
+
+    items: int = 0
+    cpu: float = 0.0
+    wall: float = 0.0
+
+
+class Times:
+    """Adds up what tests took, in the process that gets all reports."""
+
+    def __init__(self) -> None:
+        self.functions: defaultdict[str, Spent] = defaultdict(Spent)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        spent = self.functions[report.nodeid.partition("[")[0]]
+        spent.wall += report.duration
+        if report.when == "teardown":
+            spent.items += 1
+            spent.cpu += sum(value for name, value in report.user_properties if name == _CPU)  # type: ignore[misc]
+
+    def folders(self) -> dict[str, Spent]:
+        folders: defaultdict[str, Spent] = defaultdict(Spent)
+        for function, spent in self.functions.items():
+            total = folders["/".join(function.partition("::")[0].split("/")[1:-1][:2]) or "(top)"]
+            total.items += spent.items
+            total.cpu += spent.cpu
+            total.wall += spent.wall
+        return folders
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+        if config.cache is not None:
+            seconds = config.cache.get(KEPT, {})
+            seconds.update({name: round(spent.wall, 3) for name, spent in self.functions.items()})
+            config.cache.set(KEPT, seconds)
+        if sum(each.items for each in self.functions.values()) < LEAST:
+            return
+        terminalreporter.section("where the time went")
+        terminalreporter.line(f"{'tests':<24}{'items':>8}{'CPU s':>10}{'wall s':>10}")
+        rows = sorted(self.folders().items(), key=lambda row: -row[1].cpu)
+        for name, spent in rows:
+            terminalreporter.line(f"{name:<24}{spent.items:>8}{spent.cpu:>10.1f}{spent.wall:>10.1f}")
+        whole = [sum(getattr(each, part) for _, each in rows) for part in ("items", "cpu", "wall")]
+        terminalreporter.line(f"{'all':<24}{whole[0]:>8}{whole[1]:>10.1f}{whole[2]:>10.1f}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # workers of xdist report to the process that started them
+        config.pluginmanager.register(Times(), "times")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_BEGUN] = _cpu()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.when == "teardown":
+        item.user_properties.append((_CPU, _cpu() - item.stash[_BEGUN]))
+    return (yield)
+
+
+_BEGUN: Final = pytest.StashKey[float]()
+
+
+def _cpu() -> float:
+    """CPU seconds of this process and of the ended programs that it has waited for."""
+    return sum(os.times()[:4])
