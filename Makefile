@@ -3,6 +3,7 @@
 PYTHON ?=
 BENCH ?=
 TESTS ?=
+PART ?= all
 QUICK ?=
 # Where `make run` listens: a port, or HOST:PORT. Without them 8080 and 1883, or the next ports that are free.
 HTTP ?=
@@ -37,7 +38,7 @@ test: .venv/.ready-dev $(NODE)
 test-all: .venv/.ready-dev $(NODE)
 	$(BUILD_CONSOLE)
 	scripts/parts
-	$(BIN)/pytest -m slow $(TESTS)
+	$(BIN)/pytest --part $(PART) $(TESTS)
 
 check: .venv/.ready-dev
 	$(BIN)/ruff format --check

@@ -375,7 +375,7 @@ class Copy:
     def _test(self, tests: list[str]) -> tuple[int | None, str]:
         """Return the status of pytest, None if it does not end, and the test function that failed first."""
         process = subprocess.Popen(
-            [".venv/bin/python", "-m", "pytest", "-n0", "-xq", "--no-header", "--tb=line", "-m", "", *tests],
+            [".venv/bin/python", "-m", "pytest", "-n0", "-xq", "--no-header", "--tb=line", *tests],
             cwd=self._root,
             env={**os.environ, "PYTHONPATH": str(self._root / "src"), "CI": "true"},
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Databases for tests: each test that asks for one gets a fresh one, on SQLite and on PostgreSQL."""
+"""Databases for tests: each test that asks for one gets a fresh one, on SQLite or on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PATIENCE = 30.0
 _numbers = count()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+@pytest.fixture
+def database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Database]:
     """An empty database of this version."""
-    database: Database = request.getfixturevalue(f"{request.param}_database")
+    database: Database = request.getfixturevalue(f"{database_kind}_database")
     yield database
     database.close()
 

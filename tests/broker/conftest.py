@@ -1,13 +1,14 @@
-"""A broker of its own for every test, on both event loops, on a database of its own."""
+"""A broker of its own for every test, on a database of its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.settings import Limits
 from tests.broker.stage import Stage
+from tests.selection import backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,15 +16,9 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ]
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
+@pytest.fixture
+def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
+    return backend(event_loop)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from meshfleet.settings import Limits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.both_loops
+
 ONE_MACHINE = [f"2001:db8::{number:x}" for number in range(1, 301)]
 MANY_MACHINES = [f"2001:db8:0:{number:x}::1" for number in range(1, 301)]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from tests.broker.raw import Raw
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 MINE = f"mt/gateway/{G}/#"
 

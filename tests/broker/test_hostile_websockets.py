@@ -20,7 +20,7 @@ from tests.link.scripted import PATIENCE, settled, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 HEADER = b"X: " + b"y" * 1000 + b"\r\n"
 

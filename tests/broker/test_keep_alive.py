@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.broker.connection import Connection
     from tests.broker.stage import Stage
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 LATER = 1_000_000.0
 """A moment of the test's own clock."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from meshfleet.broker import Saved
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 Key = TypeVar("Key")
 Row = TypeVar("Row")
 

@@ -14,7 +14,7 @@ from websockets.frames import Opcode
 from tests.broker.echoes import LARGEST, REQUEST, Echo, door, echoed, frame, raw, visit
 from tests.link.scripted import PATIENCE, settled, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.mark.parametrize("size", [1, 125, 126, LARGEST])

@@ -72,10 +72,12 @@ def _everything(mac: Mac) -> Wanted:
     return Wanted(device=mac_number(mac), kinds=KINDS, since=0, until=2**45)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def past(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+@pytest.fixture(scope="module")
+def past(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Past]:
     """Of a demo that was started for the first time, and is left as it is."""
-    with closing(fresh_database(request, request.param)) as database:
+    with closing(fresh_database(request, database_kind)) as database:
         yield Past(database, tmp_path_factory.mktemp("past"))
 
 

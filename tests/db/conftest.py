@@ -33,10 +33,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest) -> Place:
+@pytest.fixture
+def place(request: pytest.FixtureRequest, database_kind: str) -> Place:
     """Where no table has been made yet."""
-    found: Place = request.getfixturevalue(f"{request.param}_place")
+    found: Place = request.getfixturevalue(f"{database_kind}_place")
     return found
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 ODD = [
     "it's",
     'say "so"',

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it is broken."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.db.conftest import Place
     from tests.db.together import Together
 
+pytestmark = pytest.mark.both_databases
+
 
 def untouched(place: Place) -> Database:
     """A database, without bringing it up to date."""

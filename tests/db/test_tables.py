@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 _DEVICE = {"id": 1, "name": "", "name_key": "", "named": False, "model": 0, "variant": 0, "firmware": "0.0.0"}
 _DEVICE |= {"beta": 0, "hardware": "0.0.0", "connected": False, "connected_at": 0, "created_at": 0}
 

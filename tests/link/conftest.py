@@ -1,18 +1,12 @@
-"""Every async test of the link runs on both event loops."""
+"""The event loop of the tests of the link."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from tests.selection import backend
 
-@pytest.fixture(
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ]
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
+
+@pytest.fixture
+def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
+    return backend(event_loop)

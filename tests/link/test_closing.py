@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshfleet.link import Link
     from tests.link.scripted import Peer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 @pytest.fixture(autouse=True)

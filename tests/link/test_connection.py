@@ -39,7 +39,7 @@ from tests.link.scripted import NEVER, QUICK, Broker, Peer, soon, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 WILL = Will("gone", b"\x00\xff", qos=1, retain=True)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.servers import Address as Place
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 AT_ONCE = Options(delays=Delays(first=0.001, most=0.002))
 HASTY = Options(delays=Delays(first=0.01, most=0.05), patience=1.0)

@@ -14,7 +14,7 @@ from tests.link.scripted import Broker, settled, soon, until
 if TYPE_CHECKING:
     from meshfleet.link import Link
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 MANY = 2400
 HEAVY = 10_000

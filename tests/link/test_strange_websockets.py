@@ -23,7 +23,7 @@ from tests.link.scripted import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 CONNACK = encode(Connack())
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from ssl import SSLContext
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 AT_ONCE = Options(delays=Delays(first=0.001, most=0.002))
 

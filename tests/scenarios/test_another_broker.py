@@ -30,10 +30,10 @@ G, STRANGER, D = Mac("02005e000001"), Mac("02005e000002"), Mac("02005e0000aa")
 _numbers = count(1)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def database(request: pytest.FixtureRequest, database_kind: str) -> str:
     """The setting of an empty database."""
-    if request.param == "sqlite":
+    if database_kind == "sqlite":
         return "sqlite"
     server: str = request.getfixturevalue("postgresql_server")
     return make_database(server, f"outside_{next(_numbers)}")

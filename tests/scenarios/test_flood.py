@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.service.mqtt.house import Credentials
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.part("long")]
 
 ROOT = Path(__file__).parent.parent.parent
 ELSEWHERE = "127.0.0.2"

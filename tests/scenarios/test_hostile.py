@@ -33,10 +33,10 @@ ROUNDS = {"large": 120}
 _numbers = count(1)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture
+def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[Service]:
     given = loopback("--mqtt")
-    if request.param == "postgresql":
+    if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
         given += ["--database", make_database(server, f"hostile_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.broker.raw import Raw
     from tests.service.mqtt.house import Credentials
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 G, D = "02005e000001", "02005e0000aa"
 REPORTS = "mt/gateway/+/device/#"
@@ -40,10 +40,12 @@ KILLS = 5
 _numbers = count(1)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
+@pytest.fixture
+async def service(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path: Path
+) -> AsyncIterator[Service]:
     given = loopback("--mqtt")
-    if request.param == "postgresql":
+    if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
         given += ["--database", make_database(server, f"killed_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.servers import Address
     from tests.service.mqtt.house import Credentials
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 KILLS = 3
 NOW = time.time_ns() // 1_000_000
@@ -50,10 +50,10 @@ def server() -> Iterator[PostgreSQL]:
         yield running
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture
+def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[Service]:
     given = loopback("--mqtt")
-    if request.param == "postgresql":
+    if database_kind == "postgresql":
         server: PostgreSQL = request.getfixturevalue("server")
         given += ["--database", f"{server.url}/postgres"]
     with Service(tmp_path, *given) as running:

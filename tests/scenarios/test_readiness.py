@@ -82,7 +82,7 @@ async def test_a_full_disk_is_told_until_there_is_space(small_disk: Path) -> Non
         assert service.stop()[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-160")
 async def test_a_database_that_another_program_locks_is_told_until_it_lets_go(tmp_path: Path) -> None:
     with Service(tmp_path, *loopback("--mqtt")) as service:

@@ -27,10 +27,10 @@ GATEWAY, DEVICE = "02005e000001", Mac("c0ffee0000a1")
 _numbers = count(1)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture
+def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[Service]:
     given = loopback("--mqtt")
-    if request.param == "postgresql":
+    if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
         given += ["--database", make_database(server, f"stop_{next(_numbers)}")]
     with Service(tmp_path, *given) as running:

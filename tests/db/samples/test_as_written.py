@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db.samples import Identity, Rows, Sample, Wanted
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 
 class Model:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.retention import Retention
     from tests.db.samples.trial import Trial
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 PROPERTY, MEASUREMENT, EVENT = SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT
 LINK = SampleKind.LINK

@@ -14,7 +14,7 @@ from tests.db.samples.trial import DEVICE, NOON, row, samples
 if TYPE_CHECKING:
     from tests.db.samples.trial import Trial
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 NUMBERS = [
     0.0,

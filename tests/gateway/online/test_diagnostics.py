@@ -33,6 +33,7 @@ from tests.gateway.online.asking import (
 from tests.gateway.online.web import Web, answer
 from tests.link.proxy import address as at
 from tests.link.scripted import Broker, settled, soon, until
+from tests.selection import backend
 from tests.servers import TRUSTING_NOBODY, Mosquitto, free_port
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": request.param}
+@pytest.fixture
+def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
+    return backend(event_loop)
 
 
 @pytest.fixture(scope="module")

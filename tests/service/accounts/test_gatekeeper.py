@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 ADDRESS = "192.0.2.1"
 ADA = Actor(name="ada", role=Role.ADMIN, kind="user")
@@ -61,9 +61,9 @@ class Gate(NamedTuple):
         return False
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def gate(request: pytest.FixtureRequest) -> Iterator[Gate]:
-    connect: Callable[[], Database] = request.getfixturevalue(f"{request.param}_twice")
+@pytest.fixture
+def gate(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Gate]:
+    connect: Callable[[], Database] = request.getfixturevalue(f"{database_kind}_twice")
     ours, theirs, clock = connect(), connect(), [START]
     yield Gate(Gatekeeper(ours, Tokens(SECRET), lambda: clock[0]), ours, theirs, clock)
     ours.close()

@@ -23,7 +23,7 @@ from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, numb
 if TYPE_CHECKING:
     from tests.service.acks.ground import Ground
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 OLD = "02005e000009"
 """A gateway that is too old for acknowledgements."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import Use
     from tests.service.acks.ground import Ground
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("ack-15")]
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("ack-15"), pytest.mark.both_databases]
 
 HOUR = 60 * MINUTE
 SEEDS = range(4)

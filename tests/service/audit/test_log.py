@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 _ROWS: Final = 20_000
 _PAGE: Final = 50
 _FEW: Final = 4 * _PAGE

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.wire.rest.devices import DeviceDetail
 
+pytestmark = pytest.mark.both_databases
+
 MAC = Mac("c0ffee0000a1")
 GATEWAY = Mac("c0ffee000001")
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
+pytestmark = pytest.mark.both_databases
+
 _numbers = count(10**12)
 """Of jobs, far above those that a service gives."""
 

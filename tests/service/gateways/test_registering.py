@@ -18,6 +18,8 @@ from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
 if TYPE_CHECKING:
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 A, B, C = (Mac(f"02005e00000{number}") for number in "123")
 
 

@@ -33,9 +33,9 @@ class StandingClock(Clock):
         return self._stands_at + self._passed + self._epoch
 
 
-def behind_a_proxy(request: pytest.FixtureRequest) -> Iterator[Running]:
+def behind_a_proxy(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
     """A service, for a module, that believes us where a request comes from, with a clock that stands."""
-    database = fresh_database(request, request.param)
+    database = fresh_database(request, database_kind)
     settings = Settings(trusted_proxies=(ip_network("127.0.0.1"),))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "Clock", StandingClock)

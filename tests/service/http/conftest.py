@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest) -> Iterator[Running]:
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
     """A service with an empty registry, shared by the tests of a module."""
-    database = fresh_database(request, request.param)
+    database = fresh_database(request, database_kind)
     with running(database) as service:
         yield service
     database.close()

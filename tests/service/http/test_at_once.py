@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
+pytestmark = pytest.mark.both_databases
+
 Result = TypeVar("Result")
 
 ROUNDS = 10

@@ -25,9 +25,9 @@ HERE = "198.51.100.7"
 OTHER = "another-horse-battery"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest) -> Iterator[Running]:
-    yield from behind_a_proxy(request)
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+    yield from behind_a_proxy(request, database_kind)
 
 
 @pytest.fixture

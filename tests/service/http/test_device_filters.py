@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     Query = Sequence[tuple[str, str]]
 
+pytestmark = pytest.mark.both_databases
+
 FIRST, SECOND = Mac("aa00000000f1"), Mac("aa00000000f2")
 """Gateways."""
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
+pytestmark = pytest.mark.both_databases
+
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 SORTS = ["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
 

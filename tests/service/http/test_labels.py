@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
+pytestmark = pytest.mark.both_databases
+
 ACUTE = "\N{COMBINING ACUTE ACCENT}"
 DOOR = "\N{DOOR}"
 TEXTS = ["plain", "two words", "a/b", "/", "//", "/a/", "a%2Fb", "a%2fb", "a%252Fb", "100%", "%", "%%", "%25"]

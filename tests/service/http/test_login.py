@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 ME = "/api/v1/auth/me"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest) -> Iterator[Running]:
-    yield from behind_a_proxy(request)
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+    yield from behind_a_proxy(request, database_kind)
 
 
 @pytest.mark.rule("auth-1", "auth-2", "rest-6")

@@ -23,9 +23,9 @@ WRONG = PASSWORD + "x"
 _addresses = count(1)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest) -> Iterator[Running]:
-    yield from behind_a_proxy(request)
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+    yield from behind_a_proxy(request, database_kind)
 
 
 @pytest.fixture

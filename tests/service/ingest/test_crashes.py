@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.wire.mqtt.packets import Publish
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 
 async def counts(intake: Intake) -> list[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
     from tests.service.ingest.intake import Intake
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 EVERY = 3 * SECOND
 TIMES = 200

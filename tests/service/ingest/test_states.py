@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
     from tests.service.ingest.intake import Intake
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 T = NOON - MINUTE
 """A minute ago."""

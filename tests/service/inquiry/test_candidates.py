@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 G, D = Mac("02005e000001"), Mac("02005e0000aa")
 NOW = 1_000_000
 FACTS: dict[str, Any] = {

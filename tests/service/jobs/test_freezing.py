@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_databases
+
 MANY = 20_000
 FIRST = 0xC00000000000
 FIRMWARE = "fw-0000000000000000"

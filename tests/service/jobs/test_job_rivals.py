@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.service.jobs.shop import Shop
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.mark.rule("rest-129")
 def test_a_newer_job_queues_behind_an_older_one(shop: Shop) -> None:

@@ -13,6 +13,8 @@ from tests.service.jobs.shop import JOBS, MINUTE
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
 
+pytestmark = pytest.mark.both_databases
+
 REFUSED = None
 
 TABLE: dict[str, dict[str, str | None]] = {

@@ -11,6 +11,8 @@ from meshfleet.wire.ids import Version
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
 
+pytestmark = pytest.mark.both_databases
+
 ODD = [
     "",
     "x",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
+pytestmark = pytest.mark.both_loops
+
 LIVE = "GET /api/v1/live"
 WISH = ("Connection: Upgrade", "Upgrade: websocket")
 KEY = "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
@@ -46,12 +48,12 @@ def nothing_to_complain_of(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     ] == []
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture
 def on_either_loop(
-    request: pytest.FixtureRequest, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+    event_loop: str, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Stage]:
     """A service on the loop that Python has, and on the faster one, where connections end in another way."""
-    loops = import_module(request.param)
+    loops = import_module(event_loop)
     monkeypatch.setattr("asyncio.new_event_loop", loops.new_event_loop)
     with staged(sqlite_database) as stage:
         yield stage

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import trustme
@@ -15,6 +15,7 @@ from meshfleet.broker.crowd import FailureRate
 from meshfleet.settings import Limits, Settings
 from meshfleet.wire.mqtt.packets import Accept, Connack
 from tests.broker.raw import Raw
+from tests.selection import backend
 from tests.service.mqtt.house import House
 from tests.service.mqtt.site import Site, connect, until
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 SCHEMES = ["mqtt", "mqtts", "ws", "wss"]
 
@@ -35,15 +36,9 @@ UPGRADE = (
 )
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ]
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
+@pytest.fixture
+def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
+    return backend(event_loop)
 
 
 @pytest.fixture

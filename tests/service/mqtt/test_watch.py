@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.service.mqtt.house import Credentials, House
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 D = "02005e0000aa"
 REPORTS = "mt/gateway/+/device/#"

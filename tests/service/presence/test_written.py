@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from tests.service.presence.watched import Watched
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 UNKNOWN = "c0ffee00ffff"
 

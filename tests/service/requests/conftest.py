@@ -35,10 +35,10 @@ async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
     sqlite_database.close()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def office(request: pytest.FixtureRequest) -> Iterator[Office]:
+@pytest.fixture(scope="module")
+def office(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Office]:
     """A service that carries requests, shared by the tests of a module."""
-    database = fresh_database(request, request.param)
+    database = fresh_database(request, database_kind)
     with running_office(database) as running:
         yield running
     database.close()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.wire.rest import RequestRecord
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 DEVICE = Mac("c0ffee0000a1")
 HOUR = 3_600_000

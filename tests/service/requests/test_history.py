@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.service.requests.office import Office
     from tests.service.requests.third_party import Asked, Gateway, Said
 
+pytestmark = pytest.mark.both_databases
+
 LATER = {"Prefer": "respond-async"}
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.service.requests.office import Office
     from tests.service.requests.third_party import Asked, Gateway, Said
 
+pytestmark = pytest.mark.both_databases
+
 
 def keyed(key: str | None = None, **more: str) -> dict[str, str]:
     return {"Idempotency-Key": key or str(uuid4()), **more}

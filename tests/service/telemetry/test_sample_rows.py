@@ -16,6 +16,8 @@ from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, s
 if TYPE_CHECKING:
     from tests.service.http.running import Running
 
+pytestmark = pytest.mark.both_databases
+
 PLAIN: dict[str, Any] = {
     "time": "2023-11-14T22:13:20.000Z",
     "kind": "measurement",

@@ -38,7 +38,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> Iterat
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.part("long")
 @pytest.mark.rule("firmware-39", "firmware-40")
 @pytest.mark.parametrize("kind", ["sqlite"])
 async def test_updates_outlive_an_outage_that_is_longer_than_their_clocks(service: Service) -> None:

@@ -1,0 +1,65 @@
+"""Wait for what another task, thread or program does. All tests wait with these two."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from typing import TYPE_CHECKING, Final, TypeVar, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+Result = TypeVar("Result")
+
+PATIENCE: Final = 60.0
+"""Seconds after which it never happens. Generous, as machines are busy: only a failing test takes them."""
+
+_PAUSE: Final = 0.01
+
+
+def eventually(probe: Callable[[], Result | None], what: str = "it", *, patience: float = PATIENCE) -> Result:
+    """Call a probe until its answer is true, and return that. An assertion that fails means: not yet."""
+    until = time.monotonic() + patience
+    while True:
+        found, failure = None, None
+        try:
+            if found := probe():
+                return found
+        except AssertionError as exc:
+            failure = exc
+        if time.monotonic() > until:
+            raise AssertionError(_never(what, patience, found)) from failure
+        time.sleep(_PAUSE)
+
+
+@overload
+async def eventually_async(
+    probe: Callable[[], Awaitable[Result | None]], what: str = ..., *, patience: float = ...
+) -> Result: ...
+@overload
+async def eventually_async(
+    probe: Callable[[], Result | None], what: str = ..., *, patience: float = ...
+) -> Result: ...
+async def eventually_async(
+    probe: Callable[[], object], what: str = "it", *, patience: float = PATIENCE
+) -> object:
+    """Do the same without holding up the event loop. The probe may be a coroutine function."""
+    until = time.monotonic() + patience
+    while True:
+        found, failure = None, None
+        try:
+            found = probe()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+        except AssertionError as exc:
+            failure = exc
+        if time.monotonic() > until:
+            raise AssertionError(_never(what, patience, found)) from failure
+        await asyncio.sleep(_PAUSE)
+
+
+def _never(what: str, patience: float, found: object) -> str:
+    return f"{what} did not happen within {patience:g} s; the last answer was {found!r}"

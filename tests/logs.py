@@ -1,0 +1,52 @@
+"""What programs that tests have started log: a failing test shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+_SHOWN: Final = 6000
+"""Characters of each program's log, from its end."""
+
+_logs: dict[Path, str] = {}
+_begun: dict[Path, int] = {}
+
+
+def note_log(program: str, file: Path) -> Path:
+    """Let tests that fail from now on show what this program writes into this file."""
+    _logs[file] = program
+    return file
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logstart() -> None:
+    for file in [file for file in _logs if not file.exists()]:
+        del _logs[file]
+    _begun.clear()
+    _begun.update((file, file.stat().st_size) for file in _logs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.extend(_logged())
+    return report
+
+
+def _logged() -> list[tuple[str, str]]:
+    """What each program has written since the test began."""
+    sections = []
+    for file, program in _logs.items():
+        if file.exists():
+            with file.open("rb") as log:
+                log.seek(_begun.get(file, 0))
+                text = log.read().decode(errors="replace")
+            if text.strip():
+                sections.append((f"what {program} logged", text[-_SHOWN:]))
+    return sections
