@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text
@@ -17,8 +16,7 @@ from meshfleet.broker import load
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.database import Database
-from meshfleet.db.schema import _config as schema_config
-from meshfleet.db.schema import is_current
+from meshfleet.db.schema import is_current, upgrade
 from meshfleet.db.tables import label, metadata
 from meshfleet.errors import FleetError, UnusableDatabase
 from tests.db.together import together
@@ -116,9 +114,7 @@ def test_a_failure_on_the_way_leaves_a_database_as_it_was(place: Place) -> None:
 
 def _older(connection: Connection) -> None:
     """Make a database as it was before messages had positions, with messages of two sessions."""
-    config = schema_config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "0008")
+    upgrade(connection, "0008")
     for number in (1, 2):
         row = {"number": number, "client_id": f"client {number}"}
         connection.execute(

@@ -6,10 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 
 from meshfleet.db.tables import metadata
@@ -26,6 +22,8 @@ _LOCK: Final = 0x6D657368
 _PAUSE: Final = 0.05
 """Seconds between two tries."""
 
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
 _OLDEST_POSTGRESQL: Final = 15
 _OLDEST_SQLITE: Final = (3, 34)
 """The first that can search for parts of names."""
@@ -41,10 +39,21 @@ def migrate(connection: Connection, stop: Event) -> None:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
         _wait_for_lock(connection, stop)
-    config = _config()
-    _check_known(connection, config)
+    if not is_current(connection):
+        _check_known(connection)
+        upgrade(connection)
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Run the missing migrations up to this one. Alembic is loaded here, as a database is rarely old."""
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def _wait_for_lock(connection: Connection, stop: Event) -> None:
@@ -56,19 +65,21 @@ def _wait_for_lock(connection: Connection, stop: Event) -> None:
 
 def is_current(connection: Connection) -> bool:
     """Whether a database is exactly what this program needs."""
-    return MigrationContext.configure(connection).get_current_revision() == _newest()
+    return _revision(connection) == _revisions()[-1]
+
+
+def _revision(connection: Connection) -> str | None:
+    """Return the newest migration that a database has; Alembic keeps it in a table of one row."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return found
 
 
 @cache
-def _newest() -> str | None:
-    return ScriptDirectory.from_config(_config()).get_current_head()
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
+def _revisions() -> tuple[str, ...]:
+    """Return all migrations of this program, which are numbered: m0001_first.py is 0001."""
+    return tuple(sorted(each.name[1:5] for each in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
 
 
 def _check_server(connection: Connection) -> None:
@@ -79,16 +90,14 @@ def _check_server(connection: Connection) -> None:
         raise UnusableDatabase("SQLite 3.34 or newer is needed")
 
 
-def _check_known(connection: Connection, config: Config) -> None:
-    current = MigrationContext.configure(connection).get_current_revision()
+def _check_known(connection: Connection) -> None:
+    current = _revision(connection)
     taken = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
     if current is None and taken:
         raise UnusableDatabase(
             f"somebody else's tables are in the way: {', '.join(taken)}; give Meshfleet a database of its own"
         )
-    if current is not None and current not in {
-        each.revision for each in ScriptDirectory.from_config(config).walk_revisions()
-    }:
+    if current is not None and current not in _revisions():
         raise UnusableDatabase(
             f"the database was used by a newer Meshfleet (its schema is {current}); "
             "run that version, or restore a backup made before"
