@@ -16,7 +16,7 @@ NODE := tests/node/node_modules/.package-lock.json
 # It looks at what is in the files, not at their dates, and does nothing when the console is built from them.
 BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-all check format bench lock clean
+.PHONY: run test test-fast test-all check format bench lock clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -33,6 +33,10 @@ test: .venv/.ready-dev $(NODE)
 	$(BUILD_CONSOLE)
 	scripts/parts
 	$(BIN)/pytest $(TESTS)
+
+# For the loop while editing: what needs no server, browser or other program.
+test-fast: .venv/.ready-dev
+	$(BIN)/pytest --fast $(TESTS)
 
 # What is too slow for every change: run it before a release, and before an issue is called resolved.
 test-all: .venv/.ready-dev $(NODE)
