@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-import psycopg
 from sqlalchemy import Boolean, Integer, LargeBinary, Text
 from sqlalchemy.exc import DBAPIError
 
@@ -197,15 +196,16 @@ def _copy_aside(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
     """Send rows to a table of PostgreSQL, with these columns of these types."""
     driver: Any = connection.connection.driver_connection
+    dbapi: Any = connection.dialect.dbapi  # not by its name: who uses SQLite never loads it
     statement = f"COPY {name} ({', '.join(each for each, _ in columns)}) FROM STDIN (FORMAT BINARY)"
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types([kind for _, kind in columns])
             for row in rows:
                 copy.write_row(row)
-    except psycopg.Error as exc:
+    except dbapi.Error as exc:
         # As SQLAlchemy would raise it: it does not see what happens here.
-        raise DBAPIError.instance(statement, None, exc, psycopg.Error, dialect=connection.dialect) from exc
+        raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc
 
 
 def _json(rows: Sequence[Row]) -> str:

@@ -11,10 +11,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-import psycopg
-from psycopg.pq import DiagnosticField
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -39,6 +37,8 @@ _CONFLICTS: Final = {"40001", "40P01", "23503"}
 """Serialization failure, deadlock, and a row that went while another began to refer to it."""
 
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
+_MESSAGE: Final = ord("M")
+"""The field of an error of PostgreSQL that says what is wrong."""
 
 _LEAVING: Final = 2.0
 """Seconds in which a server notices that a program was killed, and drops its locks. The server waits for the
@@ -189,12 +189,12 @@ def words(exc: Exception) -> str:
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
     diagnosis = getattr(reason, "diag", None)  # of PostgreSQL, whose text goes on with the statement
     text = getattr(diagnosis, "message_primary", None) or str(reason)
-    if _UNREADABLE in text and isinstance(reason, psycopg.Error):
+    if _UNREADABLE in text and hasattr(reason, "pgresult"):
         text = _decoded(reason) or text.replace(_UNREADABLE, "?")
     return " ".join(text.split())
 
 
-def _decoded(error: psycopg.Error) -> str | None:
+def _decoded(error: Any) -> str | None:
     """Read a message of a server that is not UTF-8 throughout; show what cannot be read by its bytes.
 
     A server cuts long names after 63 bytes, be it within a character, and sends what comes before the login
@@ -202,7 +202,7 @@ def _decoded(error: psycopg.Error) -> str | None:
     """
     raw = None
     if error.pgresult is not None:
-        raw = error.pgresult.error_field(DiagnosticField.MESSAGE_PRIMARY)
+        raw = error.pgresult.error_field(_MESSAGE)
     elif error.pgconn is not None:
         raw = error.pgconn.error_message
-    return raw.decode("utf-8", "backslashreplace") if raw else None
+    return str(raw, "utf-8", "backslashreplace") if raw else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
@@ -54,13 +53,14 @@ def insert(connection: Connection, table: str, columns: str, rows: Sequence[byte
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table} ON COMMIT DELETE ROWS AS {template}"
     )
     driver: Any = connection.connection.driver_connection
+    dbapi: Any = connection.dialect.dbapi  # not by its name: who uses SQLite never loads it
     statement = f"COPY new_{table} ({columns}) FROM STDIN (FORMAT BINARY)"
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
             copy.write(b"".join((_BEGINNING, *rows, _END)))
-    except psycopg.Error as exc:
+    except dbapi.Error as exc:
         # As SQLAlchemy would raise it: it does not see what happens here.
-        raise DBAPIError.instance(statement, None, exc, psycopg.Error, dialect=connection.dialect) from exc
+        raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc
     connection.exec_driver_sql(
         f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new_{table} ON CONFLICT DO NOTHING"  # noqa: S608
     )

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from psycopg.errors import CheckViolation
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db.database import Overtaken
@@ -38,6 +37,8 @@ _SOON: Final = "500ms"
 
 _STREAMED: Final = {"stream_results": True, "max_row_buffer": 2_000}
 """Rows stay with the server until somebody wants them."""
+
+_CHECK_VIOLATION: Final = "23514"
 
 _LOCK: Final = 0x6D737061
 """Any number, as long as no other lock on the database has it."""
@@ -106,7 +107,9 @@ class SamplesInTables:
         try:
             copying.insert(transaction, "sample", copying.COLUMNS, placed)
         except DBAPIError as exc:
-            if isinstance(exc.orig, CheckViolation):  # another program has removed the partition
+            if (
+                getattr(exc.orig, "sqlstate", None) == _CHECK_VIOLATION
+            ):  # another program removed the partition
                 self._parts.clear()
                 raise Overtaken from exc
             raise
