@@ -1,6 +1,10 @@
-"""A broker for each worker, and one gateway after the other on it: each mode at each of three versions.
+"""A broker for each worker, and a gateway for each variant that tests of this folder ask for.
 
-They end with these tests: at their speed they would take a core from all others.
+In `make test` all tests run at the newest version in raw mode, and those whose outcome depends on the mode or
+on the version also where it differs, as `variants.py` lets them say. The part `variants` runs all tests in
+both modes at three versions.
+
+Gateways end with these tests: at their speed they would take a core from all others.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.gateway.rows.place import site, small_site
-from tests.gateway.rows.running import Variant, running
+from tests.gateway.rows.running import running
+from tests.gateway.rows.variants import MARK, NEWEST, VARIANTS, Variant
+from tests.logs import note_log
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
@@ -20,11 +26,23 @@ if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated
     from tests.servers import Address
 
-VARIANTS = [Variant(mode, version) for mode in ("raw", "decoded") for version in ("1.2.0", "2.1.0", "2.4.0")]
-# Tests of the same gateway stay on one worker, which so starts each gateway once.
-PARAMS = [
-    pytest.param(each, id=str(each), marks=pytest.mark.xdist_group(f"rows-{each}")) for each in VARIANTS
-]
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARK}(quick, all): variants of make test, and of make test-all")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make no test that would not run: to make it takes a millisecond in every worker."""
+    if "variant" not in metafunc.fixturenames:
+        return
+    mark = metafunc.definition.get_closest_marker(MARK)
+    quick, every = mark.args if mark is not None else ([NEWEST], VARIANTS)
+    params = [pytest.param(each, id=str(each)) for each in quick]
+    asked = {name for text in metafunc.config.getoption("part") for name in text.split(",")}
+    if asked & {"all", "variants"}:
+        rest = [each for each in every if each not in quick]
+        params += [pytest.param(each, id=str(each), marks=pytest.mark.part("variants")) for each in rest]
+    metafunc.parametrize("variant", params, indirect=True, scope="package")
 
 
 @pytest.fixture(scope="package")
@@ -38,6 +56,7 @@ def broker(folder: Path) -> Iterator[Address]:
     """A broker that loses nothing on its way to a slow reader, and logs who subscribes to what."""
     logged = [f"log_type {each}" for each in ("error", "warning", "notice", "subscribe")]
     with Mosquitto(folder, "max_queued_messages 0", "max_inflight_messages 0", *logged) as mosquitto:
+        note_log("the broker", folder / "mosquitto.log")
         yield mosquitto.address
 
 
@@ -48,7 +67,7 @@ def broker_log(broker: Address, folder: Path) -> Path:
     return folder / "mosquitto.log"
 
 
-@pytest.fixture(scope="package", params=PARAMS)
+@pytest.fixture(scope="package")
 def variant(request: pytest.FixtureRequest) -> Variant:
     """A mode and a version."""
     chosen: Variant = request.param

@@ -10,15 +10,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tests.gateway.rows.place import SEED
 from tests.gateway.rows.recorder import PATIENCE, Recorder
+from tests.logs import note_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.gateway.rows.recorder import Heard
+    from tests.gateway.rows.variants import Variant
     from tests.servers import Address
 
 SPEED = "300"
@@ -33,16 +35,6 @@ _SLOW = "this machine is too slow"
 _PROGRAM = str(Path(sys.executable).with_name("meshfleet"))
 _NUMBERS = count(1)
 _IDS = count(1)
-
-
-class Variant(NamedTuple):
-    """How a gateway is started."""
-
-    mode: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.mode}-{self.version}"
 
 
 def fresh_mac() -> str:
@@ -148,7 +140,7 @@ def running(
         command = [_PROGRAM, "gateway", "--json", "--broker", f"mqtt://{broker.host}:{broker.port}"]
         command += ["--mac", mac, "--mode", variant.mode, "--api-version", variant.version, "--seed", SEED]
         command += ["--speed", SPEED, "--site", str(file), "--topic-prefix", prefix, *arguments]
-        errors = Path(folder) / "errors"
+        errors = note_log(f"the gateway {mac}", Path(folder) / "errors")
         with (
             errors.open("w") as output,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True) as process,

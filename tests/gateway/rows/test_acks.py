@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.gateway.rows.conftest import VARIANTS
 from tests.gateway.rows.place import OUTER_SENSOR, REPORTING, TRACKER, WRITTEN
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, check_response
+from tests.gateway.rows.variants import DECODED, NEWEST, OLDEST, VARIANTS, at
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.recorder import Heard
@@ -21,14 +22,6 @@ ACKNOWLEDGED = "2026-11-15T10:07:21.240Z"
 ROOM = 300
 """A device has room for more samples than that."""
 SUFFIXES = ["ack/8800", "ack-decoded/temperature"]
-
-
-def at(variants: list[Any]) -> pytest.MarkDecorator:
-    """Run at these variants only."""
-    params = [
-        pytest.param(each, id=str(each), marks=pytest.mark.xdist_group(f"rows-{each}")) for each in variants
-    ]
-    return pytest.mark.parametrize("variant", params, indirect=True)
 
 
 class Series:
@@ -79,12 +72,11 @@ class Series:
         return heard.is_report(self.device, *self._topic)
 
 
-@at(WITH_ACKS)
+@at(NEWEST, DECODED, of=WITH_ACKS)
 @pytest.mark.rule("ack-1", "ack-2", "ack-3", "ack-5", "ack-18", "ack-20")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "names"),
     [("ack", ("8801", "pressure")), ("ack-decoded", ("8802", "humidity"))],
-    ids=["ack", "ack-decoded"],
 )
 def test_type_1_brings_all_older_samples_again_newest_first(
     gateway: Emulated, operation: str, names: tuple[str, str]
@@ -96,9 +88,9 @@ def test_type_1_brings_all_older_samples_again_newest_first(
     assert again[: len(older)] == older[::-1]
 
 
-@at(WITH_ACKS)
+@at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-19", "ack-5", "ack-18")
-@pytest.mark.parametrize("operation", ["ack", "ack-decoded"])
+@each_row("operation", ["ack", "ack-decoded"])
 def test_type_0_removes_one_sample_which_no_backfill_brings(gateway: Emulated, operation: str) -> None:
     device = {"ack": WRITTEN, "ack-decoded": TRACKER}[operation]
     series = Series(gateway, device, "measurement", "8800", "temperature")
@@ -108,12 +100,11 @@ def test_type_0_removes_one_sample_which_no_backfill_brings(gateway: Emulated, o
     assert series.backfilled(first, after=after)[:2] == [third, first]
 
 
-@at(WITH_ACKS)
+@at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-23", "ack-5")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "names"),
     [("ack", ("8803", "light-intensity")), ("ack-decoded", ("8813", "total-minutes-in-motion"))],
-    ids=["ack", "ack-decoded"],
 )
 def test_type_2_erases_all_samples(gateway: Emulated, operation: str, names: tuple[str, str]) -> None:
     series = Series(gateway, OUTER_SENSOR, "measurement", *names)
@@ -127,9 +118,9 @@ def test_type_2_erases_all_samples(gateway: Emulated, operation: str, names: tup
     assert [heard for heard in series.again(after=after) if heard.payload["time"] in old] == []
 
 
-@at(WITH_ACKS)
+@at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-1", "ack-20", "gateway-27")
-@pytest.mark.parametrize("operation", ["ack", "ack-decoded"])
+@each_row("operation", ["ack", "ack-decoded"])
 def test_events_are_acknowledged_like_measurements(gateway: Emulated, operation: str) -> None:
     device = {"ack": TRACKER, "ack-decoded": REPORTING}[operation]
     series = Series(gateway, device, "event", "8810", "motion")
@@ -138,9 +129,9 @@ def test_events_are_acknowledged_like_measurements(gateway: Emulated, operation:
     assert series.backfilled(first, after=after) == [first]
 
 
-@at(WITH_ACKS)
+@at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-4", "ack-2", "ack-3", "ack-5")
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"time": None},
@@ -154,9 +145,8 @@ def test_events_are_acknowledged_like_measurements(gateway: Emulated, operation:
         {"priority": "2"},
         {"id": 7},
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("operation", ["ack", "ack-decoded"])
+@each_row("operation", ["ack", "ack-decoded"])
 def test_a_malformed_ack_has_no_effect_and_no_answer(
     gateway: Emulated, operation: str, wrong: dict[str, Any]
 ) -> None:
@@ -171,10 +161,10 @@ def test_a_malformed_ack_has_no_effect_and_no_answer(
     assert gateway.answers(REPORTING, suffix, after=after) == []
 
 
-@at(WITH_ACKS)
+@at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-5")
-@pytest.mark.parametrize("payload", [b"", b"{}", b"{", b"[]", b"\xff"])
-@pytest.mark.parametrize("suffix", [*SUFFIXES, "ack/xyz", "ack", "ack-decoded/no-such-name"])
+@each_row("payload", [b"", b"{}", b"{", b"[]", b"\xff"])
+@each_row("suffix", [*SUFFIXES, "ack/xyz", "ack", "ack-decoded/no-such-name"])
 def test_whatever_comes_as_an_ack_is_not_answered(gateway: Emulated, suffix: str, payload: bytes) -> None:
     mark = gateway.recorder.mark
     for target in (gateway.mac, TRACKER):
@@ -183,7 +173,7 @@ def test_whatever_comes_as_an_ack_is_not_answered(gateway: Emulated, suffix: str
         assert gateway.answers(target, suffix, after=mark) == []
 
 
-@at(WITH_ACKS)
+@at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-4", "ack-5", "ack-19")
 def test_acks_are_taken_at_every_priority_and_not_answered(gateway: Emulated) -> None:
     series = Series(gateway, REPORTING, "measurement", "8813", "total-minutes-in-motion")
@@ -196,11 +186,11 @@ def test_acks_are_taken_at_every_priority_and_not_answered(gateway: Emulated) ->
     assert gateway.answers(REPORTING, "ack/8813", after=mark) == []
 
 
-@at(WITHOUT_ACKS)
+@at(OLDEST, of=WITHOUT_ACKS)
 @pytest.mark.rule("ack-6", "response-24", "version-8", "version-16")
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("is_own", [True, False], ids=["the gateway", "a device"])
-@pytest.mark.parametrize("given", [{"time": ACKNOWLEDGED, "type": 0}, {}], ids=["good", "empty"])
+@each_row("suffix", SUFFIXES)
+@each_row("is_own", [True, False])
+@each_row("given", [{"time": ACKNOWLEDGED, "type": 0}, {}])
 def test_before_2_4_0_acks_are_unknown_operations(
     gateway: Emulated, suffix: str, given: dict[str, Any], *, is_own: bool
 ) -> None:

@@ -12,11 +12,13 @@ from tests.gateway.rows.place import CLIP, STRANGER, TRACKER, small_site
 from tests.gateway.rows.recorder import Recorder
 from tests.gateway.rows.running import running
 from tests.gateway.rows.shapes import ITSELF, Way, check_response
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.gateway.rows.running import Emulated, Variant
+    from tests.gateway.rows.running import Emulated
+    from tests.gateway.rows.variants import Variant
     from tests.servers import Address
 
 PREFIX = "site/7"
@@ -61,7 +63,7 @@ def test_it_listens_to_its_own_requests_and_to_those_to_all(gateway: Emulated, b
 
 
 @pytest.mark.rule("gateway-16", "topic-10", "topic-11")
-@pytest.mark.parametrize("suffix", ["apiversion", "read/8000", "read-decoded/model-number"])
+@each_row("suffix", ["apiversion", "read/8000", "read-decoded/model-number"])
 def test_a_request_to_all_gateways_is_answered_by_each_for_itself(
     gateway: Emulated, unheeded: Emulated, suffix: str
 ) -> None:

@@ -23,12 +23,15 @@ from tests.gateway.rows.place import (
 )
 from tests.gateway.rows.running import running
 from tests.gateway.rows.shapes import REPORTS, WITHOUT_IDENTIFIER, check_report
+from tests.gateway.rows.variants import differs_by_mode
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.gateway.rows.recorder import Heard
-    from tests.gateway.rows.running import Emulated, Variant
+    from tests.gateway.rows.running import Emulated
+    from tests.gateway.rows.variants import Variant
     from tests.servers import Address
 
 UNDECODABLE = {"8020", "8150", "8204", "8210", "8831", "9821"}
@@ -54,10 +57,9 @@ def enter_dfu_mode(gateway: Emulated) -> int:
         gateway.report(UPDATED, gateway.kind("property"), mode, after=mark)
 
 
+@differs_by_mode()
 @pytest.mark.rule("gateway-14", "report-12", "report-13", "topic-1", "id-1", "id-9", "id-11", "id-22")
-@pytest.mark.parametrize(
-    "kind", ["heartbeat", "rssi", "property", "measurement", "measurement-error", "event"]
-)
+@each_row("kind", ["heartbeat", "rssi", "property", "measurement", "measurement-error", "event"])
 def test_every_report_of_a_kind_has_its_topic_and_its_fields_and_no_others(
     gateway: Emulated, kind: str
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_device_in_dfu_mode_is_told_by_dfu_reports_in_place_of_heartbeats(gate
     assert not [each for each in between if each.is_report(UPDATED, "heartbeat")]
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-32", "report-33")
 def test_reports_are_raw_or_decoded_by_the_mode(gateway: Emulated) -> None:
     for kind in ("property", "measurement", "event"):
@@ -94,8 +97,9 @@ def test_reports_are_raw_or_decoded_by_the_mode(gateway: Emulated) -> None:
     assert kinds <= REPORTS.keys()
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-34", "gateway-31")
-@pytest.mark.parametrize(("device", "identifier"), [(DOOR, "8831"), (EXTENDER, "8210")])
+@each_row(("device", "identifier"), [(DOOR, "8831"), (EXTENDER, "8210")])
 def test_what_nobody_can_decode_is_reported_raw_in_both_modes(
     gateway: Emulated, device: str, identifier: str
 ) -> None:
@@ -103,8 +107,9 @@ def test_what_nobody_can_decode_is_reported_raw_in_both_modes(
     assert value == "12" if identifier == "8210" else len(value) == 8
 
 
+@differs_by_mode()
 @pytest.mark.rule("gateway-25", "topic-6")
-@pytest.mark.parametrize("kind", ["heartbeat", "rssi", "property", "measurement"])
+@each_row("kind", ["heartbeat", "rssi", "property", "measurement"])
 def test_a_gateway_reports_about_itself_as_a_device(gateway: Emulated, kind: str) -> None:
     if kind in WITHOUT_IDENTIFIER:
         gateway.report(gateway.mac, kind)
@@ -116,7 +121,7 @@ def test_a_gateway_reports_about_itself_as_a_device(gateway: Emulated, kind: str
 
 
 @pytest.mark.rule("report-38")
-@pytest.mark.parametrize("kind", ["heartbeat", "rssi", "measurement"])
+@each_row("kind", ["heartbeat", "rssi", "measurement"])
 def test_seq_counts_up_within_a_series(gateway: Emulated, kind: str) -> None:
     series: tuple[str, ...] = (kind,)
     if kind == "measurement":
@@ -133,7 +138,7 @@ def test_seq_of_a_property_counts_up_too(gateway: Emulated) -> None:
 
 
 @pytest.mark.rule("gateway-29", "report-39")
-@pytest.mark.parametrize(("device", "status"), [(EXTENDER, 0), (DOOR, 1)])
+@each_row(("device", "status"), [(EXTENDER, 0), (DOOR, 1)])
 def test_the_status_of_a_heartbeat_tells_of_a_low_battery(
     gateway: Emulated, device: str, status: int
 ) -> None:
@@ -141,10 +146,9 @@ def test_the_status_of_a_heartbeat_tells_of_a_low_battery(
 
 
 @pytest.mark.rule("report-15", "report-41", "report-42", "gateway-22")
-@pytest.mark.parametrize(
+@each_row(
     ("device", "parent", "on_channel"),
     [(TRACKER, None, False), (TRACKER, EXTENDER, True), (CLIP, None, True), (OUTER_SENSOR, EXTENDER, True)],
-    ids=["its link", "another extender", "the gateway hears it", "not its parent"],
 )
 def test_the_signal_of_a_device_is_told_by_parent_and_has_a_channel_where_it_was_advertised(
     gateway: Emulated, device: str, parent: str | None, *, on_channel: bool
@@ -171,6 +175,7 @@ def test_several_parents_tell_how_well_they_hear_the_same_device(gateway: Emulat
         gateway.report(TRACKER, "rssi", where=partial(has, parent=parent))
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-4", "report-5", "value-22")
 def test_a_property_with_an_extension_has_it_in_ext_or_in_its_hex(gateway: Emulated) -> None:
     report = gateway.report(TRACKER, gateway.kind("property"), gateway.identifier("8810", "motion"))
@@ -181,6 +186,7 @@ def test_a_property_with_an_extension_has_it_in_ext_or_in_its_hex(gateway: Emula
         assert report["ext"] == {"transitionCounter": 0, "isTransition": False}
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-4", "report-5")
 def test_a_property_without_an_extension_has_no_ext(gateway: Emulated) -> None:
     report = gateway.report(TRACKER, gateway.kind("property"), gateway.identifier("8001", "firmware-version"))
@@ -188,8 +194,9 @@ def test_a_property_without_an_extension_has_no_ext(gateway: Emulated) -> None:
     assert "ext" not in report
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-6", "report-7", "value-24")
-@pytest.mark.parametrize(("device", "rest"), [(TRACKER, ""), (DOOR, "01")])
+@each_row(("device", "rest"), [(TRACKER, ""), (DOOR, "01")])
 def test_a_measurement_has_its_value_and_what_stands_behind_it(
     gateway: Emulated, device: str, rest: str
 ) -> None:
@@ -204,8 +211,9 @@ def test_a_measurement_has_its_value_and_what_stands_behind_it(
     assert 10.0 < degrees < 35.0
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-8", "report-9", "report-40", "gateway-30", "topic-15")
-@pytest.mark.parametrize("detailed", [True, False], ids=["with errorExt", "without errorExt"])
+@each_row("detailed", [True, False])
 def test_a_measurement_that_failed_tells_an_error(gateway: Emulated, *, detailed: bool) -> None:
     def wanted(heard: Heard) -> bool:
         return of_kind(gateway.kind("measurement-error"))(heard) and ("errorExt" in heard.payload) == detailed
@@ -220,6 +228,7 @@ def test_a_device_whose_measurement_failed_says_so_in_its_heartbeat(gateway: Emu
     gateway.recorder.until(lambda heard: of_kind("heartbeat")(heard) and heard.payload["status"] == 2)
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-10", "report-11", "gateway-27")
 def test_an_event_has_a_value_and_an_extension(gateway: Emulated) -> None:
     report = gateway.report(TRACKER, gateway.kind("event"), gateway.identifier("8810", "motion"))
@@ -230,6 +239,7 @@ def test_an_event_has_a_value_and_an_extension(gateway: Emulated) -> None:
         assert report["ext"] == {"transitionCounter": 1, "isTransition": True}
 
 
+@differs_by_mode()
 @pytest.mark.rule("report-10", "report-11", "gateway-33")
 def test_a_device_in_storage_mode_is_told_of_by_events_alone(gateway: Emulated) -> None:
     identifier = gateway.identifier("8112", "storage-mode-event")

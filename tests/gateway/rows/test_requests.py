@@ -9,6 +9,8 @@ import pytest
 
 from tests.gateway.rows.place import BAND, CLIP, DOOR, EXTENDER, STRANGER, TRACKER, WRITTEN
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, Way, check_response, is_hex
+from tests.gateway.rows.variants import differs_by_version
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated
@@ -32,8 +34,9 @@ def parameters(suffix: str) -> dict[str, Any]:
     return {} if OPERATIONS[suffix] is None else {"value": OPERATIONS[suffix]}
 
 
+@differs_by_version()
 @pytest.mark.rule("topic-2", "topic-3", "topic-4", "topic-5", "request-1", "request-24", "response-18")
-@pytest.mark.parametrize("suffix", OPERATIONS)
+@each_row("suffix", OPERATIONS)
 def test_every_operation_on_the_gateway_itself_is_answered_on_the_topic_that_belongs_to_it(
     gateway: Emulated, suffix: str
 ) -> None:
@@ -47,7 +50,7 @@ def test_every_operation_on_the_gateway_itself_is_answered_on_the_topic_that_bel
 
 
 @pytest.mark.rule("topic-2", "topic-3", "topic-4", "request-24", "response-18", "gateway-14")
-@pytest.mark.parametrize("suffix", list(OPERATIONS)[1:])
+@each_row("suffix", list(OPERATIONS)[1:])
 def test_every_operation_on_a_device_is_answered_on_the_topic_that_belongs_to_it(
     gateway: Emulated, suffix: str
 ) -> None:
@@ -57,8 +60,8 @@ def test_every_operation_on_a_device_is_answered_on_the_topic_that_belongs_to_it
 
 
 @pytest.mark.rule("request-3", "response-5", "id-13")
-@pytest.mark.parametrize("given", IDS, ids=range(len(IDS)))
-@pytest.mark.parametrize("suffix", ["apiversion", "read/8000"])
+@each_row("given", IDS)
+@each_row("suffix", ["apiversion", "read/8000"])
 def test_an_id_comes_back_as_it_is(gateway: Emulated, suffix: str, given: str) -> None:
     target = gateway.mac if suffix == "apiversion" else TRACKER
     payload = json.dumps({"id": given, **parameters(suffix)}, ensure_ascii=False).encode()
@@ -68,7 +71,7 @@ def test_an_id_comes_back_as_it_is(gateway: Emulated, suffix: str, given: str) -
 
 
 @pytest.mark.rule("request-3", "response-5")
-@pytest.mark.parametrize("suffix", OPERATIONS)
+@each_row("suffix", OPERATIONS)
 def test_without_an_id_there_is_none_in_the_response(gateway: Emulated, suffix: str) -> None:
     response = gateway.exchange(gateway.mac, suffix, json.dumps(parameters(suffix)).encode())
     assert response["status"] == 0
@@ -76,7 +79,7 @@ def test_without_an_id_there_is_none_in_the_response(gateway: Emulated, suffix: 
 
 
 @pytest.mark.rule("response-5", "response-22")
-@pytest.mark.parametrize("given", [7, None, True, ["a"], {"a": "b"}])
+@each_row("given", [7, None, True, ["a"], {"a": "b"}])
 def test_an_id_that_is_no_text_is_refused_and_not_repeated(gateway: Emulated, given: object) -> None:
     response = gateway.exchange(TRACKER, "read/8000", json.dumps({"id": given}).encode())
     assert response["status"] == 2
@@ -84,16 +87,16 @@ def test_an_id_that_is_no_text_is_refused_and_not_repeated(gateway: Emulated, gi
 
 
 @pytest.mark.rule("request-5", "request-7")
-@pytest.mark.parametrize("priority", [0, 1, 2, 3, 4, 2.0])
-@pytest.mark.parametrize("suffix", OPERATIONS)
+@each_row("priority", [0, 1, 2, 3, 4, 2.0])
+@each_row("suffix", OPERATIONS)
 def test_every_priority_is_taken(gateway: Emulated, suffix: str, priority: float) -> None:
     target = gateway.mac if suffix == "apiversion" else TRACKER
     assert gateway.ask(target, suffix, priority=priority, **parameters(suffix))["status"] == 0
 
 
 @pytest.mark.rule("request-5", "response-22")
-@pytest.mark.parametrize("priority", [5, -1, "2", 1.5])
-@pytest.mark.parametrize("suffix", OPERATIONS)
+@each_row("priority", [5, -1, "2", 1.5])
+@each_row("suffix", OPERATIONS)
 def test_any_other_priority_is_refused(gateway: Emulated, suffix: str, priority: object) -> None:
     target, way = (gateway.mac, ITSELF) if suffix == "apiversion" else (TRACKER, INSTEAD)
     response = gateway.ask(target, suffix, priority=priority, **parameters(suffix))
@@ -102,23 +105,23 @@ def test_any_other_priority_is_refused(gateway: Emulated, suffix: str, priority:
 
 
 @pytest.mark.rule("request-5", "response-22")
-@pytest.mark.parametrize("priority", [None, True, [], {}, 1e300], ids=str)
+@each_row("priority", [None, True, [], {}, 1e300])
 def test_a_priority_that_is_no_number_of_the_table_is_refused(gateway: Emulated, priority: object) -> None:
     assert gateway.ask(TRACKER, "read/8000", priority=priority)["status"] == 2
 
 
 @pytest.mark.rule("request-2")
-@pytest.mark.parametrize("suffix", ["apiversion", "read/8000", "read-decoded/model-number"])
+@each_row("suffix", ["apiversion", "read/8000", "read-decoded/model-number"])
 def test_an_empty_payload_is_a_request_without_parameters(gateway: Emulated, suffix: str) -> None:
     assert gateway.exchange(gateway.mac, suffix, b"")["status"] == 0
 
 
 @pytest.mark.rule("response-22", "request-1")
-@pytest.mark.parametrize(
+@each_row(
     "payload",
     [b"{", b"nonsense", b"[]", b'"text"', b"null", b"7", b'{"id": "a"', b'{"id": "\xff"}', b"[" * 200],
 )
-@pytest.mark.parametrize("suffix", ["apiversion", "write/9802"])
+@each_row("suffix", ["apiversion", "write/9802"])
 def test_what_is_no_json_object_in_utf_8_is_refused(gateway: Emulated, suffix: str, payload: bytes) -> None:
     response = gateway.exchange(gateway.mac, suffix, payload)
     since = "2.0.1" if suffix == "apiversion" else "2.0.0"
@@ -136,23 +139,21 @@ def test_parameters_that_nobody_knows_are_not_looked_at(gateway: Emulated) -> No
 
 
 @pytest.mark.rule("request-9", "response-25")
-@pytest.mark.parametrize("target", [TRACKER, CLIP, EXTENDER, STRANGER])
+@each_row("target", [TRACKER, CLIP, EXTENDER, STRANGER])
 def test_the_api_version_is_told_by_gateways_alone(gateway: Emulated, target: str) -> None:
     response = gateway.ask(target, "apiversion")
     assert check_response(gateway, response, INSTEAD, status=5, since="2.0.1") == {}
 
 
 @pytest.mark.rule("response-15", "request-10", "gateway-26")
-@pytest.mark.parametrize(
-    ("identifier", "value"), [("8000", "0005"), ("8001", "030104"), ("8110", "02"), ("8003", TRACKER)]
-)
+@each_row(("identifier", "value"), [("8000", "0005"), ("8001", "030104"), ("8110", "02"), ("8003", TRACKER)])
 def test_read_gives_a_value_in_hex(gateway: Emulated, identifier: str, value: str) -> None:
     response = gateway.ask(TRACKER, f"read/{identifier}")
     assert check_response(gateway, response, ON_THE_GATEWAY) == {"value": value}
 
 
 @pytest.mark.rule("response-16", "request-11", "gateway-26")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         ("model-number", 5),
@@ -168,7 +169,7 @@ def test_read_decoded_gives_a_value_as_json(gateway: Emulated, name: str, value:
 
 
 @pytest.mark.rule("response-17", "value-22", "value-24")
-@pytest.mark.parametrize(
+@each_row(
     ("device", "name", "fields"),
     [(TRACKER, "motion", {"transitionCounter", "isTransition"}), (DOOR, "temperature", {"rest"})],
 )
@@ -189,19 +190,19 @@ def test_a_raw_read_has_no_ext(gateway: Emulated) -> None:
 
 
 @pytest.mark.rule("response-24")
-@pytest.mark.parametrize("suffix", ["reboot", "reads/8000", "READ/8000", "read-/8000", "request/read/8000"])
+@each_row("suffix", ["reboot", "reads/8000", "READ/8000", "read-/8000", "request/read/8000"])
 def test_an_unknown_operation_is_answered_with_status_3(gateway: Emulated, suffix: str) -> None:
     assert check_response(gateway, gateway.ask(TRACKER, suffix), INSTEAD, status=3) == {}
 
 
 @pytest.mark.rule("topic-17", "topic-18", "topic-19")
-@pytest.mark.parametrize("suffix", ["apiversion/8000", "read", "write", "read-decoded", "write-decoded"])
+@each_row("suffix", ["apiversion/8000", "read", "write", "read-decoded", "write-decoded"])
 def test_an_identifier_too_many_or_too_few_is_a_failure(gateway: Emulated, suffix: str) -> None:
     assert gateway.ask(gateway.mac, suffix)["status"] in {2, 3, 4}
 
 
 @pytest.mark.rule("response-26")
-@pytest.mark.parametrize(
+@each_row(
     "suffix", ["read/8831", "read/05", "write/8831", "read-decoded/no-such-name", "write-decoded/alarm"]
 )
 def test_an_identifier_that_the_device_lacks_is_answered_with_status_4(
@@ -211,7 +212,7 @@ def test_an_identifier_that_the_device_lacks_is_answered_with_status_4(
 
 
 @pytest.mark.rule("response-28")
-@pytest.mark.parametrize("suffix", ["read/8300", "write/8000", "read-decoded/soft-reset"])
+@each_row("suffix", ["read/8300", "write/8000", "read-decoded/soft-reset"])
 def test_an_access_that_is_not_allowed_is_answered_with_status_7(gateway: Emulated, suffix: str) -> None:
     response = gateway.ask(TRACKER, suffix, **({"value": "0005"} if suffix == "write/8000" else {}))
     assert check_response(gateway, response, ON_THE_GATEWAY, status=7) == {}
@@ -224,7 +225,7 @@ def test_what_has_no_decoded_form_is_answered_with_status_5(gateway: Emulated) -
 
 
 @pytest.mark.rule("request-10", "topic-18")
-@pytest.mark.parametrize("identifier", ["880G", "8", "80", "xyz", "AA00", "8000 "])
+@each_row("identifier", ["880G", "8", "80", "xyz", "AA00", "8000 "])
 def test_a_malformed_identifier_is_answered_with_status_4(gateway: Emulated, identifier: str) -> None:
     response = gateway.ask(BAND, f"read/{identifier}")
     assert response["status"] == 4

@@ -21,6 +21,8 @@ from tests.gateway.rows.place import (
     TRACKER,
 )
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, Way, check_response
+from tests.gateway.rows.variants import differs_by_version
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated
@@ -35,10 +37,11 @@ def ask(gateway: Emulated, device: str, suffix: str) -> dict[str, Any]:
     return gateway.ask(device, suffix, **({"value": WRITES[suffix]} if suffix in WRITES else {}))
 
 
+@differs_by_version()
 @pytest.mark.rule("response-1", "response-2", "response-3", "response-4", "response-8", "response-12")
 @pytest.mark.rule("response-19", "gateway-19")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
-@pytest.mark.parametrize(
+@each_row("suffix", [*READS, *WRITES])
+@each_row(
     ("device", "route"),
     [
         (TRACKER, (TRACKER,)),
@@ -54,18 +57,19 @@ def test_a_connected_device_answers_itself_and_its_route_is_told(
     assert rest.keys() == ({"value"} if suffix in READS else set())
 
 
+@differs_by_version()
 @pytest.mark.rule("response-9")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
+@each_row("suffix", [*READS, *WRITES])
 def test_a_gateway_answers_for_itself_without_a_route(gateway: Emulated, suffix: str) -> None:
     check_response(gateway, ask(gateway, gateway.mac, suffix), ITSELF)
 
 
+@differs_by_version()
 @pytest.mark.rule("response-10", "response-11", "response-12", "id-26", "id-27", "gateway-20")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
-@pytest.mark.parametrize(
+@each_row("suffix", [*READS, *WRITES])
+@each_row(
     ("device", "route"),
     [(CLIP, (GATEWAY,)), (BAND, (EXTENDER,)), (OUTER_BAND, (EXTENDER, OUTER_EXTENDER))],
-    ids=["by the gateway", "by an extender", "by an outer extender"],
 )
 def test_an_unconnected_device_answers_through_an_extender_that_is_told(
     gateway: Emulated, device: str, route: tuple[str, ...], suffix: str
@@ -76,7 +80,7 @@ def test_an_unconnected_device_answers_through_an_extender_that_is_told(
 
 
 @pytest.mark.rule("response-10", "response-30", "gateway-28")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
+@each_row("suffix", [*READS, *WRITES])
 def test_the_extender_answers_for_an_unconnected_device_that_does_not(gateway: Emulated, suffix: str) -> None:
     response = ask(gateway, STORED, suffix)
     hops = (gateway.mac,)
@@ -86,13 +90,13 @@ def test_the_extender_answers_for_an_unconnected_device_that_does_not(gateway: E
 
 
 @pytest.mark.rule("response-29", "gateway-28", "gateway-40")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
+@each_row("suffix", [*READS, *WRITES])
 def test_the_gateway_answers_for_a_connected_device_that_does_not(unheeded: Emulated, suffix: str) -> None:
     assert check_response(unheeded, ask(unheeded, TRACKER, suffix), INSTEAD, status=9) == {}
 
 
 @pytest.mark.rule("response-30", "response-11", "gateway-40")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
+@each_row("suffix", [*READS, *WRITES])
 def test_the_gateway_as_extender_answers_for_an_unconnected_device_that_does_not(
     unheeded: Emulated, suffix: str
 ) -> None:
@@ -101,14 +105,15 @@ def test_the_gateway_as_extender_answers_for_an_unconnected_device_that_does_not
 
 
 @pytest.mark.rule("gateway-40")
-@pytest.mark.parametrize("device", [TRACKER, CLIP])
+@each_row("device", [TRACKER, CLIP])
 def test_devices_that_do_not_answer_go_on_reporting(unheeded: Emulated, device: str) -> None:
     unheeded.ask(device, "read/8000")
     unheeded.report(device, "heartbeat", after=unheeded.recorder.mark)
 
 
+@differs_by_version()
 @pytest.mark.rule("response-31")
-@pytest.mark.parametrize("suffix", [*READS, *WRITES])
+@each_row("suffix", [*READS, *WRITES])
 def test_the_gateway_answers_for_a_device_that_it_does_not_know(gateway: Emulated, suffix: str) -> None:
     assert check_response(gateway, ask(gateway, STRANGER, suffix), INSTEAD, status=10) == {}
 
@@ -120,7 +125,7 @@ def test_the_gateway_answers_for_a_device_that_nobody_reaches(gateway: Emulated)
 
 
 @pytest.mark.rule("response-6", "response-20")
-@pytest.mark.parametrize(
+@each_row(
     ("device", "suffix", "parameters", "status"),
     [
         (TRACKER, "read/8000", {"priority": 9}, 2),

@@ -18,8 +18,10 @@ from tests.gateway.rows.place import (
     UNPROVISIONED,
     site,
 )
-from tests.gateway.rows.running import Variant, run
+from tests.gateway.rows.running import run
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, Way, check_response, whole
+from tests.gateway.rows.variants import Variant, differs_by_version
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,11 +30,10 @@ if TYPE_CHECKING:
 
 ON_THE_GATEWAY = Way(0, route=(TRACKER,))
 BOUNDARIES = {
-    version: pytest.param(
-        Variant("raw", version), id=version, marks=pytest.mark.xdist_group(f"rows-boundary-{version}")
-    )
+    version: pytest.param(Variant("raw", version), id=version, marks=pytest.mark.part("variants"))
     for version in ("1.3.0", "2.0.0", "2.0.1", "2.2.0")
 }
+"""Only in the part `variants`: the tests in `requests` have the same boundaries without a broker."""
 WRITES: dict[str, Any] = {"write/9802": "04", "write-decoded/tx-power": 4}
 SUFFIXES = ["read/8000", "read-decoded/model-number", *WRITES]
 
@@ -55,6 +56,7 @@ def check_last_count(gateway: Emulated) -> None:
     assert all(whole(0, 3)(heard.payload.get("lastCount", 0)) for heard in heartbeats)
 
 
+@differs_by_version()
 @pytest.mark.rule("version-3", "version-13", "version-14", "report-1", "report-14")
 def test_heartbeats_count_copies_from_1_3_0(gateway: Emulated) -> None:
     check_last_count(gateway)
@@ -71,7 +73,7 @@ def test_heartbeats_count_copies_at_1_3_0(boundary: Emulated) -> None:
 
 @at("1.3.0", "2.0.0", "2.0.1", "2.2.0")
 @pytest.mark.rule("version-4", "version-14", "version-17")
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@each_row("suffix", SUFFIXES)
 def test_responses_tell_their_way_from_2_0_0(boundary: Emulated, suffix: str) -> None:
     check_response(boundary, ask(boundary, TRACKER, suffix), ON_THE_GATEWAY)
     check_response(boundary, ask(boundary, CLIP, suffix), Way(1, extender_route=(boundary.mac,)))
@@ -96,15 +98,16 @@ def check_ext(gateway: Emulated, ext: object) -> None:
     assert response["status"] == (6 if gateway.since("2.0.0") else 0)
 
 
+@differs_by_version()
 @pytest.mark.rule("version-4", "version-15", "request-19", "response-23")
-@pytest.mark.parametrize("ext", EXTENSIONS, ids=str)
+@each_row("ext", EXTENSIONS)
 def test_a_wrong_ext_is_refused_from_2_0_0_and_not_looked_at_before(gateway: Emulated, ext: object) -> None:
     check_ext(gateway, ext)
 
 
 @at("1.3.0", "2.0.0")
 @pytest.mark.rule("version-4", "version-15")
-@pytest.mark.parametrize("ext", EXTENSIONS, ids=str)
+@each_row("ext", EXTENSIONS)
 def test_a_wrong_ext_is_refused_at_2_0_0_and_not_before(boundary: Emulated, ext: object) -> None:
     check_ext(boundary, ext)
 
@@ -139,15 +142,16 @@ def check_extender_id(gateway: Emulated, suffix: str) -> None:
     assert ask(gateway, TRACKER, suffix, extenderId=EXTENDER.upper())["status"] == 0
 
 
+@differs_by_version()
 @pytest.mark.rule("version-6", "version-15", "request-20", "id-28", "response-10", "response-11")
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@each_row("suffix", SUFFIXES)
 def test_the_extender_can_be_chosen_from_2_1_0(gateway: Emulated, suffix: str) -> None:
     check_extender_id(gateway, suffix)
 
 
 @at("2.0.1")
 @pytest.mark.rule("version-6", "version-15")
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@each_row("suffix", SUFFIXES)
 def test_the_extender_cannot_be_chosen_before_2_1_0(boundary: Emulated, suffix: str) -> None:
     check_extender_id(boundary, suffix)
 
@@ -192,9 +196,7 @@ ACCESSES: list[tuple[str, dict[str, Any], int]] = [
     (UNPROVISIONED, {"accessType": "unprovisioned", "publicKey": "0"}, 2),
     (UNPROVISIONED, {"accessType": "unprovisioned", "publicKey": 7}, 2),
 ]
-_accesses = pytest.mark.parametrize(
-    ("device", "parameters", "status"), ACCESSES, ids=[f"{mac[-2:]} {told}" for mac, told, _ in ACCESSES]
-)
+_accesses = each_row(("device", "parameters", "status"), ACCESSES)
 
 
 def check_access(
@@ -207,6 +209,7 @@ def check_access(
         assert response["status"] == (status if gateway.since("2.2.0") else 0), (suffix, response)
 
 
+@differs_by_version()
 @_accesses
 @pytest.mark.rule("version-7", "version-15", "request-21", "request-22", "request-23", "response-32")
 def test_access_is_checked_from_2_2_0_and_parameters_are_not_looked_at_before(
@@ -234,6 +237,7 @@ def test_a_refusal_does_not_repeat_the_key(gateway: Emulated) -> None:
 # The table as a whole
 
 
+@differs_by_version()
 @pytest.mark.rule("version-9", "version-13", "version-18", "response-14")
 def test_a_gateway_tells_its_version(gateway: Emulated) -> None:
     assert gateway.ask(gateway.mac, "apiversion")["version"] == gateway.variant.version

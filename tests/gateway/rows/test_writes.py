@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.gateway.rows.place import CLIP, DOOR, REPORTING, RESTARTED, TRACKER, WRITTEN
 from tests.gateway.rows.shapes import INSTEAD, Way, check_response
+from tests.gateway.rows.variants import differs_by_mode
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated
@@ -25,7 +26,7 @@ def suffixes(identifier: str, name: str) -> list[Any]:
     """Every way to write NULL to a command."""
     raw = [(f"write/{identifier}", each) for each in NULLS]
     decoded = [(f"write-decoded/{name}", each) for each in DECODED_NULLS]
-    return [pytest.param(*each, id=f"{each[0]} {json.dumps(each[1])}") for each in (*raw, *decoded)]
+    return [*raw, *decoded]
 
 
 def command(gateway: Emulated, device: str, suffix: str, parameters: dict[str, Any]) -> int:
@@ -55,10 +56,9 @@ def until_property(gateway: Emulated, device: str, identifier: str, value: objec
     )
 
 
+@differs_by_mode()
 @pytest.mark.rule("request-12", "request-14", "response-18", "id-24", "id-25")
-@pytest.mark.parametrize(
-    "value", ["00fa0a", "00FA0A", "00Fa0a"], ids=["in lower case", "in upper case", "in both"]
-)
+@each_row("value", ["00fa0a", "00FA0A", "00Fa0a"])
 def test_a_value_is_written_in_hex_read_back_and_reported(gateway: Emulated, value: str) -> None:
     gateway.ask(WRITTEN, "write/9804", value="00c801")
     mark = gateway.recorder.mark
@@ -81,7 +81,7 @@ def test_a_value_is_written_as_json_and_read_back_in_both_forms(gateway: Emulate
 
 
 @pytest.mark.rule("request-13", "gateway-34")
-@pytest.mark.parametrize("value", [True, False])
+@each_row("value", [True, False])
 def test_a_boolean_is_written_through_an_extender(gateway: Emulated, *, value: bool) -> None:
     assert gateway.ask(CLIP, "write-decoded/priority", value=value)["status"] == 0
     assert gateway.ask(CLIP, "read-decoded/priority")["value"] is value
@@ -89,7 +89,7 @@ def test_a_boolean_is_written_through_an_extender(gateway: Emulated, *, value: b
 
 
 @pytest.mark.rule("request-15", "request-16", "request-18", "request-25", "value-25", "gateway-35")
-@pytest.mark.parametrize(("suffix", "parameters"), suffixes("8302", "request-property-reporting"))
+@each_row(("suffix", "parameters"), suffixes("8302", "request-property-reporting"))
 def test_a_null_makes_a_device_report_its_properties(
     gateway: Emulated, suffix: str, parameters: dict[str, Any]
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_null_makes_a_device_report_its_properties(
 
 
 @pytest.mark.rule("request-15", "request-16", "request-18", "request-25", "value-25")
-@pytest.mark.parametrize(("suffix", "parameters"), suffixes("8300", "soft-reset"))
+@each_row(("suffix", "parameters"), suffixes("8300", "soft-reset"))
 def test_a_null_restarts_a_device(gateway: Emulated, suffix: str, parameters: dict[str, Any]) -> None:
     mark = command(gateway, RESTARTED, suffix, parameters)
     # The device may have reported all its properties just before it went down.
@@ -110,7 +110,7 @@ def test_a_null_restarts_a_device(gateway: Emulated, suffix: str, parameters: di
 
 
 @pytest.mark.rule("request-15", "request-16", "response-23")
-@pytest.mark.parametrize(("suffix", "parameters"), suffixes("9804", "normal-mode-advertisement-interval"))
+@each_row(("suffix", "parameters"), suffixes("9804", "normal-mode-advertisement-interval"))
 def test_a_property_that_needs_a_value_refuses_null(
     gateway: Emulated, suffix: str, parameters: dict[str, Any]
 ) -> None:
@@ -121,23 +121,21 @@ def test_a_property_that_needs_a_value_refuses_null(
 
 
 @pytest.mark.rule("request-17", "response-23")
-@pytest.mark.parametrize("name", ["request-property-reporting", "tx-power"])
+@each_row("name", ["request-property-reporting", "tx-power"])
 def test_an_empty_text_in_a_decoded_write_is_not_null(gateway: Emulated, name: str) -> None:
     response = gateway.ask(TRACKER, f"write-decoded/{name}", value="")
     assert check_response(gateway, response, INSTEAD, status=6) == {}
 
 
 @pytest.mark.rule("response-23", "id-24")
-@pytest.mark.parametrize("value", ["0", "0x04", "zz", "04 ", 4, True, ["04"], {"a": 1}])
+@each_row("value", ["0", "0x04", "zz", "04 ", 4, True, ["04"], {"a": 1}])
 def test_a_value_that_is_no_hex_is_answered_with_status_6(gateway: Emulated, value: object) -> None:
     response = gateway.ask(WRITTEN, "write/9802", value=value)
     assert check_response(gateway, response, INSTEAD, status=6) == {}
 
 
 @pytest.mark.rule("response-23", "value-37")
-@pytest.mark.parametrize(
-    "value", ["0404", "7f", "05"], ids=["too long", "out of range", "no step of its chip"]
-)
+@each_row("value", ["0404", "7f", "05"])
 def test_a_value_that_does_not_fit_is_refused_by_the_device(gateway: Emulated, value: str) -> None:
     response = gateway.ask(TRACKER, "write/9802", value=value)
     assert check_response(gateway, response, Way(0, route=(TRACKER,)), status=6) == {}
@@ -145,7 +143,7 @@ def test_a_value_that_does_not_fit_is_refused_by_the_device(gateway: Emulated, v
 
 
 @pytest.mark.rule("response-23")
-@pytest.mark.parametrize("value", ["4", 4.5, 99, [4], {"a": 4}])
+@each_row("value", ["4", 4.5, 99, [4], {"a": 4}])
 def test_a_decoded_value_that_does_not_fit_is_answered_with_status_6(
     gateway: Emulated, value: object
 ) -> None:
