@@ -16,6 +16,7 @@ from meshfleet.wire.codes import Kind, Operation, Status
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.topics import ReportTopic
 from tests.gateway.living import HOUR, MINUTE, World, device, of, town
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
 NAMES = [
@@ -39,8 +40,8 @@ def test_without_a_word_there_is_no_trouble() -> None:
 
 
 @pytest.mark.rule("gateway-38", "gateway-39")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", [0, 0.3, 1])
+@each_row("name", NAMES)
+@each_row("value", [0, 0.3, 1])
 def test_every_fault_is_set_by_its_name(name: str, value: float) -> None:
     faults = Faults.parse(f"{name}={value}")
     assert getattr(faults, name.replace("-", "_")) == value
@@ -54,8 +55,8 @@ def test_several_faults_come_together_and_the_last_word_counts() -> None:
 
 
 @pytest.mark.rule("gateway-39")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", ["", "much", "-0.1", "nan", "inf", "1e9", "0,5"])
+@each_row("name", NAMES)
+@each_row("value", ["", "much", "-0.1", "nan", "inf", "1e9", "0,5"])
 def test_a_value_that_is_none_is_refused_with_its_name(name: str, value: str) -> None:
     with pytest.raises(WireError) as caught:
         Faults.parse(f"{name}={value}")
@@ -63,13 +64,13 @@ def test_a_value_that_is_none_is_refused_with_its_name(name: str, value: str) ->
     assert value in str(caught.value)
 
 
-@pytest.mark.parametrize("name", FRACTIONS)
+@each_row("name", FRACTIONS)
 def test_a_fraction_is_at_most_one(name: str) -> None:
     with pytest.raises(WireError, match="fraction from 0 to 1"):
         Faults.parse(f"{name}=1.01")
 
 
-@pytest.mark.parametrize("text", ["", "=1", "lost=1", "LOSS=1", "quoted_seq=1", "loss:1", " loss=1"])
+@each_row("text", ["", "=1", "lost=1", "LOSS=1", "quoted_seq=1", "loss:1", " loss=1"])
 def test_an_unknown_fault_is_refused_and_the_known_ones_are_told(text: str) -> None:
     with pytest.raises(WireError) as caught:
         Faults.parse(text)
@@ -82,7 +83,7 @@ def test_a_fault_without_a_value_is_refused() -> None:
 
 
 @pytest.mark.rule("gateway-40")
-@pytest.mark.parametrize(("fraction", "least", "most"), [(0.0, 0, 0), (0.3, 20, 40), (1.0, 100, 100)])
+@each_row(("fraction", "least", "most"), [(0.0, 0, 0), (0.3, 20, 40), (1.0, 100, 100)])
 def test_a_fraction_of_the_devices_is_silent(fraction: float, least: int, most: int) -> None:
     world = town(100, faults=Faults(silent=fraction))
     assert least <= sum(each.is_silent for each in world.devices) <= most
@@ -90,7 +91,7 @@ def test_a_fraction_of_the_devices_is_silent(fraction: float, least: int, most: 
 
 
 @pytest.mark.rule("gateway-28", "gateway-40")
-@pytest.mark.parametrize(("code", "origin"), [("0018", 32), ("0060", 16)])
+@each_row(("code", "origin"), [("0018", 32), ("0060", 16)])
 def test_a_silent_device_reports_and_does_not_answer(code: str, origin: int) -> None:
     world = World([device(1, code=code)], faults=Faults(silent=1.0))
     asked = world.now
@@ -116,8 +117,8 @@ def falls(world: World) -> list[float]:
 
 
 @pytest.mark.rule("gateway-38", "gateway-39", "gateway-42")
-@pytest.mark.parametrize("speed", [1.0, 10.0, 0.5])
-@pytest.mark.parametrize("seconds", [1.0, 30.0, 600.0])
+@each_row("speed", [1.0, 10.0, 0.5])
+@each_row("seconds", [1.0, 30.0, 600.0])
 def test_a_gateway_crashes_again_and_again_by_the_clock_on_the_wall(speed: float, seconds: float) -> None:
     world = World([device(1)], speed=speed, faults=Faults(crash=seconds))
     world.live(10 * (seconds * speed + REBOOT))
@@ -138,7 +139,7 @@ def test_a_gateway_tells_that_a_watchdog_has_reset_it() -> None:
     assert (causes[0], causes[-1]) == (b"\0", b"\x02")
 
 
-@pytest.mark.parametrize("faults", [Faults(crash=20.0), Faults(crash=20.0, delay=3.0, reorder=0.5)])
+@each_row("faults", [Faults(crash=20.0), Faults(crash=20.0, delay=3.0, reorder=0.5)])
 def test_nothing_is_published_while_the_gateway_is_down(faults: Faults) -> None:
     world = town(20, faults=faults)
     world.live(10 * MINUTE)

@@ -18,6 +18,7 @@ from meshfleet.wire.codes import Kind, Status
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.times import from_millis, to_millis
 from tests.gateway.living import EXTENDER, HOUR, MINUTE, ORIGIN, Told, World, device, of, town
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def test_properties_that_must_be_read_are_never_reported(day: tuple[World, list[
         assert {identifier for mac_, identifier in reported if mac_ == each.mac} <= set(each.product.reported)
 
 
-@pytest.mark.parametrize("devices", [0, 1, 29, 30, 100, 1000])
+@each_row("devices", [0, 1, 29, 30, 100, 1000])
 def test_everybody_is_heard_of_in_the_first_minute_and_the_load_is_even(devices: int) -> None:
     world = town(devices)
     told = [each for each in world.live(MINUTE) if each.kind is Kind.HEARTBEAT]
@@ -100,7 +101,7 @@ def test_everybody_is_heard_of_in_the_first_minute_and_the_load_is_even(devices:
 
 
 @pytest.mark.rule("gateway-42")
-@pytest.mark.parametrize("speed", [0.5, 1.0, 60.0, 1000.0])
+@each_row("speed", [0.5, 1.0, 60.0, 1000.0])
 def test_the_time_of_a_report_is_that_of_its_making_on_the_wall(speed: float) -> None:
     world = town(10, speed=speed)
     for each in world.live(30 * MINUTE):

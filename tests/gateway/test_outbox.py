@@ -16,6 +16,7 @@ from meshfleet.gateway.world.agenda import Agenda
 from meshfleet.wire import reports
 from meshfleet.wire.topics import ReportTopic
 from tests.gateway.living import HOUR, MINUTE, town
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
@@ -65,7 +66,7 @@ def bounds(fraction: float) -> tuple[int, int]:
     return round((fraction - spread) * MANY), round((fraction + spread) * MANY)
 
 
-fractions = pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
+fractions = each_row("fraction", [0.0, 0.3, 1.0])
 
 
 @pytest.mark.rule("gateway-38", "gateway-39")
@@ -130,8 +131,8 @@ def test_a_fraction_breaks_off(fraction: float) -> None:
 
 
 @pytest.mark.rule("gateway-38", "gateway-39", "gateway-42")
-@pytest.mark.parametrize("speed", [1.0, 20.0, 0.5])
-@pytest.mark.parametrize("delay", [0.0, 0.3, 1.0, 30.0])
+@each_row("speed", [1.0, 20.0, 0.5])
+@each_row("delay", [0.0, 0.3, 1.0, 30.0])
 def test_every_message_comes_as_late_as_it_should_on_the_wall(delay: float, speed: float) -> None:
     came = through(Faults(delay=delay), 100, speed=speed)
     assert numbers(came) == list(range(100))
@@ -146,7 +147,7 @@ def test_one_fault_says_nothing_about_another() -> None:
     assert 0.22 * MANY < sum(copies[topic] == 2 for topic in broken) < 0.28 * MANY
 
 
-@pytest.mark.parametrize("fraction", [0.3, 1.0])
+@each_row("fraction", [0.3, 1.0])
 def test_a_quoted_seq_is_still_a_report(fraction: float) -> None:
     plain, quoted = town(10).leap(HOUR), town(10, faults=Faults(quoted_seq=fraction)).leap(HOUR)
     topics = town(1).gateway.topics

@@ -14,6 +14,7 @@ from meshfleet.gateway.world.node import MAX_CHILDREN
 from meshfleet.gateway.world.samples import CAPACITY
 from meshfleet.wire.codes import Operation
 from tests.gateway.living import HOUR, MINUTE, World, town
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
@@ -24,15 +25,15 @@ def only_reports(published: list[Publish]) -> list[Publish]:
 
 
 @pytest.mark.rule("gateway-41")
-@pytest.mark.parametrize("mode", Writing)
-@pytest.mark.parametrize("seed", [1, 7])
+@each_row("mode", Writing)
+@each_row("seed", [1, 7])
 def test_two_runs_with_one_seed_are_the_same_to_the_byte(mode: Writing, seed: int) -> None:
     one, other = town(20, seed, mode=mode), town(20, seed, mode=mode)
     assert one.leap(HOUR) == other.leap(HOUR)
 
 
 @pytest.mark.rule("gateway-41")
-@pytest.mark.parametrize("step", [0.37, 5.0, 61.0])
+@each_row("step", [0.37, 5.0, 61.0])
 def test_it_does_not_matter_in_which_steps_time_passes(step: float) -> None:
     whole, stepped = town(20), town(20)
     messages = [message for _ in range(int(HOUR / step)) for message in stepped.leap(step)]
@@ -56,7 +57,7 @@ def asked(world: World, hours: int) -> list[Publish]:
 
 
 @pytest.mark.rule("gateway-41")
-@pytest.mark.parametrize("mode", Writing)
+@each_row("mode", Writing)
 def test_reading_changes_nothing_of_what_is_reported(mode: Writing) -> None:
     questioned = asked(world := town(20, mode=mode), 1)
     assert len(questioned) > len(only_reports(questioned)) + 500
@@ -64,14 +65,14 @@ def test_reading_changes_nothing_of_what_is_reported(mode: Writing) -> None:
 
 
 @pytest.mark.rule("gateway-41")
-@pytest.mark.parametrize("faults", [Faults(loss=0.3), Faults(quoted_seq=0.5), Faults(silent=0.5)])
+@each_row("faults", [Faults(loss=0.3), Faults(quoted_seq=0.5), Faults(silent=0.5)])
 def test_reading_does_not_change_which_reports_are_in_trouble(faults: Faults) -> None:
     questioned = asked(world := town(10, faults=faults), 1)
     assert only_reports(questioned) == town(10, faults=faults).leap(world.now)
 
 
 @pytest.mark.rule("gateway-41")
-@pytest.mark.parametrize("faults", [Faults(loss=0.3), Faults(duplicate=0.5), Faults(broken_json=0.5)])
+@each_row("faults", [Faults(loss=0.3), Faults(duplicate=0.5), Faults(broken_json=0.5)])
 def test_the_same_trouble_comes_at_another_time_of_the_day(faults: Faults) -> None:
     def topics(world: World) -> list[str]:
         return [message.topic for message in world.leap(HOUR)]

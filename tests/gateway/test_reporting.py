@@ -16,6 +16,7 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Version
 from meshfleet.wire.topics import ReportTopic
 from tests.gateway.living import HOUR, MINUTE, Told, World, device, of, read, town
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 VERSIONS = [
     Version.parse(text) for text in ("1.2.0", "1.3.0", "2.0.0", "2.0.1", "2.1.0", "2.2.0", "2.3.0", "2.4.0")
 ]
-every_version = pytest.mark.parametrize("version", VERSIONS, ids=str)
-both_modes = pytest.mark.parametrize("mode", Writing)
+every_version = each_row("version", VERSIONS)
+both_modes = each_row("mode", Writing)
 
 
 def topics(world: World, published: list[Publish]) -> list[ReportTopic]:
@@ -99,7 +100,7 @@ def said(each: Told) -> object:
     return report
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@each_row("seed", [1, 2])
 def test_both_modes_tell_the_same_in_the_same_order(seed: int) -> None:
     raw, decoded = town(20, seed, mode=Writing.RAW), town(20, seed, mode=Writing.DECODED)
     both = list(zip(raw.live(3 * HOUR), decoded.live(3 * HOUR), strict=True))
@@ -118,7 +119,7 @@ def test_versions_tell_the_same_but_for_what_is_new() -> None:
             assert one.report == other.report
 
 
-@pytest.mark.parametrize(("version", "there"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
+@each_row(("version", "there"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
 def test_last_count_is_there_since_its_version(version: str, *, there: bool) -> None:
     world = town(10, api_version=Version.parse(version))
     heartbeats = [each.report for each in world.live(HOUR) if each.kind is Kind.HEARTBEAT]

@@ -11,6 +11,7 @@ from meshfleet.gateway.traffic import AIRTIME, LATENCY, Traffic
 from meshfleet.gateway.world.agenda import Agenda
 from meshfleet.wire.codes import Priority, Status
 from tests.gateway.requests.desk import Desk, at_the_end, chain
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac, mesh_of, put
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Air:
 
 
 @pytest.mark.rule("gateway-27")
-@pytest.mark.parametrize("hops", [1, 2, 5, 11])
+@each_row("hops", [1, 2, 5, 11])
 def test_a_packet_takes_its_time_at_every_hop(hops: int) -> None:
     air = Air(*chain(hops))
     air.send(air.way(hops), "down")
@@ -80,7 +81,7 @@ def test_a_node_sends_one_packet_at_a_time_and_in_order() -> None:
 
 
 @pytest.mark.rule("gateway-21")
-@pytest.mark.parametrize("up", [False, True])
+@each_row("up", [False, True])
 def test_what_is_urgent_overtakes(up: bool) -> None:  # noqa: FBT001 # a parameter of the test
     air = Air(*chain(1))
     path = air.way(1)[::-1] if up else air.way(1)
@@ -192,7 +193,7 @@ def far(extenders: int, code: str = "0018") -> Desk:
 
 
 @pytest.mark.rule("request-7", "gateway-21", "request-6")
-@pytest.mark.parametrize("extenders", [0, 3])
+@each_row("extenders", [0, 3])
 def test_under_load_requests_are_answered_by_their_priority(extenders: int) -> None:
     asked = far(extenders)
     for _ in range(40):
@@ -220,7 +221,7 @@ def test_an_urgent_request_is_answered_before_what_was_asked_earlier() -> None:
 
 
 @pytest.mark.rule("request-7", "gateway-20")
-@pytest.mark.parametrize("extenders", [0, 3])
+@each_row("extenders", [0, 3])
 def test_an_extender_serves_the_urgent_target_next(extenders: int) -> None:
     asked = far(extenders, "000F")
     for _ in range(20):

@@ -15,6 +15,7 @@ from meshfleet.gateway.online.claims import claim
 from meshfleet.link import Address
 from meshfleet.wire.ids import Mac
 from tests.gateway.online.web import Asked, Web, answer, told
+from tests.gateway.tables import each_row
 from tests.servers import TRUSTING_NOBODY, free_port
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ async def test_no_gateways_are_claimed_by_a_login_alone() -> None:
         assert await claimed(web.url, []) == []
 
 
-@pytest.mark.parametrize("end", ["", "/"])
+@each_row("end", ["", "/"])
 async def test_a_path_may_stand_in_front_of_the_interface(end: str) -> None:
     async with running(Service("/fleet/one")) as web:
         [(mac, _)] = await claimed(f"{web.url}/fleet/one{end}")
@@ -130,7 +131,7 @@ async def test_a_path_may_stand_in_front_of_the_interface(end: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("broker", "written"),
     [
         ({"host": "10.0.0.1", "port": 1883, "tls": False}, "mqtt://10.0.0.1:1883"),
@@ -183,7 +184,7 @@ async def test_who_is_not_let_in_with_a_fresh_token_gives_up() -> None:
     assert service.logins == 2
 
 
-@pytest.mark.parametrize("where", ["login", "gateways", "credentials"])
+@each_row("where", ["login", "gateways", "credentials"])
 async def test_a_busy_service_is_asked_again(where: str) -> None:
     service = Service()
     service.passwords[ONE] = "old"
@@ -245,7 +246,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("where", "given", "words"), REFUSALS)
+@each_row(("where", "given", "words"), REFUSALS)
 async def test_a_refusal_tells_the_operator_why_and_no_secret(where: str, given: bytes, words: str) -> None:
     service = Service()
     service.first[where] = [given]
@@ -266,7 +267,7 @@ async def test_the_first_refusal_of_many_ends_the_others() -> None:
     assert len(service.passwords) < len(MANY)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "broker",
     [
         {"host": "", "port": 1883, "tls": False},
@@ -313,7 +314,7 @@ async def test_a_silent_service_does_not_answer_in_time() -> None:
             await claim(web.url, user="ada", password=HIDDEN, gateways=[ONE], http=http)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "",

@@ -12,6 +12,7 @@ import pytest
 from meshfleet.errors import FleetError, ImageBroken, ImageUnavailable
 from meshfleet.gateway.online.download import download
 from tests.gateway.online.web import Asked, Web, answer
+from tests.gateway.tables import each_row
 from tests.link.scripted import soon, until
 from tests.servers import TRUSTING_NOBODY, free_port
 
@@ -68,7 +69,7 @@ async def test_credentials_of_the_address_are_shown_to_its_server(http: httpx.As
     assert asked.headers["authorization"] == "Basic YTpi"
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@each_row("status", [301, 302, 303, 307, 308])
 async def test_three_redirects_are_followed(http: httpx.AsyncClient, status: int) -> None:
     async with Web.of({"/last": answer(200, BODY)}) as far:
         pages = {f"/{number}": answer(status, Location=f"/{number + 1}") for number in range(2)}
@@ -83,14 +84,14 @@ async def test_a_fourth_redirect_is_not_followed(http: httpx.AsyncClient) -> Non
     assert len(web.asked) == 4
 
 
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/", "http://[", "http://"])
+@each_row("target", ["file:///etc/passwd", "ftp://127.0.0.1/", "http://[", "http://"])
 async def test_a_redirect_leads_to_http_or_nowhere(http: httpx.AsyncClient, target: str) -> None:
     async with Web.of({"/": answer(302, Location=target)}) as web:
         with pytest.raises(ImageUnavailable):
             await fetch(http, web.url)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "",
@@ -120,14 +121,14 @@ async def test_an_address_is_one_of_http_or_of_no_use(http: httpx.AsyncClient, u
         await fetch(http, uri)
 
 
-@pytest.mark.parametrize("status", [204, 206, 304, 400, 401, 403, 404, 500, 503])
+@each_row("status", [204, 206, 304, 400, 401, 403, 404, 500, 503])
 async def test_any_other_status_is_no_body(http: httpx.AsyncClient, status: int) -> None:
     async with Web.of({"/": answer(status)}) as web:
         with pytest.raises(ImageUnavailable, match=f"HTTP status {status}"):
             await fetch(http, web.url)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given",
     [
         b"",
@@ -139,17 +140,6 @@ async def test_any_other_status_is_no_body(http: httpx.AsyncClient, status: int)
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
         answer(200, BODY, Content_Encoding="gzip"),
-    ],
-    ids=[
-        "nothing",
-        "nonsense",
-        "short",
-        "no number",
-        "negative",
-        "long number",
-        "chunk cut",
-        "no chunk",
-        "encoded",
     ],
 )
 async def test_a_body_that_is_not_whole_is_none(http: httpx.AsyncClient, given: bytes) -> None:

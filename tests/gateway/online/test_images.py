@@ -28,6 +28,7 @@ from tests.gateway.online.asking import (
     service,
 )
 from tests.gateway.online.web import Web, answer
+from tests.gateway.tables import each_row
 from tests.link.proxy import address as at
 from tests.link.scripted import soon
 from tests.link.test_security import Certificates, secured, served
@@ -126,7 +127,7 @@ async def test_an_image_that_is_not_there_is_unavailable(
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "checks",
     [
         {"size": len(PACKAGE)},
@@ -143,7 +144,7 @@ async def test_an_image_as_promised_is_taken(
         assert await soon(images.get(QUESTION)) == IMAGE
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "checks", "words"),
     [
         (PACKAGE, {"size": len(PACKAGE) + 1}, "bytes"),
@@ -166,9 +167,7 @@ async def test_an_image_that_is_not_as_promised_is_broken(
                 await soon(Images(mosquitto, GATEWAY, link=None, http=http, terms=terms).get(QUESTION))
 
 
-@pytest.mark.parametrize(
-    "uri", ["", "nonsense", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://[", "gone"]
-)
+@each_row("uri", ["", "nonsense", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://[", "gone"])
 async def test_an_address_that_leads_nowhere_makes_the_image_unavailable(
     mosquitto: Address, gateway: Mac, http: httpx.AsyncClient, web: Web, uri: str
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from meshfleet.gateway.online.pace import ByClock, ByRate, wall_millis
 from meshfleet.gateway.world.clock import Clock
+from tests.gateway.tables import each_row
 
 
 def test_before_the_world_begins_no_time_has_passed_by_the_clock() -> None:
@@ -20,7 +21,7 @@ def test_before_the_world_begins_no_time_has_passed_by_the_rate() -> None:
 
 
 @pytest.mark.rule("gateway-42")
-@pytest.mark.parametrize("speed", [0.5, 1.0, 1000.0])
+@each_row("speed", [0.5, 1.0, 1000.0])
 def test_by_the_clock_the_world_runs_at_its_speed_from_when_it_begins(speed: float) -> None:
     clock = Clock(0, speed)
     pace = ByClock(clock)
@@ -81,7 +82,7 @@ def _owed(pace: ByRate, rate: float, made: int) -> tuple[float, float, float]:
     return allowed, (least - began) * rate / 1000 - made, (most - before) * rate / 1000 - made
 
 
-@pytest.mark.parametrize("rate", [0.01, 50.0, 1_000_000.0])
+@each_row("rate", [0.01, 50.0, 1_000_000.0])
 def test_by_the_rate_as_many_reports_are_due_as_the_time_since_the_beginning_asks_for(rate: float) -> None:
     for made in (0, 7):
         allowed, least, most = _owed(ByRate(Clock(0), rate), rate, made)

@@ -13,6 +13,7 @@ from meshfleet.gateway.world.site import KEY, public_key
 from meshfleet.wire.codes import AccessType, Status
 from meshfleet.wire.ids import Version
 from tests.gateway.requests.desk import Desk
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ RIGHT: dict[Any, dict[str, str]] = {
 
 
 @pytest.mark.rule("request-21", "request-22")
-@pytest.mark.parametrize("what", OPERATIONS)
-@pytest.mark.parametrize("device", RIGHT)
+@each_row("what", OPERATIONS)
+@each_row("device", RIGHT)
 def test_each_device_has_its_way_in(device: Mac, what: str) -> None:
     assert ask(desk(), device, what, **RIGHT[device]) == Status.OK
 
 
 @pytest.mark.rule("response-32", "request-23")
-@pytest.mark.parametrize("device", RIGHT)
-@pytest.mark.parametrize("what", OPERATIONS)
+@each_row("device", RIGHT)
+@each_row("what", OPERATIONS)
 def test_the_key_of_the_network_opens_and_any_other_does_not(device: Mac, what: str) -> None:
     asked = desk()
     for name, key in KEYS.items():
@@ -69,7 +70,7 @@ def test_the_key_of_the_network_opens_and_any_other_does_not(device: Mac, what: 
 
 
 @pytest.mark.rule("response-32")
-@pytest.mark.parametrize(
+@each_row(
     ("device", "given"),
     [
         *product((INSIDE, WORN, GATEWAY), ({"accessType": "unprovisioned"}, {"accessType": "legacy"})),
@@ -114,15 +115,15 @@ def test_a_refusal_comes_from_the_target_by_its_way() -> None:
     assert (through["origin"], through["extenderId"]) == (1, GATEWAY.upper())
 
 
-@pytest.mark.parametrize("device", RIGHT)
+@each_row("device", RIGHT)
 def test_a_public_key_without_its_word_means_nothing_to_others(device: Mac) -> None:
     if device != FRESH:
         assert ask(desk(), device, "read/8000", publicKey="00", **RIGHT[device]) == Status.OK
 
 
 @pytest.mark.rule("version-15")
-@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.1.0"])
-@pytest.mark.parametrize("device", RIGHT)
+@each_row("version", ["1.2.0", "2.0.0", "2.1.0"])
+@each_row("device", RIGHT)
 def test_before_its_version_there_is_no_access_to_speak_of(version: str, device: Mac) -> None:
     asked = desk(version)
     for what in OPERATIONS:
@@ -150,11 +151,9 @@ SECRET = "5ec4e7" * 3
 
 
 @pytest.mark.rule("request-32")
-@pytest.mark.parametrize("name", ["key", "publicKey"])
-@pytest.mark.parametrize("spoil", ["", "x", "é", "\\ud83d", "0", '","priority":"', '"', "\\u0000"])
-@pytest.mark.parametrize(
-    "what", [*OPERATIONS, "apiversion", "nonsense", "read", "ack/8813", "read-decoded/x"]
-)
+@each_row("name", ["key", "publicKey"])
+@each_row("spoil", ["", "x", "é", "\\ud83d", "0", '","priority":"', '"', "\\u0000"])
+@each_row("what", [*OPERATIONS, "apiversion", "nonsense", "read", "ack/8813", "read-decoded/x"])
 def test_keys_are_never_repeated(name: str, spoil: str, what: str) -> None:
     asked = desk()
     for device in (INSIDE, FRESH, OLD, GATEWAY, mac(9)):

@@ -13,6 +13,7 @@ from meshfleet.gateway.world.products import Mode as DeviceMode
 from meshfleet.gateway.world.samples import CAPACITY
 from meshfleet.wire.ids import Version
 from tests.gateway.requests.desk import Desk, at_the_end, chain
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 TARGET = mac(100)
@@ -49,8 +50,8 @@ def series(mode: Mode) -> tuple[str, str]:
 
 
 @pytest.mark.rule("ack-18", "ack-20", "ack-5")
-@pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("code", ["0005", "0011-04"])
+@each_row("mode", Mode)
+@each_row("code", ["0005", "0011-04"])
 def test_a_backfill_brings_what_is_older_as_it_was(mode: Mode, code: str) -> None:
     asked = desk(mode=mode, code=code)
     what, kind = series(mode)
@@ -62,7 +63,7 @@ def test_a_backfill_brings_what_is_older_as_it_was(mode: Mode, code: str) -> Non
 
 
 @pytest.mark.rule("ack-18", "ack-20")
-@pytest.mark.parametrize("mode", Mode)
+@each_row("mode", Mode)
 def test_events_come_again_too(mode: Mode) -> None:
     asked = desk(mode=mode)
     name, ending = ("8810", "") if mode is Mode.RAW else ("motion", "-decoded")
@@ -109,7 +110,7 @@ def test_an_unknown_time_is_as_good_as_any_to_begin_from() -> None:
     assert ack(asked, "ack/8800", "9999-01-01T00:00:00Z", 1) == samples[::-1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "what",
     [
         "ack/8801",
@@ -171,7 +172,7 @@ def test_erasing_ends_a_backfill() -> None:
 
 
 @pytest.mark.rule("ack-10", "id-20", "id-23")
-@pytest.mark.parametrize("spelling", ["offset", "micros", "none", "basic"])
+@each_row("spelling", ["offset", "micros", "none", "basic"])
 def test_a_time_is_the_same_however_it_is_spelled(spelling: str) -> None:
     asked = desk()
     asked.advance(3 * MINUTE)
@@ -187,7 +188,7 @@ def test_a_time_is_the_same_however_it_is_spelled(spelling: str) -> None:
     assert ack(asked, "ack/8800", samples[-1]["time"], 1) == samples[-2:0:-1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given",
     [
         {},
@@ -209,8 +210,8 @@ def test_a_malformed_ack_does_nothing(given: dict[str, Any]) -> None:
     assert not asked.responses()
 
 
-@pytest.mark.parametrize("what", ["8300", "8301"])
-@pytest.mark.parametrize("device", [GATEWAY, TARGET])
+@each_row("what", ["8300", "8301"])
+@each_row("device", [GATEWAY, TARGET])
 def test_samples_survive_a_restart(device: Any, what: str) -> None:
     asked = desk()
     asked.advance(4 * MINUTE)
@@ -338,7 +339,7 @@ def test_samples_of_one_millisecond_are_all_brought() -> None:
     assert ack(asked, "ack/8800", "9999-01-01T00:00:00Z", 1) == samples[::-1]
 
 
-@pytest.mark.parametrize("code", ["0018", "000F"])
+@each_row("code", ["0018", "000F"])
 def test_a_device_that_nobody_hears_keeps_what_happens_to_itself(code: str) -> None:
     alone = Desk(put(100, 300.0, code=code))
     alone.advance(7200.0)

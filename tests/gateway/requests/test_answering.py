@@ -14,6 +14,7 @@ from meshfleet.wire.codes import Operation, Origin, Status
 from meshfleet.wire.ids import Mac, Version
 from meshfleet.wire.responses import decode
 from tests.gateway.requests.desk import Desk, chain
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 SENSOR, CLIP, EXTENDER, NOBODY = mac(50), mac(51), mac(1), mac(99)
@@ -45,7 +46,7 @@ def test_what_stands_behind_a_value_is_told_beside_it() -> None:
 
 
 @pytest.mark.rule("request-24")
-@pytest.mark.parametrize("mode", Mode)
+@each_row("mode", Mode)
 def test_requests_are_the_same_in_both_modes(mode: Mode) -> None:
     asked = desk(mode=mode)
     assert asked.ask(SENSOR, "read/8110")["value"] == "02"
@@ -63,14 +64,14 @@ def test_what_is_written_is_read_and_reported() -> None:
 
 
 @pytest.mark.rule("response-18")
-@pytest.mark.parametrize("what", ["write/8204", "write-decoded/tx-power"])
+@each_row("what", ["write/8204", "write-decoded/tx-power"])
 def test_the_response_to_a_write_carries_no_value(what: str) -> None:
     value = "0010" if what == "write/8204" else 0
     assert "value" not in desk().ask(SENSOR, what, value=value)
 
 
 @pytest.mark.rule("version-13", "request-9", "response-25")
-@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.0.1", "2.4.0"])
+@each_row("version", ["1.2.0", "2.0.0", "2.0.1", "2.4.0"])
 def test_a_gateway_tells_its_version_and_no_device_has_one(version: str) -> None:
     asked = desk(version=Version.parse(version))
     assert asked.ask(GATEWAY, "apiversion")["version"] == version
@@ -81,7 +82,7 @@ def test_a_gateway_tells_its_version_and_no_device_has_one(version: str) -> None
 
 
 @pytest.mark.rule("response-22")
-@pytest.mark.parametrize(
+@each_row(
     "payload",
     [
         "nonsense",
@@ -101,7 +102,7 @@ def test_a_gateway_tells_its_version_and_no_device_has_one(version: str) -> None
         b'{"id":"a","x":"\xff"}',
     ],
 )
-@pytest.mark.parametrize("device", [SENSOR, GATEWAY, NOBODY])
+@each_row("device", [SENSOR, GATEWAY, NOBODY])
 def test_a_payload_that_is_no_request_is_invalid(payload: str | bytes, device: Mac) -> None:
     asked = desk()
     asked.publish(f"mt/gateway/{GATEWAY}/request/{device}/read/8000", payload)
@@ -112,7 +113,7 @@ def test_a_payload_that_is_no_request_is_invalid(payload: str | bytes, device: M
 
 
 @pytest.mark.rule("response-5")
-@pytest.mark.parametrize("given", ["", "a", "0", "ä\n\0\U0001f600", "x" * 5000])
+@each_row("given", ["", "a", "0", "ä\n\0\U0001f600", "x" * 5000])
 def test_an_id_comes_back_as_it_was_sent(given: str) -> None:
     asked = desk()
     for device, what in ((SENSOR, "read/8000"), (GATEWAY, "apiversion"), (NOBODY, "write/8300")):
@@ -130,9 +131,9 @@ def test_an_operation_that_nobody_knows_is_unknown() -> None:
 
 
 @pytest.mark.rule("ack-6", "response-24")
-@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.3.0"])
-@pytest.mark.parametrize("what", ["ack/8803", "ack-decoded/light-intensity"])
-@pytest.mark.parametrize("device", [SENSOR, GATEWAY, NOBODY])
+@each_row("version", ["1.2.0", "2.0.0", "2.3.0"])
+@each_row("what", ["ack/8803", "ack-decoded/light-intensity"])
+@each_row("device", [SENSOR, GATEWAY, NOBODY])
 def test_acks_are_unknown_before_their_version(version: str, what: str, device: Mac) -> None:
     asked = desk(version=Version.parse(version))
     answer = asked.ask(device, what, id="a", time="2026-09-21T14:13:20.000Z", type=0)
@@ -168,7 +169,7 @@ def test_what_is_not_possible_there_is_not_supported() -> None:
 
 
 @pytest.mark.rule("response-23")
-@pytest.mark.parametrize("ext", [[], "a", None, {"a": 1}, {"rest": "0"}, {"rest": 5}])
+@each_row("ext", [[], "a", None, {"a": 1}, {"rest": "0"}, {"rest": 5}])
 def test_a_wrong_extension_is_an_invalid_value(ext: object) -> None:
     answer = desk().ask(SENSOR, "write-decoded/tx-power", value=4, ext=ext)
     assert answer["status"] == Status.INVALID_VALUE
@@ -193,7 +194,7 @@ def test_access_is_as_the_identifier_allows() -> None:
 
 
 @pytest.mark.rule("response-33", "gateway-35")
-@pytest.mark.parametrize("device", [SENSOR, GATEWAY, CLIP])
+@each_row("device", [SENSOR, GATEWAY, CLIP])
 def test_reporting_of_properties_is_busy_while_it_runs(device: Mac) -> None:
     asked = desk()
     assert asked.ask(device, "write/8302")["status"] == Status.OK
@@ -324,7 +325,7 @@ def test_a_device_is_woken_from_storage_by_its_mode_alone() -> None:
 
 
 @pytest.mark.rule("version-17", "version-14", "version-5")
-@pytest.mark.parametrize("version", ["1.2.0", "1.3.0", "2.0.0", "2.0.1", "2.4.0"])
+@each_row("version", ["1.2.0", "1.3.0", "2.0.0", "2.0.1", "2.4.0"])
 def test_responses_have_what_their_version_knows(version: str) -> None:
     asked = desk(version=Version.parse(version))
     newer = {"responseTime", "origin", "route", "extenderId", "extenderRoute"}

@@ -16,6 +16,7 @@ from meshfleet.wire.ids import Version
 from meshfleet.wire.mqtt.names import LONGEST, write_topic
 from meshfleet.wire.responses import decode
 from tests.gateway.requests.desk import Desk, Message
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 if TYPE_CHECKING:
@@ -155,10 +156,8 @@ def test_any_bytes_can_be_written_or_not(device: Mac, identifier: str, value: by
     assert asked.ask(GATEWAY, "read/8000")["status"] == Status.OK
 
 
-@pytest.mark.parametrize("payload", SPECIAL, ids=range(len(SPECIAL)))
-@pytest.mark.parametrize(
-    "what", ["read/8000", "write/9802", "write-decoded/tx-power", "ack/8803", "apiversion", "x"]
-)
+@each_row("payload", SPECIAL)
+@each_row("what", ["read/8000", "write/9802", "write-decoded/tx-power", "ack/8803", "apiversion", "x"])
 def test_every_special_payload_is_answered_once_or_never(payload: bytes, what: str) -> None:
     for device in (CONNECTED, UNCONNECTED, GATEWAY, mac(9)):
         asked = desk()
@@ -168,12 +167,12 @@ def test_every_special_payload_is_answered_once_or_never(payload: bytes, what: s
 
 
 @pytest.mark.rule("ack-5")
-@pytest.mark.parametrize("word", ["ack", "ack-decoded"])
-@pytest.mark.parametrize(
+@each_row("word", ["ack", "ack-decoded"])
+@each_row(
     "tail",
     ["", "/", "/8803", "/80", "/EF10", "/light-intensity", "/nonsense", "/8803/more", "/a/b/c", "//", "/+"],
 )
-@pytest.mark.parametrize("front", [FRONT, f"{TO_ALL}request/"])
+@each_row("front", [FRONT, f"{TO_ALL}request/"])
 def test_acks_are_never_answered_however_they_are_spelled(word: str, tail: str, front: str) -> None:
     asked = desk()
     for device in (CONNECTED, GATEWAY, mac(9), "ffffffffffff"):
@@ -182,10 +181,8 @@ def test_acks_are_never_answered_however_they_are_spelled(word: str, tail: str, 
     assert asked.responses() == []
 
 
-@pytest.mark.parametrize(
-    "front", [f"{FRONT}{CONNECTED}/", f"{TO_ALL}request/{CONNECTED}/", f"{FRONT}{mac(9)}/"]
-)
-@pytest.mark.parametrize("less", range(0, 40, 3))
+@each_row("front", [f"{FRONT}{CONNECTED}/", f"{TO_ALL}request/{CONNECTED}/", f"{FRONT}{mac(9)}/"])
+@each_row("less", range(0, 40, 3))
 def test_the_answer_to_a_very_long_topic_can_be_published(front: str, less: int) -> None:
     asked = desk()
     topic = front + "x" * (LONGEST - len(front) - less)
@@ -193,7 +190,7 @@ def test_the_answer_to_a_very_long_topic_can_be_published(front: str, less: int)
     check(asked, topic, acks=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "what",
     [f"nonsense/response/{GATEWAY}/x", f"read/8000/response/{GATEWAY}/read/8000", "nonsense/request/x"],
 )
@@ -219,9 +216,7 @@ def test_a_prefix_that_looks_like_a_topic_confuses_nobody() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "tail", ["", "x", "request", "request/x", "response/x/read/8000", "device/x/heartbeat"]
-)
+@each_row("tail", ["", "x", "request", "request/x", "response/x/read/8000", "device/x/heartbeat"])
 def test_what_is_no_request_to_all_gateways_is_not_answered(tail: str) -> None:
     asked = desk()
     asked.publish(TO_ALL + tail, b"{}")

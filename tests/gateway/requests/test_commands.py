@@ -10,6 +10,7 @@ from meshfleet.gateway.world.products import BY_CODE, Mode
 from meshfleet.wire.codes import Kind, Operation, Status
 from meshfleet.wire.ids import Identifier
 from tests.gateway.living import EXTENDER, HOUR, MINUTE, Told, World, device, of, town
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
 SOFT_RESET, FACTORY_RESET, REPORT_ALL, MODE = "8300", "8301", "8302", "8110"
@@ -22,7 +23,7 @@ def uptime(world: World, of_whom: str = "") -> int:
     return int.from_bytes(world.read(mac(1) if not of_whom else world.mac, "8101"), "big")
 
 
-@pytest.mark.parametrize("code", ["0018", "000F", "0040"])
+@each_row("code", ["0018", "000F", "0040"])
 def test_a_soft_reset_restarts_a_device_which_introduces_itself(code: str) -> None:
     world = World([device(1, code=code)])
     world.live(5 * MINUTE)
@@ -130,7 +131,7 @@ def test_a_gateway_hears_nothing_while_it_restarts() -> None:
 
 
 @pytest.mark.rule("gateway-35")
-@pytest.mark.parametrize("code", ["0018", "000F", "0040", "0050"])
+@each_row("code", ["0018", "000F", "0040", "0050"])
 def test_a_device_reports_all_its_properties_when_asked_and_is_busy_meanwhile(code: str) -> None:
     world = World([device(1, code=code)])
     world.live(5 * MINUTE)
@@ -144,7 +145,7 @@ def test_a_device_reports_all_its_properties_when_asked_and_is_busy_meanwhile(co
     assert world.write(mac(1), REPORT_ALL) == Status.OK
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.5, 2.0])
+@each_row("pause", [0.0, 0.5, 2.0])
 def test_a_device_that_restarts_while_it_reports_is_free_again(pause: float) -> None:
     world = World([device(1, code="000F")])
     world.live(5 * MINUTE)
@@ -161,7 +162,7 @@ def only_storage(told: list[Told]) -> bool:
 
 
 @pytest.mark.rule("gateway-32", "gateway-33")
-@pytest.mark.parametrize("code", [code for code in BY_CODE if code != "2011"])
+@each_row("code", [code for code in BY_CODE if code != "2011"])
 def test_in_storage_mode_a_device_makes_no_report_but_the_event_of_the_gateway(code: str) -> None:
     world = World([device(1, code=code)])
     world.live(5 * MINUTE)
@@ -194,7 +195,7 @@ def test_a_device_in_storage_raises_no_alarm_and_notices_no_motion() -> None:
     assert only_storage([each for each in world.live(12 * HOUR) if each.mac != world.mac])
 
 
-@pytest.mark.parametrize("code", [code for code in BY_CODE if code != "2011"])
+@each_row("code", [code for code in BY_CODE if code != "2011"])
 def test_a_device_has_the_modes_of_its_product_and_no_others(code: str) -> None:
     for mode in Mode:
         world = World([device(1, x=1.0, code=code)])
@@ -231,7 +232,7 @@ def test_in_dfu_mode_a_device_advertises_and_makes_no_other_report() -> None:
 
 
 @pytest.mark.rule("gateway-32")
-@pytest.mark.parametrize("mode", [DFU, STORAGE])
+@each_row("mode", [DFU, STORAGE])
 def test_the_gateway_switches_the_mode_of_a_legacy_device(mode: str) -> None:
     world = World([device(1, code="000F")])
     assert world.write(world.mac, "8111", mac(1) + mode) == Status.OK
@@ -243,7 +244,7 @@ def test_the_gateway_switches_the_mode_of_a_legacy_device(mode: str) -> None:
     assert world.write(mac(1), "9802", "00") == Status.OK
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "status"),
     [
         (mac(9) + DFU, Status.UNREACHABLE),
@@ -260,7 +261,7 @@ def test_a_switch_of_mode_that_is_not_possible_is_refused(raw: str, status: Stat
     assert world.device(mac(1)).mode is Mode.UNCONNECTED
 
 
-@pytest.mark.parametrize("mode", [DFU, STORAGE, UNCONNECTED])
+@each_row("mode", [DFU, STORAGE, UNCONNECTED])
 def test_a_device_told_to_restart_and_to_change_its_mode_does_both_in_the_end(mode: str) -> None:
     world = World([device(1)])
     world.live(MINUTE)

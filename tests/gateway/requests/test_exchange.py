@@ -15,6 +15,7 @@ from meshfleet.wire.ids import Version
 from meshfleet.wire.responses import decode
 from meshfleet.wire.times import to_millis
 from tests.gateway.requests.desk import ORIGIN, Desk, Message, at_the_end, chain, route
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 if TYPE_CHECKING:
@@ -44,18 +45,16 @@ THROUGH_GATEWAY = {"extenderId": GATEWAY.upper(), "extenderRoute": GATEWAY}
 
 
 @pytest.mark.rule("response-8", "response-12")
-@pytest.mark.parametrize("extenders", [0, 1, 3, 10])
-@pytest.mark.parametrize(
-    "what", ["read/8000", "read/8112", "write/8300", "write/8000", "read-decoded/uptime"]
-)
+@each_row("extenders", [0, 1, 3, 10])
+@each_row("what", ["read/8000", "read/8112", "write/8300", "write/8000", "read-decoded/uptime"])
 def test_a_connected_target_answers_with_its_route(extenders: int, what: str) -> None:
     answer = far(extenders).ask(TARGET, what)
     assert answer["origin"] == 0
     assert way(answer) == {"route": route(*range(1, extenders + 1), 100)}
 
 
-@pytest.mark.parametrize("extenders", [4, 8, 10])
-@pytest.mark.parametrize(("what", "value"), [("8300", None), ("8301", None), ("8110", "04"), ("8110", "01")])
+@each_row("extenders", [4, 8, 10])
+@each_row(("what", "value"), [("8300", None), ("8301", None), ("8110", "04"), ("8110", "01")])
 def test_the_route_is_the_one_that_was_taken_also_when_the_target_is_gone_since(
     extenders: int, what: str, value: str | None
 ) -> None:
@@ -65,7 +64,7 @@ def test_the_route_is_the_one_that_was_taken_also_when_the_target_is_gone_since(
 
 
 @pytest.mark.rule("response-9")
-@pytest.mark.parametrize(
+@each_row(
     "what", ["apiversion", "read/8000", "read/9800", "write/8000", "write/9802", "nonsense", "read-decoded/x"]
 )
 def test_a_gateway_answers_for_itself_without_a_route(what: str) -> None:
@@ -74,8 +73,8 @@ def test_a_gateway_answers_for_itself_without_a_route(what: str) -> None:
 
 
 @pytest.mark.rule("response-10", "id-27", "gateway-20")
-@pytest.mark.parametrize("extenders", [3, 6])
-@pytest.mark.parametrize("what", ["read/8000", "read/8803", "write/8300", "write/8000"])
+@each_row("extenders", [3, 6])
+@each_row("what", ["read/8000", "read/8803", "write/8300", "write/8000"])
 def test_an_unconnected_target_answers_through_an_extender(extenders: int, what: str) -> None:
     answer = far(extenders, code="000F").ask(TARGET, what)
     assert answer["origin"] == 1
@@ -89,7 +88,7 @@ def test_the_extender_may_be_the_gateway_itself() -> None:
 
 
 @pytest.mark.rule("response-30", "gateway-40")
-@pytest.mark.parametrize("extenders", [0, 4])
+@each_row("extenders", [0, 4])
 def test_the_extender_answers_for_a_silent_unconnected_target(extenders: int) -> None:
     answer = far(extenders, code="000F", faults=SILENT).ask(TARGET, "read/8000")
     assert (answer["status"], answer["origin"]) == (Status.TIMEOUT, 16)
@@ -97,7 +96,7 @@ def test_the_extender_answers_for_a_silent_unconnected_target(extenders: int) ->
 
 
 @pytest.mark.rule("response-29", "gateway-40")
-@pytest.mark.parametrize("extenders", [0, 4])
+@each_row("extenders", [0, 4])
 def test_the_gateway_answers_for_a_silent_connected_target(extenders: int) -> None:
     answer = far(extenders, faults=SILENT).ask(TARGET, "read/8000")
     assert (answer["status"], answer["origin"], way(answer)) == (Status.TIMEOUT, 32, {})
@@ -110,7 +109,7 @@ def test_a_silent_device_goes_on_reporting() -> None:
 
 
 @pytest.mark.rule("response-31")
-@pytest.mark.parametrize("what", ["read/8000", "write/8300", "nonsense", "apiversion", "read-decoded/x"])
+@each_row("what", ["read/8000", "write/8300", "nonsense", "apiversion", "read-decoded/x"])
 def test_the_gateway_answers_for_an_unknown_target(what: str) -> None:
     answer = far(1).ask(mac(98), what)
     assert (answer["origin"], way(answer)) == (32, {})
@@ -150,7 +149,7 @@ def test_a_packet_to_a_target_that_leaves_meanwhile_is_never_answered_by_it() ->
 
 
 @pytest.mark.rule("request-20", "id-28")
-@pytest.mark.parametrize("spelling", [str.lower, str.upper])
+@each_row("spelling", [str.lower, str.upper])
 def test_the_wished_extender_is_used_when_it_hears_the_target(spelling: Any) -> None:
     asked = far(4, code="000F")
     assert way(asked.ask(TARGET, "read/8000")) == through(1, 2, 3, 4)
@@ -163,7 +162,7 @@ def test_the_gateway_may_be_wished_for() -> None:
     assert (answer["status"], way(answer)) == (0, THROUGH_GATEWAY)
 
 
-@pytest.mark.parametrize("wished", [GATEWAY, mac(98), TARGET, mac(1)])
+@each_row("wished", [GATEWAY, mac(98), TARGET, mac(1)])
 def test_a_wished_extender_that_does_not_hear_the_target_is_no_way(wished: Mac) -> None:
     asked = far(9, code="000F")
     answer = asked.ask(TARGET, "read/8000", extenderId=wished)
@@ -175,7 +174,7 @@ def test_the_wished_extender_answers_for_a_silent_target() -> None:
     assert (answer["status"], answer["origin"], way(answer)) == (9, 16, through(1, 2, 3))
 
 
-@pytest.mark.parametrize("wished", [mac(1), mac(98), GATEWAY])
+@each_row("wished", [mac(1), mac(98), GATEWAY])
 def test_a_connected_target_needs_no_extender(wished: Mac) -> None:
     answer = far(2).ask(TARGET, "read/8000", extenderId=wished)
     assert (answer["status"], answer["origin"]) == (Status.OK, 0)
@@ -199,8 +198,8 @@ def took(asked: Desk, since: float, message: Message) -> None:
 
 
 @pytest.mark.rule("gateway-42", "response-3")
-@pytest.mark.parametrize("speed", [0.5, 1.0, 10.0, 3000.0])
-@pytest.mark.parametrize("given", [{}, {"code": "000F"}, {"faults": SILENT}])
+@each_row("speed", [0.5, 1.0, 10.0, 3000.0])
+@each_row("given", [{}, {"code": "000F"}, {"faults": SILENT}])
 def test_the_response_time_is_the_time_on_the_way(speed: float, given: dict[str, Any]) -> None:
     asked = far(3, speed=speed, **given)
     asked.advance(7.3)
@@ -219,8 +218,8 @@ def test_every_hop_takes_its_time() -> None:
 
 
 @pytest.mark.rule("gateway-28")
-@pytest.mark.parametrize("speed", [1.0, 20.0])
-@pytest.mark.parametrize("code", ["0018", "000F"])
+@each_row("speed", [1.0, 20.0])
+@each_row("code", ["0018", "000F"])
 def test_the_gateway_waits_ten_seconds(speed: float, code: str) -> None:
     asked = far(2, speed=speed, faults=SILENT, code=code)
     asked.advance(3.0)

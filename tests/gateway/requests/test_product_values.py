@@ -12,6 +12,7 @@ from meshfleet.gateway.world.products import GATEWAY as OWN
 from meshfleet.wire.codes import Status
 from meshfleet.wire.identifiers import BUILTIN, Access
 from tests.gateway.requests.desk import Desk
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ CHANGING = {"8100", "8101", "8103", "8800", "8801", "8802", "8803", "8810", "881
 
 
 def devices() -> list[Any]:
-    return [pytest.param(product, id=f"{product.model}-{product.variant}") for product in (*PRODUCTS, OWN)]
+    return [*PRODUCTS, OWN]
 
 
 def home(product: Product) -> tuple[Desk, Mac]:
@@ -41,7 +42,7 @@ def expected(product: Product, entry: Entry, allowed: Access) -> set[int]:
 
 
 @pytest.mark.rule("response-28", "response-26", "gateway-26")
-@pytest.mark.parametrize("product", devices())
+@each_row("product", devices())
 def test_every_product_tells_what_it_has(product: Product) -> None:
     asked, device = home(product)
     assert {entry.id for entry in BUILTIN} >= product.identifiers
@@ -83,7 +84,7 @@ def wrong_values(entry: Entry) -> list[bytes]:
 
 
 @pytest.mark.rule("response-23", "response-28")
-@pytest.mark.parametrize("product", devices())
+@each_row("product", devices())
 def test_no_product_takes_values_of_a_wrong_size(product: Product) -> None:
     asked, device = home(product)
     for entry in BUILTIN:
@@ -97,7 +98,7 @@ def test_no_product_takes_values_of_a_wrong_size(product: Product) -> None:
 
 
 @pytest.mark.rule("response-23", "value-37", "value-44")
-@pytest.mark.parametrize(
+@each_row(
     ("what", "value"),
     [
         ("write/9802", None),
@@ -136,7 +137,7 @@ def test_a_value_that_cannot_be_written_is_invalid(what: str, value: object) -> 
 
 
 @pytest.mark.rule("value-44")
-@pytest.mark.parametrize(
+@each_row(
     ("code", "what", "value"),
     [
         ("0005", "write/8806", "1001"),

@@ -8,6 +8,7 @@ import pytest
 
 from meshfleet.wire.codes import Status
 from tests.gateway.requests.desk import Desk, at_the_end, chain
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def count(asked: Desk, device: Mac = GATEWAY) -> int:
     return int(asked.ask(device, "read/8305")["value"], 16)
 
 
-@pytest.mark.parametrize("burst", [1, 7, 255])
+@each_row("burst", [1, 7, 255])
 def test_packets_to_the_gateway_are_counted_there(burst: int) -> None:
     asked = far()
     assert asked.ask(TARGET, "write/8303", value=order(100, burst=burst))["status"] == Status.OK
@@ -60,7 +61,7 @@ def test_packets_to_all_are_counted_by_all_who_hold_a_link() -> None:
     assert count(asked, mac(101)) == 0
 
 
-@pytest.mark.parametrize("target", [mac(98), GATEWAY])
+@each_row("target", [mac(98), GATEWAY])
 def test_packets_to_nobody_are_not_sent(target: Mac) -> None:
     assert far().ask(GATEWAY, "write/8304", value=order(5, to=target))["status"] == Status.UNREACHABLE
 
@@ -116,9 +117,7 @@ def test_a_fast_test_fills_the_air_and_loses_little() -> None:
     assert 1900 < count(asked) <= 2000
 
 
-@pytest.mark.parametrize(
-    "value", [order(5)[:-2], order(5) + "1414", "", order(5, burst=0), order(5, priority=5)]
-)
+@each_row("value", [order(5)[:-2], order(5) + "1414", "", order(5, burst=0), order(5, priority=5)])
 def test_an_order_that_makes_no_sense_is_refused_and_starts_nothing(value: str) -> None:
     asked = far()
     assert asked.ask(TARGET, "write/8303", value=value)["status"] == Status.INVALID_VALUE

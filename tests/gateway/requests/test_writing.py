@@ -14,6 +14,7 @@ from meshfleet.gateway.world.products import BY_CODE, Mode
 from meshfleet.wire.codes import Kind, Operation, Status
 from meshfleet.wire.ids import Identifier
 from tests.gateway.living import DAY, EXTENDER, HOUR, MINUTE, Told, World, device, of, read, town
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def reported(world: World, since: int, identifier: str) -> list[Told]:
     return of(read(world.gateway, world.published[since:]), mac(1), Kind.PROPERTY, identifier)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "identifier", "raw"),
     [
         ("000F", "9800", "01"),
@@ -52,7 +53,7 @@ def test_a_value_that_fits_is_taken_reported_and_read(code: str, identifier: str
     assert world.read(mac(1), identifier).hex() == raw
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "identifier", "raw"),
     [
         ("000F", "9800", "02"),
@@ -91,7 +92,7 @@ def test_a_value_that_does_not_fit_is_refused_and_changes_nothing(
     assert reported(world, since, identifier) == []
 
 
-@pytest.mark.parametrize("code", [code for code in BY_CODE if code != "2011"])
+@each_row("code", [code for code in BY_CODE if code != "2011"])
 def test_a_device_takes_the_power_steps_of_its_chip_and_no_others(code: str) -> None:
     product, taken = BY_CODE[code], set()
     for power in range(-45, 12):
@@ -104,7 +105,7 @@ def test_a_device_takes_the_power_steps_of_its_chip_and_no_others(code: str) -> 
     assert taken == set(product.chip.value) - {4}
 
 
-@pytest.mark.parametrize("power", [-20, -8, 0, 8])
+@each_row("power", [-20, -8, 0, 8])
 def test_power_changes_how_well_a_device_is_heard_by_as_much(power: int) -> None:
     plain, other = (World([device(1, code=EXTENDER)]) for _ in range(2))
     assert other.write(mac(1), "9802", f"{power & 0xFF:02x}") == Status.OK
@@ -157,9 +158,7 @@ def answer_times(world: World) -> list[Any]:
 
 
 @pytest.mark.rule("gateway-20", "gateway-27")
-@pytest.mark.parametrize(
-    ("code", "identifier", "sleeps"), [("0011-04", "9804", False), ("000F", "9807", True)]
-)
+@each_row(("code", "identifier", "sleeps"), [("0011-04", "9804", False), ("000F", "9807", True)])
 def test_the_advertisement_interval_decides_how_soon_an_unconnected_device_answers(
     code: str, identifier: str, *, sleeps: bool
 ) -> None:
@@ -208,14 +207,14 @@ def test_a_text_is_unread_until_somebody_reads_it() -> None:
     assert told == sorted(told, reverse=True)
 
 
-@pytest.mark.parametrize("raw", ["", "41" * 201])
+@each_row("raw", ["", "41" * 201])
 def test_a_text_that_is_none_or_too_long_is_refused(raw: str) -> None:
     world = World([device(1, code="000F")])
     assert world.write(mac(1), "9820", raw) == Status.INVALID_VALUE
     assert world.read(mac(1), "9821") == b"\0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "identifier", "status"),
     [
         ("0018", "8100", Status.ACCESS_NOT_ALLOWED),
@@ -243,7 +242,7 @@ def test_a_write_that_is_heard_is_done_also_when_its_response_is_late() -> None:
     assert target.node.gain == -8.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_row("seed", range(3))
 def test_no_value_whatever_stops_a_gateway_or_makes_it_unreadable(seed: int) -> None:
     chance = Random(seed)  # noqa: S311 # a die, no secret
     world = town(12, seed)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.updates.progress import Error, ImageName, Progress, State
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Identifier, Version, model_number
+from tests.gateway.tables import each_row
 
 WORDS = ("idle", "fetching", "transferring", "verifying", "staged", "applying", "done", "failed")
 
@@ -47,7 +47,7 @@ def test_progress_is_written_byte_by_byte_as_the_layout_says() -> None:
     assert progress.raw().hex(" ") == "07 2a 07 00 18 03 01 00 07"
 
 
-@pytest.mark.parametrize("state", State)
+@each_row("state", State)
 def test_only_done_and_failed_are_ends(state: State) -> None:
     progress = Progress(ImageName(model_number(1), Version(1, 0, 0)), state)
     assert progress.is_over == (WORDS[state] in {"done", "failed"})

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.world.clock import Clock
+from tests.gateway.tables import each_row
 
 ORIGIN = 1_790_000_000_000
 speeds = st.floats(0.01, 10_000)
@@ -23,9 +24,7 @@ def test_the_world_begins_at_its_origin() -> None:
 
 
 @pytest.mark.rule("gateway-42")
-@pytest.mark.parametrize(
-    ("speed", "seconds", "millis"), [(1.0, 60.0, 60_000), (60.0, 60.0, 1000), (0.5, 1, 2000)]
-)
+@each_row(("speed", "seconds", "millis"), [(1.0, 60.0, 60_000), (60.0, 60.0, 1000), (0.5, 1, 2000)])
 def test_a_fast_world_takes_less_time_on_the_wall(speed: float, seconds: float, millis: int) -> None:
     clock = Clock(ORIGIN, speed)
     assert clock.millis(seconds) == ORIGIN + millis
@@ -72,7 +71,7 @@ def test_a_bent_clock_forgets_the_time_it_told_last() -> None:
     assert clock.time(100.0) == datetime.fromtimestamp((ORIGIN + 50_000) / 1000, UTC)
 
 
-@pytest.mark.parametrize("speed", [0, 0.0, -1.0, float("nan")])
+@each_row("speed", [0, 0.0, -1.0, float("nan")])
 def test_a_world_that_stands_still_is_refused(speed: float) -> None:
     with pytest.raises(ValueError, match="simulated"):
         Clock(ORIGIN, speed)

@@ -14,6 +14,7 @@ from meshfleet.gateway.world.products import BY_CODE, Mode, Product
 from meshfleet.gateway.world.samples import CAPACITY, Sample
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Identifier
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mesh_of, put
 
 YEAR = 365 * 24 * 3600.0
@@ -57,7 +58,7 @@ def test_a_device_complains_of_a_low_battery_before_it_dies() -> None:
     assert 15 < status.count(1) < 35
 
 
-@pytest.mark.parametrize("code", ["0040", "2011"])
+@each_row("code", ["0040", "2011"])
 def test_what_hangs_on_the_mains_never_runs_dry(code: str) -> None:
     plugged = device(code, battery=100)
     assert plugged.battery_level(50 * YEAR) == 100
@@ -151,7 +152,7 @@ def test_samples_of_a_series_are_bounded_and_the_oldest_give_way() -> None:
     assert [sample.millis for sample in kept] == list(range(100, CAPACITY + 100))
 
 
-@pytest.mark.parametrize("mode", Mode)
+@each_row("mode", Mode)
 def test_devices_in_storage_and_dfu_mode_take_no_requests(mode: Mode) -> None:
     tracker = device()
     tracker.mode = mode
@@ -160,7 +161,7 @@ def test_devices_in_storage_and_dfu_mode_take_no_requests(mode: Mode) -> None:
     assert not tracker.is_reachable
 
 
-@pytest.mark.parametrize("product", BY_CODE.values(), ids=BY_CODE)
+@each_row("product", BY_CODE.values())
 def test_a_value_that_was_never_written_is_that_of_a_new_device(product: Product) -> None:
     code = next(code for code, each in BY_CODE.items() if each is product)
     one, other = device(code), device(code)

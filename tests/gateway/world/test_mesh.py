@@ -17,6 +17,7 @@ from meshfleet.gateway.world.places import Walls
 from meshfleet.gateway.world.products import Mode, Role
 from meshfleet.gateway.world.radio import USABLE
 from meshfleet.gateway.world.site import Site
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, mesh_of, put
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_every_connected_device_of_a_usual_site_holds_a_link_and_no_other_does()
     assert max(node.depth for node in mesh.nodes.values()) >= 3
 
 
-@pytest.mark.parametrize("devices", [0, 1, 10, 60, 61, 400])
+@each_row("devices", [0, 1, 10, 60, 61, 400])
 def test_nearly_everybody_joins_whatever_the_size(devices: int) -> None:
     mesh = Mesh(generate(GATEWAY, devices=devices, seed=3))
     check(mesh)
@@ -201,7 +202,7 @@ def test_a_much_better_parent_is_taken() -> None:
     assert leaf.parent is extender
 
 
-@pytest.mark.parametrize("n", range(2, 30))
+@each_row("n", range(2, 30))
 def test_a_sound_link_is_left_for_one_that_is_better_by_enough_and_for_no_other(n: int) -> None:
     mesh = mesh_of(put(1, 6.0, code="0040"), put(n, 9.0, parent=GATEWAY))
     mesh._wishes.clear()  # noqa: SLF001 # nobody holds it where it is but its own inertia

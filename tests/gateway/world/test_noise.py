@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.world.noise import bits, drift, flicker, key_of, noise, wait, wobble
+from tests.gateway.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +37,8 @@ def test_dice_stay_in_their_range(key: int, n: int) -> None:
     assert -1.0 <= flicker(key, n) <= 1.0 + 1e-4
 
 
-@pytest.mark.parametrize(("die", "least"), DICE)
-@pytest.mark.parametrize("key", [0, 1, 0xFFFFFFFF, key_of("a device")])
+@each_row(("die", "least"), DICE)
+@each_row("key", [0, 1, 0xFFFFFFFF, key_of("a device")])
 def test_dice_fall_to_both_sides_equally_often(
     die: Callable[[int, int], float], least: float, key: int
 ) -> None:
@@ -45,7 +46,7 @@ def test_dice_fall_to_both_sides_equally_often(
     assert fmean(die(key, n) for n in MANY) == pytest.approx(middle, abs=0.04)
 
 
-@pytest.mark.parametrize("key", [0, 7, key_of("a device")])
+@each_row("key", [0, 7, key_of("a device")])
 def test_noise_is_even_and_wobble_prefers_the_middle(key: int) -> None:
     tenths = [0] * 10
     for n in MANY:
@@ -80,7 +81,7 @@ def test_a_drift_stays_in_its_range_and_changes_slowly(key: int, t: float, perio
     assert abs(drift(key, t + period / 1000, period) - drift(key, t, period)) < 0.0127
 
 
-@pytest.mark.parametrize("key", [0, 0xFF, key_of("a device")])
+@each_row("key", [0, 0xFF, key_of("a device")])
 def test_a_drift_swings_all_over_its_range_again_and_again(key: int) -> None:
     values = [drift(key, t, 1000.0) for t in range(10_000)]
     turns = sum(a < 0 <= b for a, b in pairwise(values))

@@ -12,15 +12,16 @@ from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers import BUILTIN, Access
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.products import Way
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mesh_of, put
 
 EVERY = (*PRODUCTS, GATEWAY)
-every_product = pytest.mark.parametrize("product", EVERY, ids=lambda each: each.name)
+every_product = each_row("product", EVERY)
 
 CONNECTED, UNCONNECTED, STORAGE, DFU = Mode.CONNECTED, Mode.UNCONNECTED, Mode.STORAGE, Mode.DFU
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "name", "modes"),
     [
         ("0005", "MT MultiTracker 11x", {CONNECTED, STORAGE, UNCONNECTED, DFU}),
@@ -91,7 +92,7 @@ def test_every_writable_property_is_set_on_a_new_device(product: Product) -> Non
     assert stored - {Identifier("8110")} <= set(product.values)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw"),
     [
         ("9802", "04"),
@@ -109,7 +110,7 @@ def test_a_new_pocket_clip_is_set_like_a_real_one(identifier: str, raw: str) -> 
     assert BY_CODE["000F"].values[Identifier(identifier)].hex() == raw
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("chip", "powers"),
     [
         (Chip.NRF51822, {-30, -20, -16, -12, -8, -4, 0, 4}),
@@ -130,7 +131,7 @@ def test_gateways_and_extenders_are_the_ones_that_have_children() -> None:
     assert {each.values[Identifier("8210")][0] for each in relays} == {MAX_CHILDREN}
 
 
-@pytest.mark.parametrize("code", ["000F"])
+@each_row("code", ["000F"])
 def test_some_products_are_updated_by_nordic_dfu_only(code: str) -> None:
     assert BY_CODE[code].ways == {Way.NORDIC_DFU}
     assert not {"8120", "8121", "8122"} & BY_CODE[code].identifiers

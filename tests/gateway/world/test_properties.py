@@ -13,6 +13,7 @@ from meshfleet.gateway.world.site import public_key
 from meshfleet.wire.codes import Kind, Operation
 from meshfleet.wire.identifiers import BUILTIN
 from tests.gateway.living import DAY, HOUR, MINUTE, Told, World, device, of, town
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
 MOTION, MINUTES, ALARM, DOORS = "8810", "8813", "9800", "8831"
@@ -152,7 +153,7 @@ def test_a_failed_measurement_leaves_no_hole_in_the_measured_ones() -> None:
         assert seqs
 
 
-@pytest.mark.parametrize("code", ["0018", "0011-04", "0040", "0063"])
+@each_row("code", ["0018", "0011-04", "0040", "0063"])
 def test_a_device_knows_what_it_is(code: str) -> None:
     world = World([device(1, code=code)])
     product = world.device(mac(1)).product

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshfleet.gateway.world import radio
 from meshfleet.gateway.world.places import Place, Walls
 from meshfleet.gateway.world.radio import FAST, HEARD, SLOW, USABLE, loss, mean
+from tests.gateway.tables import each_row
 
 HERE = Place(0, 0.0, 0.0)
 OPEN = Walls()
@@ -19,7 +20,7 @@ places = st.builds(Place, st.integers(-3, 3), st.floats(-100, 100), st.floats(-1
 
 
 @pytest.mark.rule("gateway-22")
-@pytest.mark.parametrize(("metres", "dbm"), [(1, -59.0), (10, -81.0), (100, -103.0), (2, -65.6227)])
+@each_row(("metres", "dbm"), [(1, -59.0), (10, -81.0), (100, -103.0), (2, -65.6227)])
 def test_the_mean_falls_with_the_distance(metres: float, dbm: float) -> None:
     assert mean(HERE, Place(0, metres, 0.0), OPEN) == pytest.approx(dbm, abs=1e-3)
     assert mean(HERE, Place(0, 0.0, -metres), OPEN) == pytest.approx(dbm, abs=1e-3)

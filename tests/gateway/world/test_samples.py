@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.world.samples import CAPACITY, Sample, Samples
+from tests.gateway.tables import each_row
 
 MOMENT = 1_790_000_000_000
 
@@ -45,9 +46,7 @@ def test_only_the_named_sample_goes() -> None:
     assert times(samples) == [0, 120_000]
 
 
-@pytest.mark.parametrize(
-    "millis", [-1, 1, 59_999, 60_001, 999_999_999, -MOMENT, -MOMENT - 62_000_000_000_000]
-)
+@each_row("millis", [-1, 1, 59_999, 60_001, 999_999_999, -MOMENT, -MOMENT - 62_000_000_000_000])
 def test_a_time_without_a_sample_changes_nothing(millis: int) -> None:
     samples = kept(0, 60_000)
     assert not samples.drop(MOMENT + millis)

@@ -13,6 +13,7 @@ from meshfleet.gateway.world.senses import failure, sense
 from meshfleet.wire.codes import Status
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Identifier
+from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mesh_of, put
 
 HOUR = 3600.0
@@ -35,8 +36,8 @@ def series(of: Device, identifier: Identifier, days: float = 3.0) -> list[float]
     return values
 
 
-@pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize(
+@each_row("number", range(5))
+@each_row(
     ("identifier", "least", "most", "step"),
     [(TEMPERATURE, 12.0, 32.0, 0.25), (PRESSURE, 950.0, 1060.0, 0.5), (HUMIDITY, 15.0, 75.0, 2.0)],
 )
@@ -105,7 +106,7 @@ def test_asking_twice_gives_the_same_and_another_seed_another_value() -> None:
 
 
 @pytest.mark.rule("gateway-30")
-@pytest.mark.parametrize("identifier", [TEMPERATURE, HUMIDITY])
+@each_row("identifier", [TEMPERATURE, HUMIDITY])
 def test_a_few_measurements_in_a_thousand_fail_for_one_of_three_reasons(identifier: Identifier) -> None:
     sensor, failures = device(), []
     for sensor.beats in range(100_000):

@@ -21,6 +21,7 @@ from meshfleet.gateway.world.site import KEY, MAX_DEVICES, Site, public_key
 from meshfleet.gateway.world.sitefile import describe, parse
 from meshfleet.wire.codes import AccessType
 from meshfleet.wire.ids import Mac, parse_mac
+from tests.gateway.tables import each_row
 
 GATEWAY = Mac("d0cf5e000001")
 SENSOR = {"mac": "c00000000002", "model": "0018", "x": 3, "y": -4.5}
@@ -69,7 +70,7 @@ def test_twenty_devices_show_every_product_in_the_mode_it_is_used_in() -> None:
     ]
 
 
-@pytest.mark.parametrize("devices", [10, 11, 50, 200])
+@each_row("devices", [10, 11, 50, 200])
 def test_one_device_is_legacy_and_one_is_unprovisioned(devices: int) -> None:
     site = generate(GATEWAY, devices=devices, seed=1)
     assert Counter(each.access for each in site.devices) == {
@@ -94,7 +95,7 @@ def test_macs_are_even_and_unique_over_many_gateways() -> None:
     assert all(int(parse_mac(mac), 16) % 2 == 0 for mac in macs)
 
 
-@pytest.mark.parametrize("devices", [10, 60, 400])
+@each_row("devices", [10, 60, 400])
 def test_everybody_stands_near_an_extender_or_the_gateway(devices: int) -> None:
     site = generate(GATEWAY, devices=devices, seed=1)
     posts = [Place(0, 0.0, 0.0), *(each.place for each in site.devices if each.product.role is Role.EXTENDER)]
@@ -183,7 +184,7 @@ def test_a_file_may_say_much() -> None:
     assert (site.walls, site.key) == (Walls(x=(-4.5, 4.0)), b"\xff" * 16)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code"),
     [
         ({"model": "0011-04"}, "0011-04"),
@@ -201,7 +202,7 @@ def test_a_file_may_begin_with_a_byte_order_mark() -> None:
     assert read(b"\xef\xbb\xbf" + json.dumps(device()).encode()) == read(device())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "where", "reason"),
     [
         ({"mac": "C00000000002"}, "mac", "not 12 lowercase hex digits"),
@@ -245,7 +246,7 @@ def test_a_mistake_in_a_device_is_told_with_its_place(
     assert reason in why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "where", "reason"),
     [
         (b"", "file", "cannot be read as JSON"),
@@ -270,7 +271,6 @@ def test_a_mistake_in_a_device_is_told_with_its_place(
         ({"devices": [], "key": "00"}, "key", "hex of 16 bytes"),
         ({"devices": [], "key": 5}, "key", "hex of 16 bytes"),
     ],
-    ids=lambda value: str(value)[:30] if isinstance(value, str) else "given",
 )
 def test_a_mistake_in_a_file_is_told_with_its_place(given: Any, where: str, reason: str) -> None:
     ((at, why),) = mistakes(given)
