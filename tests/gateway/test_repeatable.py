@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -92,61 +92,36 @@ def test_gateways_side_by_side_do_not_disturb_each_other() -> None:
     assert messages == alone
 
 
-one_worker = pytest.mark.xdist_group("two days")
-"""They share a run that takes its time."""
-
-
-class Long(NamedTuple):
-    """A long run, hour by hour."""
-
-    world: World
-    planned: list[int]
-    published: list[int]
-    parents: dict[str, set[str]]
-
-
-@pytest.fixture(scope="module")
-def two_days() -> Long:
-    """48 hours with 50 devices, in which nothing may go wrong."""
-    run = Long(town(50), [], [], defaultdict(set))
-    for _ in range(48):
-        run.published.append(len(run.world.leap(HOUR)))
-        run.planned.append(run.world.planned)
-        for each in run.world.devices:
-            node = each.node
-            assert node.depth <= MAX_DEPTH
-            assert node.children <= MAX_CHILDREN
-            assert node.children == sum(other.node.parent is node for other in run.world.devices)
-            if node.parent is not None:
-                run.parents[each.mac].add(node.parent.mac)
-    return run
-
-
-@one_worker
-@pytest.mark.rule("gateway-17", "gateway-18")
-def test_two_days_pass_without_trouble_and_every_hour_is_as_busy_as_the_others(two_days: Long) -> None:
-    assert min(two_days.published) > 0.8 * max(two_days.published)
-    assert two_days.world.gateway.reports == sum(two_days.published)
-
-
-@one_worker
-def test_the_agenda_does_not_grow(two_days: Long) -> None:
-    assert max(two_days.planned) <= len(two_days.world.devices) + 20
-
-
-@one_worker
-def test_samples_that_nobody_acknowledges_are_bounded(two_days: Long) -> None:
-    lengths = [len(samples) for each in two_days.world.devices for samples in (each.samples or {}).values()]
-    assert max(lengths) == CAPACITY
-    assert all(len(each.samples or {}) <= len(each.product.series) for each in two_days.world.devices)
-
-
-@one_worker
-@pytest.mark.rule("gateway-19")
-def test_devices_change_their_parents_in_two_days_and_the_tree_stays_whole(two_days: Long) -> None:
-    assert sum(len(parents) > 1 for parents in two_days.parents.values()) >= 5
-    joined = [each for each in two_days.world.devices if each.is_connected and not each.is_away]
+@pytest.mark.rule("gateway-17", "gateway-18", "gateway-19")
+@pytest.mark.parametrize("hours", [10, pytest.param(48, marks=pytest.mark.part("long"))])
+def test_hours_pass_without_trouble_and_the_last_is_like_the_first(hours: int) -> None:
+    world = town(50)
+    published, planned = [], []
+    parents: dict[str, set[str]] = defaultdict(set)
+    for _ in range(hours):
+        published.append(len(world.leap(HOUR)))
+        planned.append(world.planned)
+        check_tree(world)
+        for each in world.devices:
+            if each.node.parent is not None:
+                parents[each.mac].add(each.node.parent.mac)
+    assert min(published) > 0.8 * max(published)
+    assert world.gateway.reports == sum(published)
+    assert max(planned) <= len(world.devices) + 20, "the agenda grows"
+    lengths = [len(samples) for each in world.devices for samples in (each.samples or {}).values()]
+    assert max(lengths) == CAPACITY, "samples that nobody acknowledges are bounded"
+    assert all(len(each.samples or {}) <= len(each.product.series) for each in world.devices)
+    assert sum(len(each) > 1 for each in parents.values()) >= 5, "devices change their parents"
+    joined = [each for each in world.devices if each.is_connected and not each.is_away]
     assert sum(each.node.depth < 0 for each in joined) <= 0.1 * len(joined)
+
+
+def check_tree(world: World) -> None:
+    for each in world.devices:
+        node = each.node
+        assert node.depth <= MAX_DEPTH
+        assert node.children <= MAX_CHILDREN
+        assert node.children == sum(other.node.parent is node for other in world.devices)
 
 
 def test_requests_that_nobody_waits_for_any_more_leave_nothing_behind() -> None:

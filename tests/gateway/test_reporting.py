@@ -38,8 +38,8 @@ def topics(world: World, published: list[Publish]) -> list[ReportTopic]:
 @both_modes
 def test_every_report_can_be_read(version: Version, mode: Writing) -> None:
     world = town(20, mode=mode, api_version=version)
-    published = world.leap(90 * MINUTE)
-    assert world.gateway.reports == len(published) > 5000
+    published = world.leap(25 * MINUTE)  # properties come every twenty minutes
+    assert world.gateway.reports == len(published) > 1500
     for message, topic in zip(published, topics(world, published), strict=True):
         report = reports.decode(topic.kind, message.payload)
         assert reports.encode(topic.kind, report) == message.payload
@@ -79,7 +79,7 @@ def test_a_gateway_in_decoded_mode_uses_raw_topics_for_what_it_cannot_decode() -
 @every_version
 def test_the_topic_of_a_report_in_decoded_mode_tells_whether_its_value_is_decoded(version: Version) -> None:
     world = town(20, mode=Writing.DECODED, api_version=version)
-    for topic in topics(world, world.leap(HOUR)):
+    for topic in topics(world, world.leap(25 * MINUTE)):
         if topic.identifier is not None:
             entry = BUILTIN[topic.identifier]
             assert topic.kind.decoded == (entry.layout is not None), entry.name
@@ -100,11 +100,10 @@ def said(each: Told) -> object:
     return report
 
 
-@each_row("seed", [1, 2])
-def test_both_modes_tell_the_same_in_the_same_order(seed: int) -> None:
-    raw, decoded = town(20, seed, mode=Writing.RAW), town(20, seed, mode=Writing.DECODED)
-    both = list(zip(raw.live(3 * HOUR), decoded.live(3 * HOUR), strict=True))
-    assert len(both) > 10_000
+def test_both_modes_tell_the_same_in_the_same_order() -> None:
+    raw, decoded = town(20, mode=Writing.RAW), town(20, mode=Writing.DECODED)
+    both = list(zip(raw.live(2 * HOUR), decoded.live(2 * HOUR), strict=True))
+    assert len(both) > 7_000
     for one, other in both:
         assert (one.moment, one.series) == (other.moment, other.series)
         assert (one.report.time, one.report.seq) == (other.report.time, other.report.seq)

@@ -116,15 +116,31 @@ SPECIAL = [
 PAYLOADS = st.one_of(st.binary(max_size=40), DOCUMENTS, st.sampled_from(SPECIAL))
 
 
-@settings(max_examples=300)
-@given(TOPICS, PAYLOADS, st.sampled_from(VERSIONS), st.sampled_from(Mode))
+ANYTHING = given(TOPICS, PAYLOADS, st.sampled_from(VERSIONS), st.sampled_from(Mode))
+
+
+@settings(max_examples=150)
+@ANYTHING
 def test_nothing_that_comes_stops_a_gateway(topic: str, payload: bytes, version: Version, mode: Mode) -> None:
+    check_anything(topic, payload, version, mode)
+
+
+@pytest.mark.part("fuzz")
+@settings(max_examples=3000)
+@ANYTHING
+def test_nothing_stops_a_gateway_in_a_long_search(
+    topic: str, payload: bytes, version: Version, mode: Mode
+) -> None:
+    check_anything(topic, payload, version, mode)
+
+
+def check_anything(topic: str, payload: bytes, version: Version, mode: Mode) -> None:
     asked = desk(version, mode)
     asked.publish(topic, payload)
     check(asked, topic, acks=version >= Version(2, 4, 0))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     DEVICES,
     st.sampled_from(sorted(BUILTIN.names)),

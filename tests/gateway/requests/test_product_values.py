@@ -90,7 +90,8 @@ def test_no_product_takes_values_of_a_wrong_size(product: Product) -> None:
     for entry in BUILTIN:
         allowed = expected(product, entry, Access.WRITE)
         refused = {Status.INVALID_VALUE} if allowed == {Status.OK} else allowed
-        for raw in wrong_values(entry):
+        # What cannot be written at all is refused before its size is looked at.
+        for raw in wrong_values(entry)[: None if allowed == {Status.OK} else 2]:
             assert asked.ask(device, f"write/{entry.id}", value=raw.hex())["status"] in refused, (
                 entry.id,
                 raw,

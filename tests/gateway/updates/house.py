@@ -9,6 +9,9 @@ floor 0   the gateway, EAST and WEST (extenders), and all others
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meshfleet.gateway import Clock, Faults, Gateway, Mode, Settings, parse
@@ -84,14 +87,24 @@ class Told(NamedTuple):
         return int.from_bytes(self.rest[:2], "big"), int.from_bytes(self.rest[2:], "big")
 
 
-class Report(NamedTuple):
-    """A report, with the moment that it tells."""
+@dataclass(frozen=True)
+class Report:
+    """A report, which is read when somebody looks at it: most are of no concern to a test."""
 
-    t: float
     device: Mac
     kind: str
     identifier: str
-    content: dict[str, Any]
+    payload: bytes
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.payload)
+        return content
+
+    @property
+    def t(self) -> float:
+        """The moment that it tells."""
+        return parse_time(self.content["time"]).timestamp() - _ORIGIN / 1000.0
 
 
 def name(model: ModelNumber = MOTION, version: Version = NEWER) -> bytes:
@@ -117,6 +130,8 @@ class House:
         self.gateway = Gateway(settings, site, Clock(_ORIGIN))
         self.now = 0.0
         self.reports: list[Report] = []
+        self._found: defaultdict[tuple[Mac, str], list[Report]] = defaultdict(list)
+        """By device, and by kind or identifier."""
         self.responses: dict[str, dict[str, Any]] = {}
         self.questions: list[FirmwareQuestion] = []
         """Not answered yet."""
@@ -140,13 +155,14 @@ class House:
     def _take(self, messages: list[Publish]) -> None:
         for message in messages:
             what, device, kind, *tail = message.topic.split("/")[3:]
-            content = json.loads(message.payload)
             if what == "response":
+                content = json.loads(message.payload)
                 self.responses[content["id"]] = content
-            else:
-                self.reports.append(
-                    Report(_moment(content["time"]), Mac(device), kind, "/".join(tail), content)
-                )
+                continue
+            report = Report(Mac(device), kind, "/".join(tail), message.payload)
+            self.reports.append(report)
+            for key in {kind, report.identifier}:
+                self._found[report.device, key].append(report)
         for chore in self.gateway.chores():
             self._do(chore)
 
@@ -215,14 +231,12 @@ class House:
 
     def of(self, device: Mac, what: str) -> list[Report]:
         """The reports of a device: of a kind, or of a property."""
-        return [
-            each for each in self.reports if each.device == device and what in (each.kind, each.identifier)
-        ]
+        return list(self._found[device, what])
 
     def state(self, device: Mac, identifier: str = "8120") -> State:
         """The state that was told last."""
-        told = self.told(device, identifier)
-        return told[-1].state if told else State.IDLE
+        told = self._found[device, identifier]
+        return Told.read(bytes.fromhex(told[-1].content["value"])).state if told else State.IDLE
 
     def reach(self, state: State, device: Mac, identifier: str = "8120", *, within: float = 1200.0) -> Told:
         """Wait until a state is told; what was told with it."""
@@ -231,7 +245,3 @@ class House:
 
 
 _ORIGIN: Final = 1_790_000_000_000
-
-
-def _moment(text: str) -> float:
-    return parse_time(text).timestamp() - _ORIGIN / 1000.0

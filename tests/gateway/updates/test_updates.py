@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,16 +161,23 @@ def _check(script: list[tuple[object, float]], house: House) -> None:
     assert house.of(TRACKER, "8110")[-1:] == [] or house.of(TRACKER, "8110")[-1].content["value"] != "01"
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(steps)
 def test_nothing_raises_and_every_update_ends_or_waits_for_a_word(script: list[tuple[object, float]]) -> None:
     _check(script, House())
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(steps)
 def test_the_same_holds_when_updates_fail(script: list[tuple[object, float]]) -> None:
     _check(script, House(update_fail=0.6))
+
+
+@pytest.mark.part("fuzz")
+@settings(max_examples=200)
+@given(steps, st.sampled_from([0.0, 0.6]))
+def test_the_same_holds_in_a_long_search(script: list[tuple[object, float]], update_fail: float) -> None:
+    _check(script, House(update_fail=update_fail))
 
 
 def test_an_image_that_nobody_waits_for_is_ignored() -> None:

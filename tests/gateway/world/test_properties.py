@@ -12,7 +12,7 @@ from meshfleet.gateway import Mode as Writing
 from meshfleet.gateway.world.site import public_key
 from meshfleet.wire.codes import Kind, Operation
 from meshfleet.wire.identifiers import BUILTIN
-from tests.gateway.living import DAY, HOUR, MINUTE, Told, World, device, of, town
+from tests.gateway.living import DAY, HOUR, MINUTE, Told, World, device, of, read, town
 from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
 
@@ -116,7 +116,8 @@ def test_raising_and_clearing_an_alarm_are_reported_at_once() -> None:
 
 def test_alarms_come_about_once_in_six_hours_and_only_where_there_is_a_button() -> None:
     world = town(20)
-    told = [each for each in world.live(12 * HOUR) if (each.kind, each.identifier) == (Kind.EVENT, ALARM)]
+    alarms = [message for message in world.leap(12 * HOUR) if message.topic.endswith(f"/event/{ALARM}")]
+    told = list(read(world.gateway, ((0.0, message) for message in alarms)))
     buttons = [each for each in world.devices if each.product.button]
     assert {each.mac for each in told} <= {each.mac for each in buttons}
     assert len(buttons) < len(told) < 4 * len(buttons)
