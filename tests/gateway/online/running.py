@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from meshfleet.gateway import ByClock, Clock, Faults, Fleet, Gateway, Settings, generate
+from meshfleet.gateway.online.pace import wall_millis
 from meshfleet.link import Delays, Link, Options
 from meshfleet.wire.ids import Mac
+from tests.eventually import eventually_async
 from tests.link.proxy import fresh
-from tests.link.scripted import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,6 +57,11 @@ class Crew:
         gateway = Gateway(made, site or generate(mac, devices=3, seed=1), self.clock)
         self.fleet.add(gateway, address)
         return mac
+
+    def hurry(self, speed: float) -> None:
+        """Let time pass at another speed from now on."""
+        now = wall_millis()
+        self.clock.bend(self.clock.moment(now), now, speed)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Fleet]:
@@ -103,7 +109,7 @@ class Listener:
             found.extend(each for each in answers if each.get("id") == request_id)
             return bool(found)
 
-        await until(came)
+        await eventually_async(came)
         return found[0]
 
 

@@ -14,6 +14,7 @@ from meshfleet.gateway.online.images import Images, Terms
 from meshfleet.link import Link
 from meshfleet.wire.diagnostics import answer_topic, decode_question, encode_answer, question_topic
 from meshfleet.wire.mqtt.packets import Disconnect, Puback, Publish, Subscribe, Unsuback, Unsubscribe
+from tests.eventually import eventually_async
 from tests.gateway.online.asking import (
     GATEWAY,
     IMAGE,
@@ -32,7 +33,7 @@ from tests.gateway.online.asking import (
 )
 from tests.gateway.online.web import Web, answer
 from tests.link.proxy import address as at
-from tests.link.scripted import Broker, settled, soon, until
+from tests.link.scripted import Broker, settled, soon
 from tests.selection import backend
 from tests.servers import TRUSTING_NOBODY, Mosquitto, free_port
 
@@ -88,7 +89,7 @@ async def test_the_diagnostics_connection_is_a_second_one_in_upper_case(
         assert (connect.client_id, connect.keep_alive, connect.clean) == ("D0CF5E0000A1", 15, True)
         assert (connect.user, connect.password, connect.will) == ("me", b"", None)
         assert [type(packet) for packet in peer.unread] == [Puback, Disconnect]
-        await until(lambda: peer.gone)
+        await eventually_async(lambda: peer.gone)
 
 
 async def test_questions_at_the_same_time_share_a_connection(http: httpx.AsyncClient, web: Web) -> None:
@@ -105,7 +106,7 @@ async def test_questions_at_the_same_time_share_a_connection(http: httpx.AsyncCl
         assert not peer.finished
         tell(peer, first_id, found(f"{web.url}/image"))
         assert await soon(first) == IMAGE
-        await until(lambda: peer.gone)
+        await eventually_async(lambda: peer.gone)
         assert len(broker.peers) == 1
 
 
@@ -127,9 +128,9 @@ async def test_the_next_connection_waits_until_the_last_is_gone(http: httpx.Asyn
         peer = await line(broker)
         peer.lingers = True
         tell(peer, await question(peer), found(f"{web.url}/image"))
-        await until(lambda: peer.finished)
+        await eventually_async(lambda: peer.finished)
         second = asyncio.create_task(images.get(QUESTION))
-        await until(lambda: len(at_work()) == 2)
+        await eventually_async(lambda: len(at_work()) == 2)
         assert await settled(lambda: len(broker.peers)) == 1
         peer.close()
         assert await soon(first) == IMAGE
@@ -241,7 +242,7 @@ async def test_a_cancelled_question_leaves_nothing_behind(http: httpx.AsyncClien
         with pytest.raises(asyncio.CancelledError):
             await soon(getting)
         assert at_work() == []
-        await until(lambda: peer.gone)
+        await eventually_async(lambda: peer.gone)
         assert len(broker.peers) == 1
 
 
@@ -299,7 +300,7 @@ async def test_a_subscription_that_is_not_granted_is_the_reason(http: httpx.Asyn
         await peer.grant(0x80)
         with pytest.raises(ImageUnavailable, match="does not grant"):
             await soon(getting)
-        await until(lambda: peer.gone)
+        await eventually_async(lambda: peer.gone)
         assert at_work() == []
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from meshfleet.errors import FleetError, ImageBroken, ImageUnavailable
 from meshfleet.gateway.online.download import download
+from tests.eventually import eventually_async
 from tests.gateway.online.web import Asked, Web, answer
 from tests.gateway.tables import each_row
-from tests.link.scripted import soon, until
+from tests.link.scripted import soon
 from tests.servers import TRUSTING_NOBODY, free_port
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ async def test_a_body_that_says_it_is_too_large_is_not_read(http: httpx.AsyncCli
     async with Web(announce) as web:
         with pytest.raises(ImageBroken, match="more than 20000 bytes"):
             await fetch(http, web.url)
-        await until(lambda: not web.busy)
+        await eventually_async(lambda: not web.busy)
 
 
 async def test_an_endless_body_ends_at_the_limit(http: httpx.AsyncClient) -> None:
@@ -179,7 +180,7 @@ async def test_an_endless_body_ends_at_the_limit(http: httpx.AsyncClient) -> Non
     async with Web(pour) as web:
         with pytest.raises(ImageBroken, match="more than 20000 bytes"):
             await fetch(http, web.url)
-        await until(lambda: not web.busy)
+        await eventually_async(lambda: not web.busy)
 
 
 async def test_a_silent_server_is_left(http: httpx.AsyncClient) -> None:
@@ -189,7 +190,7 @@ async def test_a_silent_server_is_left(http: httpx.AsyncClient) -> None:
     async with Web(say_nothing) as web:
         with pytest.raises(ImageUnavailable, match="in time"):
             await soon(fetch(http, web.url, silence=0.05, within=3600))
-        await until(lambda: not web.busy)
+        await eventually_async(lambda: not web.busy)
 
 
 async def test_a_server_that_sends_drop_by_drop_is_left(http: httpx.AsyncClient) -> None:
@@ -202,7 +203,7 @@ async def test_a_server_that_sends_drop_by_drop_is_left(http: httpx.AsyncClient)
     async with Web(drip) as web:
         with pytest.raises(ImageUnavailable, match="in time"):
             await fetch(http, web.url, within=0.1)
-        await until(lambda: not web.busy)
+        await eventually_async(lambda: not web.busy)
 
 
 async def test_a_cancelled_download_hangs_up(http: httpx.AsyncClient) -> None:
@@ -212,11 +213,11 @@ async def test_a_cancelled_download_hangs_up(http: httpx.AsyncClient) -> None:
 
     async with Web(begin) as web:
         fetching = asyncio.create_task(fetch(http, web.url))
-        await until(lambda: web.asked)
+        await eventually_async(lambda: web.asked)
         fetching.cancel()
         with pytest.raises(asyncio.CancelledError):
             await fetching
-        await until(lambda: not web.busy)
+        await eventually_async(lambda: not web.busy)
 
 
 async def test_nothing_of_an_address_but_its_host_is_told(

@@ -7,27 +7,25 @@ import hashlib
 import json
 import sys
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from meshfleet.gateway.online import uplink as uplink_module
 from meshfleet.gateway.online.images import Terms
 from meshfleet.gateway.updates.progress import Error, ImageName, State
 from meshfleet.wire.diagnostics import encode_answer
 from meshfleet.wire.ids import Mac, ModelNumber, Version
 from meshfleet.wire.mqtt.packets import Connect
 from meshfleet.wire.package import pack
+from tests.eventually import eventually_async
 from tests.gateway.online.asking import found, service
 from tests.gateway.online.running import Crew, Listener, fresh_mac, listening
 from tests.gateway.online.web import Web, answer
 from tests.gateway.updates.house import TRACKER, house
 from tests.link.proxy import Proxy
 from tests.link.proxy import address as at
-from tests.link.scripted import until
 from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
@@ -93,7 +91,7 @@ class Scene:
         """Start an update and wait for its end."""
         response = await self.listener.ask(self.mac, f"{device}/write/8121", value=START)
         assert response["status"] == 0, response
-        await until(lambda: self.told(device) and self.told(device)[-1][0] in ENDS)
+        await eventually_async(lambda: self.told(device) and self.told(device)[-1][0] in ENDS)
         return self.told(device)[-1]
 
     def told(self, device: Mac) -> list[tuple[State, Error]]:
@@ -107,10 +105,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def _scene(address: Address, http: httpx.AsyncClient, mac: Mac | None = None) -> AsyncIterator[Scene]:
-    mac = mac or fresh_mac()
+async def _scene(
+    address: Address, http: httpx.AsyncClient, terms: Terms | None = None
+) -> AsyncIterator[Scene]:
+    mac = fresh_mac()
     crew = Crew(http, speed=SPEED)
     crew.add(address, mac, site=house(gateway=mac))
+    if terms is not None:
+        crew.fleet.uplinks[0].terms = terms
     async with listening(address, f"mt/gateway/{mac}/#") as listener, crew.run():
         yield Scene(listener, mac)
 
@@ -179,11 +181,9 @@ async def test_an_image_that_the_service_does_not_have_is_no_image(
         assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
 
 
-async def test_without_any_answer_there_is_no_image(
-    mosquitto: Address, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uplink_module, "Terms", partial(Terms, patience=0.1))
-    async with service(mosquitto, lambda _: []) as asked, _scene(mosquitto, http) as scene:
+async def test_without_any_answer_there_is_no_image(mosquitto: Address, http: httpx.AsyncClient) -> None:
+    terms = Terms(patience=0.1)
+    async with service(mosquitto, lambda _: []) as asked, _scene(mosquitto, http, terms) as scene:
         assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
         assert len(asked) == 3
         assert len(set(asked)) == 1
@@ -200,7 +200,9 @@ async def test_a_device_can_be_updated_after_a_failure(
         assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
         before = len(scene.told(TRACKER))
         await scene.listener.ask(scene.mac, f"{TRACKER}/write/8121", value=START)
-        await until(lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE)
+        await eventually_async(
+            lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE
+        )
 
 
 @pytest.mark.rule("gateway-5")
@@ -230,7 +232,9 @@ async def test_a_gateway_whose_mac_has_no_letters_asks_on_the_connection_that_it
             assert await scene.update() == (State.DONE, Error.NONE)
             before = len(scene.told(TRACKER))
             await listener.ask(mac, f"{TRACKER}/write/8121", value=START)
-            await until(lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE)
+            await eventually_async(
+                lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE
+            )
         assert len(asked) == 2
         assert len(proxy.passages) == 1, "two connections of one name would push each other off"
 
@@ -255,7 +259,9 @@ async def test_the_program_updates_a_device(mosquitto: Address, web: Web) -> Non
             scene = Scene(listener, mac)
             start = (ImageName(ModelNumber("2011"), NEWER).raw() + b"\0").hex()
             assert (await listener.ask(mac, f"{mac}/write/8121", value=start))["status"] == 0
-            await until(lambda: scene.told(mac) and scene.told(mac)[-1] == (State.DONE, Error.NONE))
+            await eventually_async(
+                lambda: scene.told(mac) and scene.told(mac)[-1] == (State.DONE, Error.NONE)
+            )
             assert await scene.version(mac) == "03020001"
         finally:
             running.terminate()

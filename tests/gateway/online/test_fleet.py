@@ -14,10 +14,11 @@ from meshfleet.gateway import ByRate, generate
 from meshfleet.gateway.online.pace import wall_millis
 from meshfleet.link import Options
 from meshfleet.wire.times import parse_time, to_millis
+from tests.eventually import eventually_async
 from tests.gateway.online.running import QUICK, Crew, fresh_mac, listening
 from tests.link.proxy import Proxy
 from tests.link.proxy import address as at
-from tests.link.scripted import settled, soon, until
+from tests.link.scripted import settled, soon
 from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def test_two_hundred_gateways_connect_and_report(mosquitto: Address, http:
         def heard() -> bool:
             return {each.topic.split("/")[2] for each in listener.heard} >= set(macs)
 
-        await until(heard)
+        await eventually_async(heard)
         assert sum(session.published for session in fleet.uplinks) > 0
 
 
@@ -87,9 +88,9 @@ async def test_every_report_that_was_made_is_counted_and_arrives(
         async with crew.run() as fleet:
             for _ in range(20):
                 await listener.ask(macs[0], f"{macs[0]}/read/8003")
-            await until(lambda: fleet.reports > 1000)
+            await eventually_async(lambda: fleet.reports > 1000)
         made = {session.gateway.settings.mac: session.gateway.reports for session in crew.fleet.uplinks}
-        await until(lambda: all(len(listener.of(mac)) >= made[mac] for mac in macs))
+        await eventually_async(lambda: all(len(listener.of(mac)) >= made[mac] for mac in macs))
         assert {mac: len(listener.of(mac)) for mac in macs} == made
         assert crew.fleet.reports == sum(made.values())
 
@@ -102,7 +103,7 @@ async def test_reports_follow_the_real_clock_however_fast_the_world_is(
     mac = crew.add(mosquitto)
     before = wall_millis()
     async with listening(mosquitto) as listener, crew.run():
-        await until(lambda: len(listener.of(mac, "/heartbeat")) > 20)
+        await eventually_async(lambda: len(listener.of(mac, "/heartbeat")) > 20)
     times = [to_millis(parse_time(json.loads(each.payload)["time"])) for each in listener.of(mac)]
     late_by_hops = 1000
     assert before - late_by_hops < min(times)
@@ -120,7 +121,7 @@ async def test_by_rate_no_more_reports_are_made_than_the_rate_asks_for(
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with crew.run() as fleet:
-        await until(lambda: fleet.reports >= 300)
+        await eventually_async(lambda: fleet.reports >= 300)
         # A beat is never cut into two; and the two clocks may differ by a little.
         assert fleet.reports <= (loop.time() - began) * rate + 100
     assert sum(session.gateway.reports for session in fleet.uplinks) == fleet.reports
@@ -152,14 +153,14 @@ async def test_requests_that_come_before_all_gateways_are_there_do_not_start_the
         proxy.stall()
         crew.add(proxy.address)
         running = asyncio.create_task(crew.fleet.run())
-        await until(lambda: crew.fleet.uplinks[0].is_connected)
+        await eventually_async(lambda: crew.fleet.uplinks[0].is_connected)
         await listener.link.publish(f"mt/gateway/{early}/request/{early}/apiversion", b'{"id":"early"}')
         await settled(lambda: crew.fleet.uplinks[0].received)
         assert listener.of(early) == []
         assert crew.fleet.uplinks[0].gateway.reports == 0
         proxy.flow()
         await soon(crew.fleet.is_complete.wait())
-        await until(lambda: listener.of(early, "/response/"))
+        await eventually_async(lambda: listener.of(early, "/response/"))
         (answer,) = listener.of(early, "/response/")
         assert json.loads(answer.payload)["time"] > "2020"
         running.cancel()
@@ -184,6 +185,6 @@ async def test_a_small_window_loses_nothing_at_the_end(mosquitto: Address, http:
     crew.add(mosquitto, mac, site=generate(mac, devices=20, seed=1))
     async with listening(mosquitto) as listener:
         async with crew.run() as fleet:
-            await until(lambda: fleet.reports > 500)
+            await eventually_async(lambda: fleet.reports > 500)
         made = crew.fleet.uplinks[0].gateway.reports - crew.fleet.uplinks[0].dropped
         assert await settled(lambda: len(listener.of(mac))) == made

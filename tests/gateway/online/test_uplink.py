@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from meshfleet.gateway import Faults, generate
 from meshfleet.gateway.core import GoDown
-from meshfleet.gateway.online import uplink as uplink_module
 from meshfleet.wire.mqtt.packets import Connect, Disconnect, Publish, Subscribe
+from tests.eventually import eventually_async
 from tests.gateway.online.running import QUICK, Crew, fresh_mac, listening
 from tests.link.proxy import Proxy
 from tests.link.proxy import address as at
-from tests.link.scripted import settled, soon, until
+from tests.link.scripted import settled, soon
 from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ async def test_everything_is_published_at_qos_1_without_retain_below_its_own_top
     mac = crew.add(proxy.address)
     async with listening(mosquitto) as listener, crew.run():
         await listener.ask(mac, f"{mac}/read/8001")
-        await until(lambda: len(listener.of(mac)) > 100)
+        await eventually_async(lambda: len(listener.of(mac)) > 100)
     said = proxy.passages[0].said(Publish)
     assert {(each.qos, each.retain) for each in said} == {(1, False)}
     fronts = {"/".join(each.topic.split("/")[:4]) for each in said}
@@ -118,8 +118,8 @@ async def test_a_prefix_stands_in_front_of_everything_both_ways(
     async with listening(mosquitto, "#") as listener, crew.run():
         await listener.link.publish(f"a/b/mt/gateway/{mac}/request/{mac}/read/8003", b'{"id":"1"}')
         await listener.link.publish("a/b/mt/gateways/request/ffffffffffff/read/8003", b'{"id":"2"}')
-        await until(lambda: len(listener.of(mac, "/response/")) == 2)
-        await until(lambda: len(listener.of(mac)) > 20)
+        await eventually_async(lambda: len(listener.of(mac, "/response/")) == 2)
+        await eventually_async(lambda: len(listener.of(mac)) > 20)
     own = [each.topic for each in listener.heard if "/request/" not in each.topic]
     assert {topic[: len("a/b/mt/gateway/")] for topic in own} == {"a/b/mt/gateway/"}
 
@@ -132,7 +132,7 @@ async def test_without_subscribing_a_gateway_reports_and_serves_nothing(
     mac = crew.add(proxy.address, disable_subscribe=True)
     async with listening(mosquitto) as listener, crew.run():
         await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/read/8003", b'{"id":"1"}')
-        await until(lambda: len(listener.of(mac)) > 50)
+        await eventually_async(lambda: len(listener.of(mac)) > 50)
     assert proxy.passages[0].said(Subscribe) == []
     assert listener.of(mac, "/response/") == []
 
@@ -149,7 +149,7 @@ async def test_requests_of_an_earlier_life_do_not_reach_a_gateway_that_serves_no
         await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/read/8003", b'{"id":"1"}')
         second.add(mosquitto, mac, disable_subscribe=True)
         async with second.run() as fleet:
-            await until(lambda: len(listener.of(mac)) > 50)
+            await eventually_async(lambda: len(listener.of(mac)) > 50)
             assert fleet.uplinks[0].received == 0
         assert listener.of(mac, "/response/") == []
 
@@ -165,7 +165,7 @@ async def test_requests_that_came_while_a_gateway_was_away_are_served(
         await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/read/8003", b'{"id":"late"}')
         second.add(mosquitto, mac)
         async with second.run():
-            await until(lambda: listener.of(mac, "/response/"))
+            await eventually_async(lambda: listener.of(mac, "/response/"))
 
 
 async def test_a_request_too_long_to_be_read_is_refused(mosquitto: Address, http: httpx.AsyncClient) -> None:
@@ -173,7 +173,7 @@ async def test_a_request_too_long_to_be_read_is_refused(mosquitto: Address, http
     mac = crew.add(mosquitto)
     async with listening(mosquitto, f"mt/gateway/{mac}/response/#") as listener, crew.run() as fleet:
         await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/read/8003", b" " * 2_000_000)
-        await until(lambda: listener.of(mac, "/response/"))
+        await eventually_async(lambda: listener.of(mac, "/response/"))
         assert json.loads(listener.heard[0].payload)["status"] == 2
         assert fleet.uplinks[0].is_connected
 
@@ -189,10 +189,10 @@ async def test_a_clean_end_says_good_bye_and_loses_nothing(
     crew.add(proxy.address, mac, site=_large(mac))
     async with listening(mosquitto) as listener:
         async with crew.run() as fleet:
-            await until(lambda: fleet.reports > 2000)
+            await eventually_async(lambda: fleet.reports > 2000)
         assert proxy.passages[0].said(Disconnect) == [Disconnect()]
         made = _told(crew.fleet)
-        await until(lambda: len(listener.of(mac)) >= made)
+        await eventually_async(lambda: len(listener.of(mac)) >= made)
         assert len(listener.of(mac)) == made
 
 
@@ -204,17 +204,17 @@ async def test_after_a_restart_of_the_broker_reports_go_on_and_none_is_missing(
     mac = crew.add(mosquitto)
     async with listening(mosquitto) as listener:
         async with crew.run() as fleet:
-            await until(lambda: len(listener.of(mac)) > 50)
+            await eventually_async(lambda: len(listener.of(mac)) > 50)
             broker.stop(how)
             made = _told(fleet)
-            await until(lambda: _told(fleet) > made + 50)
+            await eventually_async(lambda: _told(fleet) > made + 50)
             broker.start()
             after = len(listener.of(mac))
-            await until(lambda: len(listener.of(mac)) > after + 200)
+            await eventually_async(lambda: len(listener.of(mac)) > after + 200)
             assert fleet.uplinks[0].dropped == 0
         if how is signal.SIGTERM:  # else the broker itself forgets what it had taken
             made = _told(crew.fleet)
-            await until(lambda: len(_distinct(listener.of(mac))) >= made)
+            await eventually_async(lambda: len(_distinct(listener.of(mac))) >= made)
             assert len(_distinct(listener.of(mac))) == made
 
 
@@ -226,37 +226,37 @@ async def test_a_connection_that_is_cut_loses_nothing_and_repeats_what_was_not_a
     async with listening(mosquitto) as listener:
         async with crew.run() as fleet:
             for n in range(1, 4):
-                await until(lambda n=n: len(listener.of(mac)) > 50 * n)  # type: ignore[misc]
+                await eventually_async(lambda n=n: len(listener.of(mac)) > 50 * n)  # type: ignore[misc]
                 await proxy.cut()
-            await until(lambda: len(listener.of(mac)) > 250)
+            await eventually_async(lambda: len(listener.of(mac)) > 250)
             assert len(proxy.passages) >= 4
             assert fleet.uplinks[0].connections == 1, "the link comes back by itself"
         made = _told(crew.fleet)
-        await until(lambda: len(_distinct(listener.of(mac))) >= made)
+        await eventually_async(lambda: len(_distinct(listener.of(mac))) >= made)
         heard = _distinct(listener.of(mac))
         assert len(heard) == made
         assert len(listener.of(mac)) <= made + 3 * QUICK.window
 
 
 async def test_while_the_broker_is_away_for_long_the_oldest_reports_give_way_and_are_counted(
-    broker: Mosquitto, mosquitto: Address, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    broker: Mosquitto, mosquitto: Address, http: httpx.AsyncClient
 ) -> None:
-    monkeypatch.setattr(uplink_module, "_MOST_WAITING", 300)
     crew = Crew(http, speed=1000.0)
     mac = fresh_mac()
     crew.add(mosquitto, mac, site=_large(mac))
+    crew.fleet.uplinks[0].most_waiting = 300
     async with listening(mosquitto) as listener:
         async with crew.run() as fleet:
-            await until(lambda: len(listener.of(mac)) > 10)
+            await eventually_async(lambda: len(listener.of(mac)) > 10)
             broker.stop()
-            await until(lambda: fleet.uplinks[0].dropped > 500)
+            await eventually_async(lambda: fleet.uplinks[0].dropped > 500)
             assert not fleet.uplinks[0].is_connected
             assert fleet.uplinks[0].trouble
             broker.start()
             heard = len(listener.of(mac))
-            await until(lambda: len(listener.of(mac)) > heard + 100)
+            await eventually_async(lambda: len(listener.of(mac)) > heard + 100)
         one = crew.fleet.uplinks[0]
-        await until(lambda: len(_distinct(listener.of(mac))) >= one.gateway.reports - one.dropped)
+        await eventually_async(lambda: len(_distinct(listener.of(mac))) >= one.gateway.reports - one.dropped)
         assert len(_distinct(listener.of(mac))) == one.gateway.reports - one.dropped
 
 
@@ -273,7 +273,7 @@ async def test_a_gateway_that_restarts_is_gone_from_the_broker_and_comes_back(
             assert (await listener.ask(mac, f"{mac}/write/8300", value=""))["status"] == 0
         await proxy.until(lambda: proxy.passages[0].over)
         assert len(proxy.passages[0].said(Disconnect)) == (not crashes)
-        await until(lambda: one.connections == 2)
+        await eventually_async(lambda: one.connections == 2)
         first, second, *_ = proxy.passages
         assert second.said(Connect)[0].client_id == mac
         assert second.said(Connect)[0] == first.said(Connect)[0]
@@ -285,20 +285,22 @@ async def test_a_gateway_that_restarts_is_gone_from_the_broker_and_comes_back(
 async def test_while_a_gateway_restarts_it_is_not_connected_and_says_why(
     proxy: Proxy, mosquitto: Address, http: httpx.AsyncClient
 ) -> None:
-    crew = Crew(http, speed=2.0)
+    crew = Crew(http)
     mac = crew.add(proxy.address)
     async with listening(mosquitto) as listener, crew.run() as fleet:
         one = fleet.uplinks[0]
         assert one.trouble == ""
         await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/write/8300", b'{"value":""}')
-        await until(lambda: one.gateway.is_down)
+        await eventually_async(lambda: one.gateway.is_down)
         assert one.trouble == "the gateway is restarting"
         await proxy.until(lambda: proxy.passages[0].over)
-        await until(lambda: not one.is_connected)
+        await eventually_async(lambda: not one.is_connected)
         heard = len(listener.of(mac))
         assert await settled(lambda: len(listener.of(mac))) == heard
-        await until(lambda: one.is_connected)
-        await until(lambda: len(listener.of(mac)) > heard)
+        assert one.gateway.is_down
+        crew.hurry(200.0)
+        await eventually_async(lambda: one.is_connected)
+        await eventually_async(lambda: len(listener.of(mac)) > heard)
 
 
 @pytest.mark.parametrize("crashed", [False, True])
@@ -311,7 +313,7 @@ async def test_a_gateway_can_be_stopped_at_any_moment_of_its_restart(
         crew.add(mosquitto)
         running = asyncio.create_task(crew.fleet.run())
         await soon(crew.fleet.is_complete.wait())
-        await until(lambda crew=crew: crew.fleet.uplinks[0].is_connected)  # type: ignore[misc]
+        await eventually_async(lambda crew=crew: crew.fleet.uplinks[0].is_connected)  # type: ignore[misc]
         crew.fleet.uplinks[0].do(GoDown(crashed=crashed))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -333,9 +335,9 @@ async def test_a_gateway_that_crashes_again_and_again_is_connected_in_between(
     mac = crew.add(mosquitto, faults=Faults(crash=0.2))
     async with listening(mosquitto) as listener, crew.run() as fleet:
         one = fleet.uplinks[0]
-        await until(lambda: one.connections >= 5)
+        await eventually_async(lambda: one.connections >= 5)
         heard = len(listener.of(mac))
-        await until(lambda: len(listener.of(mac)) > heard)
+        await eventually_async(lambda: len(listener.of(mac)) > heard)
 
 
 async def test_a_gateway_that_is_stopped_while_its_broker_is_away_does_not_hang(
@@ -345,9 +347,9 @@ async def test_a_gateway_that_is_stopped_while_its_broker_is_away_does_not_hang(
     crew.add(mosquitto)
     running = asyncio.create_task(crew.fleet.run())
     await soon(crew.fleet.is_complete.wait())
-    await until(lambda: crew.fleet.reports > 20)
+    await eventually_async(lambda: crew.fleet.reports > 20)
     broker.stop()
-    await until(lambda: not crew.fleet.uplinks[0].is_connected)
+    await eventually_async(lambda: not crew.fleet.uplinks[0].is_connected)
     running.cancel()
     done, _ = await asyncio.wait((running,), timeout=10)
     assert done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from meshfleet.wire.diagnostics import FirmwareQuestion
 
 _log = logging.getLogger(__name__)
-
-_MOST_WAITING: Final = 10_000
-"""Messages that a gateway keeps while its broker is away; the oldest give way, as in a real one."""
 
 
 class _Restarting(Exception):  # it ends a group of tasks, and is no error
@@ -56,6 +53,10 @@ class Uplink:
         """Its reports that the fleet knows of."""
         self.touched: Callable[[Uplink], None] = lambda _: None
         """Told when something came for the gateway."""
+        self.most_waiting = 10_000
+        """Messages that the gateway keeps while its broker is away; the oldest give way, as in a real one."""
+        self.terms = Terms(tls=options.tls)
+        """How it asks for firmware images."""
         self.published = 0
         self.received = 0
         self.dropped = 0
@@ -98,7 +99,7 @@ class Uplink:
                 return
             messages = messages[sent:]
         self._waiting += messages
-        if (surplus := len(self._waiting) - _MOST_WAITING) > 0:
+        if (surplus := len(self._waiting) - self.most_waiting) > 0:
             del self._waiting[:surplus]
             self.dropped += surplus
         self._ready.set()
@@ -244,9 +245,8 @@ class Uplink:
 
     def _image_source(self, link: Link) -> Images:
         if self._images is None:
-            terms = Terms(tls=self._options.tls)
             mac = self.gateway.settings.mac
-            self._images = Images(self._address, mac, link=link, http=self._http, terms=terms)
+            self._images = Images(self._address, mac, link=link, http=self._http, terms=self.terms)
         return self._images
 
     async def _fetch(self, question: FirmwareQuestion) -> None:
