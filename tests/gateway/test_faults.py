@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from msgspec import UNSET
 
 from meshfleet.errors import WireError
 from meshfleet.gateway import Faults
+from meshfleet.gateway import Mode as Writing
 from meshfleet.gateway.core import ComeUp, GoDown
 from meshfleet.gateway.life import REBOOT
 from meshfleet.gateway.world.products import Mode
@@ -128,6 +130,14 @@ def test_a_gateway_crashes_again_and_again_by_the_clock_on_the_wall(speed: float
     for gap in [b - a for a, b in pairwise(down)]:
         assert seconds * speed - 1e-6 <= gap <= seconds * speed + REBOOT + 1e-6
     assert [type(chore) for _, chore in world.chores[:4]] == [GoDown, ComeUp, GoDown, ComeUp]
+
+
+@pytest.mark.rule("report-11")
+def test_the_event_of_a_watchdog_has_no_value_in_decoded_mode_either() -> None:
+    world = World([device(1)], faults=Faults(crash=100.0), mode=Writing.DECODED)
+    first = of(world.live(5 * MINUTE), world.mac, Kind.EVENT, "8113")[0]
+    assert isinstance(first.report, reports.EventDecoded)
+    assert (first.report.value, first.report.ext) == (UNSET, UNSET)
 
 
 def test_a_gateway_tells_that_a_watchdog_has_reset_it() -> None:

@@ -177,8 +177,9 @@ def test_a_wrong_extension_is_an_invalid_value(ext: object) -> None:
 
 @pytest.mark.rule("version-15")
 def test_an_extension_is_not_looked_at_before_its_version() -> None:
-    asked = desk(version=Version(1, 3, 0))
-    assert asked.ask(SENSOR, "write-decoded/tx-power", value=0, ext="a")["status"] == Status.OK
+    for version, status in ((Version(1, 3, 0), Status.OK), (Version(2, 0, 0), Status.INVALID_VALUE)):
+        asked = desk(version=version)
+        assert asked.ask(SENSOR, "write-decoded/tx-power", value=0, ext="a")["status"] == status
 
 
 @pytest.mark.rule("response-28")

@@ -185,7 +185,11 @@ def test_a_connected_target_needs_no_extender(wished: Mac) -> None:
 def test_the_wish_for_an_extender_is_not_looked_at_before_its_version() -> None:
     row = chain(4)
     asked = Desk(*row, at_the_end(row, code="000F"), version=Version(2, 0, 1))
-    assert way(asked.ask(TARGET, "read/8000", extenderId="nonsense")) == through(1, 2, 3, 4)
+    for wish in ("nonsense", mac(3)):
+        assert way(asked.ask(TARGET, "read/8000", extenderId=wish)) == through(1, 2, 3, 4)
+    asked = Desk(*row, at_the_end(row, code="000F"), version=Version(2, 1, 0))
+    assert asked.ask(TARGET, "read/8000", extenderId="nonsense")["status"] == Status.INVALID_REQUEST
+    assert way(asked.ask(TARGET, "read/8000", extenderId=mac(3))) == through(1, 2, 3)
 
 
 def took(asked: Desk, since: float, message: Message) -> None:
