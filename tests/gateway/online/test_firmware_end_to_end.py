@@ -26,6 +26,7 @@ from tests.gateway.online.web import Web, answer
 from tests.gateway.updates.house import TRACKER, house
 from tests.link.proxy import Proxy
 from tests.link.proxy import address as at
+from tests.logs import note_log
 from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ async def test_a_gateway_whose_mac_has_no_letters_asks_on_the_connection_that_it
 
 
 @pytest.mark.rule("firmware-30")
-async def test_the_program_updates_a_device(mosquitto: Address, web: Web) -> None:
+async def test_the_program_updates_a_device(mosquitto: Address, web: Web, tmp_path: Path) -> None:
     mac = fresh_mac()
     program = [str(Path(sys.executable).with_name("meshfleet")), "gateway"]
     options = ["--mac", mac, "--devices", "10", "--speed", str(SPEED), "--json"]
@@ -249,9 +250,10 @@ async def test_the_program_updates_a_device(mosquitto: Address, web: Web) -> Non
         service(mosquitto, _offer(web, "bare")),
         listening(mosquitto, f"mt/gateway/{mac}/#") as listener,
     ):
-        running = await asyncio.create_subprocess_exec(
-            *program, "--broker", url, *options, stdout=asyncio.subprocess.PIPE
-        )
+        with note_log("the gateway", tmp_path / "errors").open("wb") as errors:
+            running = await asyncio.create_subprocess_exec(
+                *program, "--broker", url, *options, stdout=asyncio.subprocess.PIPE, stderr=errors
+            )
         try:
             assert running.stdout is not None
             said = json.loads(await asyncio.wait_for(running.stdout.readline(), 30))
