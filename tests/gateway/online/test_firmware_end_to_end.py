@@ -190,6 +190,22 @@ async def test_without_any_answer_there_is_no_image(mosquitto: Address, http: ht
         assert len(set(asked)) == 1
 
 
+async def test_a_gateway_without_a_connection_gets_no_image(
+    mosquitto: Address, http: httpx.AsyncClient
+) -> None:
+    crew = Crew(http)
+    mac = crew.add(mosquitto)
+    (one,) = crew.fleet.uplinks
+    start = json.dumps({"value": (ImageName(ModelNumber("2011"), NEWER).raw() + b"\0").hex()}).encode()
+    one.gateway.receive(f"mt/gateway/{mac}/request/{mac}/write/8121", start, 0.0)
+    one.gateway.advance(5.0)
+    (chore,) = one.gateway.chores()
+    one.do(chore)
+    said = [each.payload for each in one.gateway.advance(6.0) if each.topic.endswith("/property/8120")]
+    raw = bytes.fromhex(json.loads(said[-1])["value"])
+    assert (State(raw[0]), Error(raw[2])) == (State.FAILED, Error.NO_IMAGE)
+
+
 async def test_a_device_can_be_updated_after_a_failure(
     mosquitto: Address, http: httpx.AsyncClient, web: Web
 ) -> None:

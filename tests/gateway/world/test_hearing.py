@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from meshfleet.gateway.world.mesh import Mesh
 from meshfleet.gateway.world.products import Role
 from meshfleet.gateway.world.radio import SLOW, USABLE, mean
 from tests.gateway.world.trees import GATEWAY, mac, mesh_of, put
+
+if TYPE_CHECKING:
+    from meshfleet.wire.ids import Mac
 
 
 def test_those_that_hear_a_node_are_few_and_the_strongest_comes_first() -> None:
@@ -23,6 +27,22 @@ def test_those_that_hear_a_node_are_few_and_the_strongest_comes_first() -> None:
         assert all(hearer.role is not Role.LEAF and hearer is not node for hearer in node.hearers)
         for hearer, level in zip(node.hearers, node.means, strict=True):
             assert level == pytest.approx(mean(node.place, hearer.place, site.walls), abs=1e-4)
+
+
+def test_a_wished_parent_is_among_those_that_hear_a_node_if_it_hears_it_at_all() -> None:
+    crowd = [put(number, 20.0 + number, code="0040") for number in range(1, 13)]
+
+    def hearers(wished: int | None) -> list[Mac]:
+        mesh = mesh_of(*crowd, put(50, 20.0, parent=None if wished is None else mac(wished)), put(60, 900.0))
+        node = mesh.nodes[mac(50)]
+        assert list(node.means) == sorted(node.means, reverse=True)
+        return [each.mac for each in node.hearers]
+
+    usual = hearers(None)
+    assert len(usual) == MAX_HEARERS
+    assert mac(12) not in usual
+    assert hearers(12) == [*usual[:-1], mac(12)]
+    assert hearers(60) == hearers(1) == usual
 
 
 def test_a_gateway_without_extenders_is_heard_by_its_connected_leaves() -> None:
