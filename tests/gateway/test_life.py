@@ -210,6 +210,14 @@ def test_parents_and_readings_are_those_of_the_mesh() -> None:
     assert any(len(parents) > 1 for parents in moved.values())
 
 
+@pytest.mark.rule("gateway-22")
+def test_what_is_advertised_is_heard_on_each_channel_and_a_link_has_none() -> None:
+    world = World([device(1), device(2, x=3.0, code="000F")])
+    told = world.live(10 * MINUTE)
+    assert {each.report.channel for each in of(told, mac(1), Kind.RSSI)} == {UNSET}
+    assert {each.report.channel for each in of(told, mac(2), Kind.RSSI)} == {37, 38, 39}
+
+
 def settled(world: World, seconds: float) -> tuple[list[Told], dict[Mac, Mac]]:
     """Live on; gives what was told, and the parents of those who had the same one all the time."""
     before = {each.mac: each.node.parent for each in world.devices}
