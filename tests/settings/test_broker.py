@@ -9,6 +9,7 @@ import pytest
 from meshfleet.settings import Limits, Listen
 from meshfleet.wire.rest import BrokerPlace
 from tests.settings.reading import faults, settings
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,15 +28,15 @@ def test_a_listener_may_take_any_port_that_is_free(pem: Mapping[str, str]) -> No
     assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (Listen("a", 0), Listen("b", 0), Listen("c", 0))
 
 
-@pytest.mark.parametrize("name", ["mqtt", "mqtt-tls", "mqtt-ws"])
+@each_row("name", ["mqtt", "mqtt-tls", "mqtt-ws"])
 def test_a_listener_of_the_file_can_be_switched_off(name: str, folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(f'{name} = "a:1"')
     field = name.replace("-", "_")
     assert getattr(settings(**{field: "off"}), field) is None
 
 
-@pytest.mark.parametrize("field", ["mqtt", "mqtt_tls", "mqtt_ws"])
-@pytest.mark.parametrize("text", ["", "OFF", "off:", "none", "host", "host:65536", "mqtt://host:1"])
+@each_row("field", ["mqtt", "mqtt_tls", "mqtt_ws"])
+@each_row("text", ["", "OFF", "off:", "none", "host", "host:65536", "mqtt://host:1"])
 def test_what_is_neither_a_listener_nor_off_is_refused(field: str, text: str, pem: Mapping[str, str]) -> None:
     found = faults(tls_cert=pem["cert"], tls_key=pem["key"], **{field: text})
     assert [(each.field, "is not a host and a port" in each.message) for each in found] == [
@@ -74,7 +75,7 @@ def test_a_public_broker_is_never_at_port_0() -> None:
     assert faults(public_mqtt="mqtt://host:0")[0].field == "--public-mqtt"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "place"),
     [
         ("mqtt://host", BrokerPlace(host="host", port=1883, tls=False)),
@@ -86,7 +87,7 @@ def test_a_public_broker_is_read(text: str, place: BrokerPlace) -> None:
     assert settings(public_mqtt=text).public_mqtt == place
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "host:1883",
@@ -105,12 +106,12 @@ def test_what_is_no_public_broker_is_refused(text: str) -> None:
 # --- Topics ---
 
 
-@pytest.mark.parametrize("text", ["", "site", "site/building 7", "\u00e9tage"])
+@each_row("text", ["", "site", "site/building 7", "\u00e9tage"])
 def test_a_prefix_of_topics_is_taken_as_it_is(text: str) -> None:
     assert settings(topic_prefix=text).topic_prefix == text
 
 
-@pytest.mark.parametrize("text", ["/", "site/", "/site", "a//b", "a/+", "#", "$SYS", "a\nb", "x" * 129])
+@each_row("text", ["/", "site/", "/site", "a//b", "a/+", "#", "$SYS", "a\nb", "x" * 129])
 def test_what_cannot_stand_in_front_of_topics_is_refused(text: str) -> None:
     ((field, message),) = faults({"MESHFLEET_TOPIC_PREFIX": text})
     assert field == "MESHFLEET_TOPIC_PREFIX"
@@ -159,7 +160,7 @@ _BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("field", Limits.__struct_fields__)
+@each_row("field", Limits.__struct_fields__)
 def test_a_limit_is_a_whole_number_within_its_bounds(field: str, folder: Path) -> None:
     least, most = _BOUNDS[field]
     for number in (least, most):
@@ -172,8 +173,6 @@ def test_a_limit_is_a_whole_number_within_its_bounds(field: str, folder: Path) -
     assert getattr(settings().limits, field) == least
 
 
-@pytest.mark.parametrize(
-    "text", ["", "many", "-1", "+1", "1.0", "1e3", "1_000", " 1", "1\n", "\u0661", "9" * 5000]
-)
+@each_row("text", ["", "many", "-1", "+1", "1.0", "1e3", "1_000", " 1", "1\n", "\u0661", "9" * 5000])
 def test_what_is_no_whole_number_is_no_limit(text: str) -> None:
     assert [fault.field for fault in faults(limits_retained=text)] == ["--limits-retained"]

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from meshfleet.errors import Fault
 from meshfleet.settings import Listen
 from tests.settings.reading import faults, settings
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ def test_mqtt_over_tls_is_served_with_the_certificate(pem: Mapping[str, str]) ->
     assert (found.mqtt_tls, found.tls_cert) == (Listen("192.0.2.1", 8883), Path(pem["cert"]))
 
 
-@pytest.mark.parametrize("text", ["a:1", "a"])
+@each_row("text", ["a:1", "a"])
 def test_mqtt_over_tls_needs_a_certificate_and_its_key(text: str, pem: Mapping[str, str]) -> None:
     needs = Fault("--mqtt-tls", "needs tls-cert and tls-key")
     assert needs in faults(mqtt_tls=text)
@@ -70,6 +71,6 @@ def test_files_that_hold_no_certificate_are_refused(folder: Path) -> None:
     assert [fault.field for fault in faults(tls_cert="empty", tls_key="empty")] == ["--tls-cert"]
 
 
-@pytest.mark.parametrize("text", ["missing.pem", "."])
+@each_row("text", ["missing.pem", "."])
 def test_a_file_that_cannot_be_read_is_named(text: str) -> None:
     assert [fault.field for fault in faults(tls_cert=text, tls_key=text)] == ["--tls-cert", "--tls-key"]

@@ -14,6 +14,7 @@ import pytest
 from meshfleet.errors import Fault, WrongSettings
 from meshfleet.settings import SETTINGS, Limits, Listen, Retention, Settings, load
 from tests.settings.reading import faults, settings
+from tests.tables import each_row
 
 _GUIDE = Path(__file__).parent.parent.parent / "docs" / "guides" / "service.md"
 
@@ -30,7 +31,7 @@ def test_every_setting_is_described_once() -> None:
 
 
 @pytest.mark.rule("rest-165")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "spelled"),
     [
         ("requests.max-age", ("--requests-max-age", "MESHFLEET_REQUESTS_MAX_AGE", "requests_max_age")),
@@ -119,7 +120,7 @@ def test_what_stands_in_tables_of_the_file_is_beaten_in_the_same_way(folder: Pat
 
 
 @pytest.mark.rule("rest-164", "rest-165")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "value"),
     [
         ("mqtt", "a:0", Listen("a", 0)),
@@ -198,7 +199,7 @@ def test_each_mistake_is_a_line() -> None:
     assert [line.split(":")[0] for line in str(raised.value).splitlines()] == ["--data", "--http"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "hint"),
     [
         ("trusted_proxies = 1", "did you mean trusted-proxies?"),
@@ -214,7 +215,7 @@ def test_an_unknown_key_gets_the_nearest_name(line: str, hint: str, folder: Path
     assert faults()[0].message.endswith(hint)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "http = true",

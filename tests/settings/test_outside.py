@@ -12,6 +12,7 @@ from meshfleet.link import Address
 from meshfleet.settings import Settings
 from meshfleet.wire.rest import BrokerPlace
 from tests.settings.reading import faults, settings
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,14 +22,14 @@ ELSEWHERE = "mqtt://fleet:hush-hush@192.0.2.1"
 # --- Which broker ---
 
 
-@pytest.mark.parametrize("flags", [{}, {"broker": "embedded"}])
+@each_row("flags", [{}, {"broker": "embedded"}])
 def test_the_broker_is_the_embedded_one_unless_set(flags: dict[str, str]) -> None:
     assert settings(**flags) == Settings()
     assert settings(**flags).outside is None
 
 
 @pytest.mark.rule("broker-21")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "address"),
     [
         ("mqtt://host", Address(host="host", port=1883)),
@@ -46,7 +47,7 @@ def test_another_broker_is_read(text: str, address: Address, folder: Path) -> No
     assert settings().outside == address
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -109,7 +110,7 @@ def test_gateways_are_told_the_other_broker_unless_it_has_a_public_address() -> 
 
 
 @pytest.mark.rule("rest-79")
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "autoclaim"),
     [
         ({}, False),
@@ -132,13 +133,13 @@ def test_on_the_embedded_broker_no_gateway_registers_itself() -> None:
         assert (field, "log in" in message) == ("MESHFLEET_GATEWAYS_AUTOCLAIM", True)
 
 
-@pytest.mark.parametrize(("value", "autoclaim"), [("true", True), ("false", False), ('"off"', False)])
+@each_row(("value", "autoclaim"), [("true", True), ("false", False), ('"off"', False)])
 def test_in_the_file_a_switch_may_be_a_truth_value(value: str, folder: Path, *, autoclaim: bool) -> None:
     (folder / "meshfleet.toml").write_text(f"[gateways]\nautoclaim = {value}")
     assert settings(broker=ELSEWHERE).autoclaim is autoclaim
 
 
-@pytest.mark.parametrize("text", ["", "yes", "ON", "true", "1"])
+@each_row("text", ["", "yes", "ON", "true", "1"])
 def test_what_is_neither_on_nor_off_is_refused(text: str) -> None:
     assert [field for field, _ in faults(broker=ELSEWHERE, gateways_autoclaim=text)] == [
         "--gateways-autoclaim"
@@ -156,7 +157,7 @@ def test_an_authority_of_our_own_vouches_for_a_broker_with_tls(pem: Mapping[str,
     assert settings(broker="mqtts://host", broker_ca=pem["cert"]).broker_ca == Path(pem["cert"])
 
 
-@pytest.mark.parametrize("flags", [{}, {"broker": "embedded"}, {"broker": "mqtt://host"}])
+@each_row("flags", [{}, {"broker": "embedded"}, {"broker": "mqtt://host"}])
 def test_without_tls_nobody_vouches_for_a_broker(flags: dict[str, str], pem: Mapping[str, str]) -> None:
     ((field, message),) = faults(broker_ca=pem["cert"], **flags)
     assert (field, message) == ("--broker-ca", "is only for a broker with mqtts://")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from meshfleet.errors import WrongSettings
 from meshfleet.settings import SETTINGS, Listen, load
 from tests.settings.reading import faults, settings
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "listen"),
     [
         ("127.0.0.1:0", Listen("127.0.0.1", 0)),
@@ -29,7 +30,7 @@ def test_an_address_to_listen_at_is_read_and_printed_back(text: str, listen: Lis
     assert str(listen) == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -51,7 +52,7 @@ def test_what_is_no_host_and_port_is_refused(text: str) -> None:
     assert "is not a host and a port" in message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "url"),
     [
         ("https://fleet.example.org", "https://fleet.example.org"),
@@ -63,7 +64,7 @@ def test_a_public_address_ends_without_a_slash(text: str, url: str) -> None:
     assert settings(public_url=text).public_url == url
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "ftp://host",
@@ -81,7 +82,7 @@ def test_what_is_no_public_address_is_refused_and_not_repeated(text: str) -> Non
     assert "hunter2" not in message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "address"),
     [
         ("sqlite", "sqlite"),
@@ -94,7 +95,7 @@ def test_a_database_is_read(text: str, address: str) -> None:
     assert settings(database=text).database == address
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -111,13 +112,13 @@ def test_what_is_no_database_is_refused_and_never_repeated(text: str) -> None:
     assert "hunter2" not in message
 
 
-@pytest.mark.parametrize("path", ["~/fleet", "~"])
+@each_row("path", ["~/fleet", "~"])
 def test_a_path_may_begin_at_home(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     assert settings(data=path).data == Path(path.replace("~", "/home/ada"))
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "~no-such-user-here/fleet"])
+@each_row("path", ["", "a\0b", "~no-such-user-here/fleet"])
 def test_what_is_no_path_is_refused(path: str) -> None:
     assert [fault.field for fault in faults(data=path)] == ["--data"]
 
@@ -128,7 +129,7 @@ def test_proxies_are_addresses_and_networks() -> None:
     assert found == tuple(map(ip_network, ("127.0.0.1", "10.0.0.0/8", "2001:db8::/32")))
 
 
-@pytest.mark.parametrize("text", ["proxy.example.org", "10.0.0.1/8", "10.0.0.0/33", "*"])
+@each_row("text", ["proxy.example.org", "10.0.0.1/8", "10.0.0.0/33", "*"])
 def test_what_is_no_proxy_is_refused_by_name(text: str) -> None:
     ((field, message),) = faults(trusted_proxies=f"127.0.0.1,{text}")
     assert field == "--trusted-proxies"
@@ -136,7 +137,7 @@ def test_what_is_no_proxy_is_refused_by_name(text: str) -> None:
 
 
 @pytest.mark.rule("rest-166")
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("0.5", 0.5), ("1.250", 1.25), ("086400", 86400)])
+@each_row(("text", "seconds"), [("90", 90), ("0.5", 0.5), ("1.250", 1.25), ("086400", 86400)])
 def test_a_duration_is_in_seconds(text: str, seconds: float, folder: Path) -> None:
     assert settings(requests_max_age=text).requests_max_age == seconds
     (folder / "meshfleet.toml").write_text(f"requests.max-age = {seconds}")
@@ -144,7 +145,7 @@ def test_a_duration_is_in_seconds(text: str, seconds: float, folder: Path) -> No
 
 
 @pytest.mark.rule("rest-166")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -172,8 +173,8 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 @pytest.mark.rule("request-36")
-@pytest.mark.parametrize(("text", "is_right"), [("1", True), ("1000", True), ("0", False), ("1001", False)])
-@pytest.mark.parametrize("where", ["flag", "file"])
+@each_row(("text", "is_right"), [("1", True), ("1000", True), ("0", False), ("1001", False)])
+@each_row("where", ["flag", "file"])
 def test_a_gateway_gets_one_request_at_a_time_or_up_to_a_thousand(
     text: str, where: str, folder: Path, *, is_right: bool
 ) -> None:
@@ -190,8 +191,8 @@ def test_a_gateway_gets_one_request_at_a_time_or_up_to_a_thousand(
 _NUMBERS = ["requests.max-age", "requests.at-once", "limits.retained", "limits.connect-seconds"]
 
 
-@pytest.mark.parametrize("name", _NUMBERS)
-@pytest.mark.parametrize("value", ["true", "[1]", "nan", "inf", "-1", "2026-01-01", "01:00:00"])
+@each_row("name", _NUMBERS)
+@each_row("value", ["true", "[1]", "nan", "inf", "-1", "2026-01-01", "01:00:00"])
 def test_what_is_no_number_in_the_file_is_refused(name: str, value: str, folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(f"{name} = {value}")
     assert [fault.field for fault in faults()] == [f"meshfleet.toml: {name}"]

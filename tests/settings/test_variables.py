@@ -6,10 +6,11 @@ import pytest
 
 from meshfleet.errors import WrongSettings
 from meshfleet.settings import load
+from tests.tables import each_row
 
 
 @pytest.mark.rule("rest-167")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "meant"),
     [
         ("MESHFLEET_DATBASE", "MESHFLEET_DATABASE"),
@@ -30,7 +31,7 @@ def test_a_misspelt_variable_is_told(name: str, meant: str) -> None:
     assert str(raised.value) == f"{name}: there is no such setting; did you mean {meant}?"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_PASSWORD", "MESHFLEET_FLAVOUR", "DATABASE"],
 )

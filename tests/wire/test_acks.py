@@ -16,6 +16,7 @@ from meshfleet.wire.codes import AckType, Kind, Operation, Priority
 from meshfleet.wire.ids import Identifier, IdentifierName, Mac, RequestId, Version
 from meshfleet.wire.requests import Ack
 from meshfleet.wire.topics import RequestTopic, Topics
+from tests.tables import each_row
 
 AT = datetime(2020, 11, 4, 10, 7, 20, 585_000, tzinfo=UTC)
 PLAIN: dict[str, Any] = {"time": "2020-11-04T10:07:20.585Z", "type": 1}
@@ -30,7 +31,7 @@ def _decode(operation: Operation, fields: dict[str, Any]) -> Ack:
 
 
 @pytest.mark.rule("ack-1", "ack-2", "ack-3", "ack-4")
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("operation", ACKS)
 def test_an_ack_is_read_and_written_to_the_letter(operation: Operation) -> None:
     payload = b'{"time":"2020-11-04T10:07:20.585Z","type":1,"id":"a-1","priority":0}'
     ack = Ack(time=AT, type=AckType.BACKFILL, id=RequestId("a-1"), priority=Priority.LOWEST)
@@ -39,7 +40,7 @@ def test_an_ack_is_read_and_written_to_the_letter(operation: Operation) -> None:
 
 
 @pytest.mark.rule("ack-1")
-@pytest.mark.parametrize(
+@each_row(
     ("end", "topic"),
     [
         ("ack/8800", RequestTopic(MAC, MAC, Operation.ACK, Identifier("8800"))),
@@ -62,8 +63,8 @@ def test_a_raw_ack_takes_no_name() -> None:
 
 
 @pytest.mark.rule("ack-2", "ack-3")
-@pytest.mark.parametrize("field", ["time", "type"])
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("field", ["time", "type"])
+@each_row("operation", ACKS)
 def test_an_ack_without_time_or_type_is_rejected(operation: Operation, field: str) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         _decode(operation, {name: value for name, value in PLAIN.items() if name != field})
@@ -71,7 +72,7 @@ def test_an_ack_without_time_or_type_is_rejected(operation: Operation, field: st
 
 
 @pytest.mark.rule("ack-2", "ack-3")
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("operation", ACKS)
 def test_an_empty_ack_is_rejected(operation: Operation) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         requests.decode(operation, b"")
@@ -87,8 +88,8 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.rule("ack-2", "ack-3", "ack-4")
-@pytest.mark.parametrize(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
-@pytest.mark.parametrize("operation", ACKS)
+@each_row(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
+@each_row("operation", ACKS)
 def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _decode(operation, PLAIN | {field: wrong})
@@ -96,7 +97,7 @@ def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: 
 
 
 @pytest.mark.rule("ack-3")
-@pytest.mark.parametrize(
+@each_row(
     ("number", "meaning"),
     [
         (0, AckType.ACK),
@@ -106,20 +107,20 @@ def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: 
         (2.0, AckType.ERASE_ALL),
     ],
 )
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("operation", ACKS)
 def test_there_are_three_types_of_ack(operation: Operation, number: float, meaning: AckType) -> None:
     assert _decode(operation, PLAIN | {"type": number}).type is meaning
 
 
 @pytest.mark.rule("ack-4")
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("operation", ACKS)
 def test_an_ack_has_priority_2_unless_it_says_otherwise(operation: Operation) -> None:
     assert _decode(operation, PLAIN).priority == 2
     assert [_decode(operation, PLAIN | {"priority": n}).priority for n in range(5)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.rule("ack-2", "ack-10")
-@pytest.mark.parametrize(
+@each_row(
     ("sample", "acknowledged"),
     [
         ("2020-11-04T10:07:20.585Z", "2020-11-04T10:07:20.585Z"),
@@ -131,7 +132,7 @@ def test_an_ack_has_priority_2_unless_it_says_otherwise(operation: Operation) ->
         ("2020-11-04T10:07:20.585", "2020-11-04T10:07:20.585Z"),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.MEASUREMENT, Kind.EVENT])
+@each_row("kind", [Kind.MEASUREMENT, Kind.EVENT])
 def test_an_ack_carries_the_time_of_its_sample_cut_to_milliseconds(
     kind: Kind, sample: str, acknowledged: str
 ) -> None:
@@ -151,27 +152,27 @@ def test_an_ack_is_written_in_whole_milliseconds_of_utc(micros: int, minutes: in
 
 
 @pytest.mark.rule("ack-2", "ack-10")
-@pytest.mark.parametrize("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T11:07:20.585+01:00"])
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T11:07:20.585+01:00"])
+@each_row("operation", ACKS)
 def test_an_ack_of_another_client_is_read_to_the_millisecond(operation: Operation, time: str) -> None:
     ack = _decode(operation, PLAIN | {"time": time})
     assert (ack.time, ack.time.tzinfo) == (AT, UTC)
 
 
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("operation", ACKS)
 def test_an_ack_looks_at_no_parameter_of_other_operations(operation: Operation) -> None:
     fields = PLAIN | {"value": 0, "ext": 0, "extenderId": 0, "accessType": 0, "publicKey": 0, "key": 0}
     assert _decode(operation, fields) == Ack(time=AT, type=AckType.BACKFILL)
 
 
 @pytest.mark.rule("request-25")
-@pytest.mark.parametrize("operation", Operation)
+@each_row("operation", Operation)
 def test_acks_alone_are_never_answered(operation: Operation) -> None:
     assert operation.is_answered == (operation not in ACKS)
 
 
 @pytest.mark.rule("version-8")
-@pytest.mark.parametrize("operation", ACKS)
+@each_row("operation", ACKS)
 def test_acks_came_with_2_4_0(operation: Operation) -> None:
     ack = Ack(time=AT, type=AckType.ACK)
     requests.check_supported(operation, ack, Version(2, 4, 0))

@@ -13,6 +13,7 @@ from meshfleet.wire.choices import none_of
 from meshfleet.wire.codes import Operation
 from meshfleet.wire.rest import NewJob, NewRequest, NewUser
 from meshfleet.wire.rest.bodies import decode
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.rest.bodies import Ask
@@ -21,7 +22,7 @@ JOB: dict[str, Any] = {"name": "A job", "firmwareId": "fw-0123456789abcdef", "ta
 LONG = "x" * 10_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "body", "field", "reason"),
     [
         (NewJob, JOB | {"method": "post"}, "method", "is none of download, broadcast, nordic-dfu"),

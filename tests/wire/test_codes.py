@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from meshfleet.errors import FleetError, GatewayTooOld, MalformedPayload, PayloadTooLarge, WireError, shown
 from meshfleet.wire import requests
 from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
+from tests.tables import each_row
 
 
 def _tree(error: type[FleetError]) -> list[type[FleetError]]:
@@ -48,25 +49,25 @@ def test_there_are_seven_operations() -> None:
 
 
 @pytest.mark.rule("topic-12", "topic-13", "topic-14")
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_three_kinds_have_no_identifier_and_the_decoded_ones_have_a_name(kind: Kind) -> None:
     assert kind.has_identifier == (kind.value not in {"heartbeat", "dfu", "rssi"})
     assert kind.decoded == ("decoded" in kind.value)
 
 
 @pytest.mark.rule("topic-17", "topic-18", "topic-19")
-@pytest.mark.parametrize("operation", Operation)
+@each_row("operation", Operation)
 def test_one_operation_has_no_identifier_and_the_decoded_ones_have_a_name(operation: Operation) -> None:
     assert operation.has_identifier == (operation.value != "apiversion")
     assert operation.decoded == ("decoded" in operation.value)
 
 
-@pytest.mark.parametrize("operation", Operation)
+@each_row("operation", Operation)
 def test_only_acks_are_never_answered(operation: Operation) -> None:
     assert operation.is_answered == (operation.value not in {"ack", "ack-decoded"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "raw"),
     [
         (Kind.PROPERTY_DECODED, Kind.PROPERTY),
@@ -81,7 +82,7 @@ def test_both_forms_of_a_kind_count_as_the_raw_one(kind: Kind, raw: Kind) -> Non
     assert raw.raw is raw
 
 
-@pytest.mark.parametrize("word", [*Kind, *Operation])
+@each_row("word", [*Kind, *Operation])
 def test_a_word_finds_what_is_stored_under_its_text(word: Kind | Operation) -> None:
     assert hash(word) == hash(word.value)
     assert {word.value: "found"}[word] == "found"
@@ -137,20 +138,20 @@ def test_no_two_errors_have_the_same_code() -> None:
     assert sorted(codes) == sorted(set(codes))
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@each_row("error", ERRORS)
 def test_an_error_has_a_code_in_small_words_and_a_status_that_http_knows(error: type[FleetError]) -> None:
     assert error.code.replace("-", "").isalpha()
     assert error.code == error.code.lower()
     assert 400 <= error.http <= 599
 
 
-@pytest.mark.parametrize("error", _tree(WireError))
+@each_row("error", _tree(WireError))
 def test_every_error_of_the_wire_names_the_field_and_the_reason(error: type[WireError]) -> None:
     raised = error("seq", "is missing")
     assert (raised.field, raised.reason, str(raised)) == ("seq", "is missing", "seq: is missing")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "code", "http"),
     [
         (WireError, "malformed", 400),
@@ -169,7 +170,7 @@ def test_foreign_input_is_shown_printable_and_cut(given_input: object) -> None:
     assert shown(given_input).isprintable()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "quoted"),
     [
         ("0123", "'0123'"),

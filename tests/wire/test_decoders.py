@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.tables import each_row
 
 SOURCE = Path(__file__).parents[2] / "src" / "meshfleet"
 
@@ -60,7 +60,7 @@ print(dict(ended))
 """
 
 
-@pytest.mark.parametrize("way", ["decoder", "body", "request"])
+@each_row("way", ["decoder", "body", "request"])
 def test_a_type_is_learned_by_one_thread_at_a_time(way: str) -> None:
     done = subprocess.run([sys.executable, "-c", _FIRST, way], capture_output=True, text=True, check=True)
     assert done.stdout == "{0: 60}\n", done.stderr[-2000:]

@@ -15,6 +15,7 @@ from meshfleet.wire import diagnostics
 from meshfleet.wire.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
 from meshfleet.wire.hextext import Hex
 from meshfleet.wire.ids import Mac, ModelNumber, Version
+from tests.tables import each_row
 from tests.wire.strategies import macs, texts, versions
 
 GUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -67,7 +68,7 @@ def test_a_gateway_waits_for_the_answer_on_a_topic_of_its_own(gateway: Mac) -> N
 
 
 @pytest.mark.rule("firmware-15", "topic-9", "topic-22")
-@pytest.mark.parametrize(
+@each_row(
     "topic",
     [
         "",
@@ -87,7 +88,7 @@ def test_no_other_topic_is_a_question(topic: str) -> None:
 
 
 @pytest.mark.rule("firmware-18", "topic-9")
-@pytest.mark.parametrize(
+@each_row(
     "topic",
     [
         "",
@@ -136,7 +137,7 @@ def test_a_hash_is_read_in_either_case_and_written_in_lower() -> None:
 
 
 @pytest.mark.rule("firmware-35")
-@pytest.mark.parametrize("field", ["md5", "expires"])
+@each_row("field", ["md5", "expires"])
 def test_a_field_that_the_gateway_does_not_know_is_ignored(field: str) -> None:
     assert _answer(**RESULT | {field: "x"}) == ANSWERED
 
@@ -164,13 +165,13 @@ def test_without_an_image_the_answer_is_no_success() -> None:
 
 
 @pytest.mark.rule("firmware-18")
-@pytest.mark.parametrize("result", [b"null", b"{}", b'"no such image"'])
+@each_row("result", [b"null", b"{}", b'"no such image"'])
 def test_the_result_of_no_success_is_not_looked_at(result: bytes) -> None:
     assert diagnostics.decode_answer(b'{"id":"1","success":false,"result":%b}' % result) == ("1", None)
 
 
 @pytest.mark.rule("firmware-17")
-@pytest.mark.parametrize(
+@each_row(
     ("number", "packed"),
     [
         (1, FirmwareType.NORDIC_PACKAGE),
@@ -187,7 +188,7 @@ def test_there_are_two_types_of_firmware(number: float, packed: FirmwareType) ->
 
 
 @pytest.mark.rule("firmware-16")
-@pytest.mark.parametrize(("text", "model"), [("2011", "2011"), ("000f", "000F"), ("0040", "0040")])
+@each_row(("text", "model"), [("2011", "2011"), ("000f", "000F"), ("0040", "0040")])
 def test_a_model_number_keeps_its_zeros_and_is_kept_in_upper_case(text: str, model: str) -> None:
     assert _ask(**PARAMS | {"modelNumber": text}).model_number == model
 
@@ -207,7 +208,7 @@ WRONG_RESULT: dict[str, list[Any]] = {"uri": NO_TEXT, "fileName": NO_TEXT, "firm
 
 
 @pytest.mark.rule("firmware-16", "firmware-17")
-@pytest.mark.parametrize("field", WRONG_PARAMS)
+@each_row("field", WRONG_PARAMS)
 def test_a_question_needs_all_its_parameters(field: str) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         _ask(**{name: value for name, value in PARAMS.items() if name != field})
@@ -215,9 +216,7 @@ def test_a_question_needs_all_its_parameters(field: str) -> None:
 
 
 @pytest.mark.rule("firmware-16", "firmware-17")
-@pytest.mark.parametrize(
-    ("field", "wrong"), [(field, wrong) for field in WRONG_PARAMS for wrong in WRONG_PARAMS[field]]
-)
+@each_row(("field", "wrong"), [(field, wrong) for field in WRONG_PARAMS for wrong in WRONG_PARAMS[field]])
 def test_a_wrong_parameter_is_rejected_by_its_name(field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _ask(**PARAMS | {field: wrong})
@@ -225,7 +224,7 @@ def test_a_wrong_parameter_is_rejected_by_its_name(field: str, wrong: Any) -> No
 
 
 @pytest.mark.rule("firmware-19", "firmware-17")
-@pytest.mark.parametrize("field", WRONG_RESULT)
+@each_row("field", WRONG_RESULT)
 def test_a_success_needs_all_of_its_result(field: str) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         _answer(**{name: value for name, value in RESULT.items() if name != field})
@@ -233,9 +232,7 @@ def test_a_success_needs_all_of_its_result(field: str) -> None:
 
 
 @pytest.mark.rule("firmware-19", "firmware-17")
-@pytest.mark.parametrize(
-    ("field", "wrong"), [(field, wrong) for field in WRONG_RESULT for wrong in WRONG_RESULT[field]]
-)
+@each_row(("field", "wrong"), [(field, wrong) for field in WRONG_RESULT for wrong in WRONG_RESULT[field]])
 def test_a_wrong_result_is_rejected_by_its_field(field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _answer(**RESULT | {field: wrong})
@@ -243,9 +240,7 @@ def test_a_wrong_result_is_rejected_by_its_field(field: str, wrong: Any) -> None
 
 
 @pytest.mark.rule("firmware-36")
-@pytest.mark.parametrize(
-    ("field", "wrong"), [(field, wrong) for field in WRONG_CHECKS for wrong in WRONG_CHECKS[field]]
-)
+@each_row(("field", "wrong"), [(field, wrong) for field in WRONG_CHECKS for wrong in WRONG_CHECKS[field]])
 def test_a_hash_or_size_that_is_none_is_rejected_by_its_field(field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _answer(**RESULT | {field: wrong})
@@ -253,8 +248,8 @@ def test_a_hash_or_size_that_is_none_is_rejected_by_its_field(field: str, wrong:
 
 
 @pytest.mark.rule("firmware-15")
-@pytest.mark.parametrize("field", ["id", "params"])
-@pytest.mark.parametrize("wrong", [None, True, 1, 1.5, []])
+@each_row("field", ["id", "params"])
+@each_row("wrong", [None, True, 1, 1.5, []])
 def test_a_question_has_a_text_as_id_and_an_object_as_params(field: str, wrong: Any) -> None:
     envelope = json.loads(QUESTION)
     for broken in ({**envelope, field: wrong}, {k: v for k, v in envelope.items() if k != field}):
@@ -264,8 +259,8 @@ def test_a_question_has_a_text_as_id_and_an_object_as_params(field: str, wrong: 
 
 
 @pytest.mark.rule("firmware-18")
-@pytest.mark.parametrize("field", ["id", "success", "result"])
-@pytest.mark.parametrize("wrong", [None, 0, 1, 1.5, []])
+@each_row("field", ["id", "success", "result"])
+@each_row("wrong", [None, 0, 1, 1.5, []])
 def test_an_answer_has_a_text_a_boolean_and_an_object(field: str, wrong: Any) -> None:
     envelope = json.loads(ANSWER)
     for broken in ({**envelope, field: wrong}, {k: v for k, v in envelope.items() if k != field}):
@@ -274,7 +269,7 @@ def test_an_answer_has_a_text_a_boolean_and_an_object(field: str, wrong: Any) ->
         assert rejected.value.field == field
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"null", b"{", b'{"id":"\xff"}', QUESTION.ljust(65537)])
+@each_row("payload", [b"", b"[]", b"null", b"{", b'{"id":"\xff"}', QUESTION.ljust(65537)])
 def test_what_is_no_json_object_is_neither_question_nor_answer(payload: bytes) -> None:
     with pytest.raises(MalformedPayload):
         diagnostics.decode_question(payload)

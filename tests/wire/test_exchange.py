@@ -9,6 +9,7 @@ from meshfleet.wire.codes import Operation
 from meshfleet.wire.exchange import Exchange, Fate
 from meshfleet.wire.ids import Identifier, Mac, RequestId
 from meshfleet.wire.topics import ResponseTopic
+from tests.tables import each_row
 
 GATEWAY, OTHER = Mac("02005e000001"), Mac("02005e000002")
 DEVICE = Mac("02005e0000aa")
@@ -50,7 +51,7 @@ def test_giving_up_what_was_answered_changes_nothing() -> None:
 
 
 @pytest.mark.rule("request-27", "request-28")
-@pytest.mark.parametrize(
+@each_row(
     "topic",
     [
         ResponseTopic(OTHER, DEVICE, Operation.READ, Identifier("8000")),
@@ -69,7 +70,7 @@ def test_our_id_in_another_place_is_foreign_and_closes_nothing(topic: ResponseTo
 
 
 @pytest.mark.rule("request-28", "request-29")
-@pytest.mark.parametrize("request_id", [None, RequestId(""), RequestId("x-2"), RequestId("y-1")])
+@each_row("request_id", [None, RequestId(""), RequestId("x-2"), RequestId("y-1")])
 def test_the_id_of_somebody_else_or_none_is_foreign(request_id: RequestId | None) -> None:
     exchange = Exchange("x")
     exchange.open(READ)

@@ -28,6 +28,7 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import DeviceId, Mac, Version
 from meshfleet.wire.times import parse_time
 from meshfleet.wire.topics import Topics
+from tests.tables import each_row
 from tests.wire.strategies import versions
 
 TIME = "2020-11-04T10:07:20.585Z"
@@ -47,32 +48,33 @@ BEFORE = {
     "2.2.0": "2.1.99999",
     "2.4.0": "2.4.0-beta.255",
 }
-# The published table of versions: rule, version, part, kinds or operations, fields.
-TABLE: list[tuple[pytest.MarkDecorator, str, Part, list[Any], list[str | None]]] = [
-    (pytest.mark.rule("version-1"), "1.1.1", "configuration", [None], ["mode"]),
-    (pytest.mark.rule("version-2"), "1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),
-    (pytest.mark.rule("version-3"), "1.3.0", "report", [Kind.HEARTBEAT], ["lastCount"]),
-    (pytest.mark.rule("version-4"), "2.0.0", "response", REACHING, ["responseTime", "origin", "route"]),
-    (pytest.mark.rule("version-4"), "2.0.0", "response", ANSWERED, ["extenderId", "extenderRoute"]),
-    (pytest.mark.rule("version-4"), "2.0.0", "request", [Operation.WRITE_DECODED], ["ext"]),
+# The published table of versions: version, part, kinds or operations, fields.
+TABLE: list[tuple[str, Part, list[Any], list[str | None]]] = [
+    ("1.1.1", "configuration", [None], ["mode"]),
+    ("1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),
+    ("1.3.0", "report", [Kind.HEARTBEAT], ["lastCount"]),
+    ("2.0.0", "response", REACHING, ["responseTime", "origin", "route"]),
+    ("2.0.0", "response", ANSWERED, ["extenderId", "extenderRoute"]),
+    ("2.0.0", "request", [Operation.WRITE_DECODED], ["ext"]),
     (
-        pytest.mark.rule("version-5"),
         "2.0.1",
         "response",
         [Operation.APIVERSION],
         ["responseTime", "origin", "route"],
     ),
-    (pytest.mark.rule("version-6"), "2.1.0", "request", REACHING, ["extenderId"]),
-    (pytest.mark.rule("version-7"), "2.2.0", "request", REACHING, ["accessType", "publicKey", "key"]),
-    (pytest.mark.rule("version-8"), "2.4.0", "request", [Operation.ACK, Operation.ACK_DECODED], [None]),
+    ("2.1.0", "request", REACHING, ["extenderId"]),
+    ("2.2.0", "request", REACHING, ["accessType", "publicKey", "key"]),
+    ("2.4.0", "request", [Operation.ACK, Operation.ACK_DECODED], [None]),
 ]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.rule("version-1", "version-2", "version-3", "version-4")
+@pytest.mark.rule("version-5", "version-6", "version-7", "version-8")
+@each_row(
     ("version", "part", "of", "field"),
     [
-        pytest.param(version, part, of, field, marks=rule)
-        for rule, version, part, words, fields in TABLE
+        (version, part, of, field)
+        for version, part, words, fields in TABLE
         for of in words
         for field in fields
     ],
@@ -88,12 +90,12 @@ def test_a_feature_exists_from_its_version_on_and_not_just_below(
 
 
 def test_the_table_holds_nothing_else() -> None:
-    told = {(part, field) for _, _, part, _, fields in TABLE for field in fields}
+    told = {(part, field) for _, part, _, fields in TABLE for field in fields}
     assert {(feature.part, feature.field) for feature in FEATURES} == told
     assert max(feature.since for feature in FEATURES) == NEWEST
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("part", "of", "field"),
     [
         ("report", Kind.HEARTBEAT, "seq"),
@@ -111,7 +113,7 @@ def test_what_has_no_row_has_always_been_there(part: Part, of: Kind | Operation,
 
 
 @pytest.mark.rule("version-4", "version-5")
-@pytest.mark.parametrize(
+@each_row(
     ("version", "operation", "missing"),
     [
         ("1.3.0", "apiversion", {"responseTime", "origin", "route", "extenderId", "extenderRoute"}),
@@ -140,14 +142,14 @@ def test_a_response_lacks_the_fields_that_are_newer(version: str, operation: str
 
 
 @pytest.mark.rule("version-3")
-@pytest.mark.parametrize(("version", "there"), [("1.2.99999", False), ("1.3.0", True), ("2.4.0", True)])
+@each_row(("version", "there"), [("1.2.99999", False), ("1.3.0", True), ("2.4.0", True)])
 def test_a_heartbeat_tells_its_last_count_from_1_3_0_on(version: str, *, there: bool) -> None:
     heartbeat = reports.Heartbeat(time=NOW, seq=1, status=0, last_count=2)
     written = reports.encode(Kind.HEARTBEAT, heartbeat, version=Version.parse(version))
     assert ("lastCount" in msgspec.json.decode(written)) == there
 
 
-@pytest.mark.parametrize("part", ["report", "request", "response"])
+@each_row("part", ["report", "request", "response"])
 def test_without_a_version_nothing_is_newer(part: Part) -> None:
     for word in (*Kind, *Operation):
         assert newer_fields(part, word, None) == newer_fields(part, word, NEWEST) == frozenset()
@@ -160,21 +162,22 @@ def test_what_a_version_has_every_newer_one_has(one: Version, other: Version, fe
     assert exists(part, of, field, older) <= exists(part, of, field, newer)
 
 
-PARAMETERS: list[tuple[pytest.MarkDecorator, str, dict[str, object]]] = [
-    (pytest.mark.rule("version-6"), "2.1.0", {"extenderId": "0123456789AB"}),
-    (pytest.mark.rule("version-7"), "2.2.0", {"accessType": "legacy"}),
-    (pytest.mark.rule("version-7"), "2.2.0", {"publicKey": "00ff"}),
-    (pytest.mark.rule("version-7"), "2.2.0", {"key": "00ff"}),
+PARAMETERS: list[tuple[str, dict[str, object]]] = [
+    ("2.1.0", {"extenderId": "0123456789AB"}),
+    ("2.2.0", {"accessType": "legacy"}),
+    ("2.2.0", {"publicKey": "00ff"}),
+    ("2.2.0", {"key": "00ff"}),
 ]
 GATED = [
-    *((rule, version, operation, given) for rule, version, given in PARAMETERS for operation in REACHING),
-    (pytest.mark.rule("version-4"), "2.0.0", Operation.WRITE_DECODED, {"ext": {"a": 1}}),
+    *((version, operation, given) for version, given in PARAMETERS for operation in REACHING),
+    ("2.0.0", Operation.WRITE_DECODED, {"ext": {"a": 1}}),
 ]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.rule("version-4", "version-6", "version-7")
+@each_row(
     ("version", "operation", "given_parameter"),
-    [pytest.param(*row, marks=rule) for rule, *row in GATED],
+    GATED,
 )
 def test_a_newer_parameter_is_refused_to_an_older_gateway_and_not_looked_at_by_it(
     version: str, operation: Operation, given_parameter: dict[str, object]
@@ -198,8 +201,8 @@ def test_a_newer_parameter_is_refused_to_an_older_gateway_and_not_looked_at_by_i
 
 
 @pytest.mark.rule("version-8")
-@pytest.mark.parametrize("operation", [Operation.ACK, Operation.ACK_DECODED])
-@pytest.mark.parametrize("below", ["1.2.0", "2.3.99999", "2.4.0-beta.255"])
+@each_row("operation", [Operation.ACK, Operation.ACK_DECODED])
+@each_row("below", ["1.2.0", "2.3.99999", "2.4.0-beta.255"])
 def test_an_ack_is_refused_to_a_gateway_before_2_4_0(operation: Operation, below: str) -> None:
     ack = requests.Ack(time=NOW, type=AckType.ACK)
     requests.check_supported(operation, ack, Version(2, 4, 0))
@@ -208,7 +211,7 @@ def test_an_ack_is_refused_to_a_gateway_before_2_4_0(operation: Operation, below
     assert str(caught.value) == f"{operation} needs API version 2.4.0; the gateway has {below}"
 
 
-@pytest.mark.parametrize("operation", [Operation.APIVERSION, *REACHING])
+@each_row("operation", [Operation.APIVERSION, *REACHING])
 def test_an_operation_with_its_oldest_parameters_is_refused_to_nobody(operation: Operation) -> None:
     check_supported(operation, frozenset({"id", "priority", "value"}), Version(0, 0, 0))
 
@@ -228,9 +231,7 @@ def test_a_refusal_does_not_show_the_key() -> None:
 
 
 @pytest.mark.rule("version-9")
-@pytest.mark.parametrize(
-    ("text", "version"), [("2.4.0", NEWEST), ("1.2.0", ASSUMED), ("2.0", Version(2, 0, 0))]
-)
+@each_row(("text", "version"), [("2.4.0", NEWEST), ("1.2.0", ASSUMED), ("2.0", Version(2, 0, 0))])
 def test_a_gateway_tells_its_version_as_a_dotted_text(text: str, version: Version) -> None:
     payload = msgspec.json.encode({"time": TIME, "status": 0, "version": text})
     answer = responses.decode(Operation.APIVERSION, payload)
@@ -241,7 +242,7 @@ def test_a_gateway_tells_its_version_as_a_dotted_text(text: str, version: Versio
 
 
 @pytest.mark.rule("version-9")
-@pytest.mark.parametrize("version", ["", "two", "2", "2.4.0.0.0"])
+@each_row("version", ["", "two", "2", "2.4.0.0.0"])
 def test_a_version_that_is_no_dotted_text_is_rejected(version: str) -> None:
     with pytest.raises(MalformedVersion) as caught:
         responses.decode(
@@ -258,7 +259,7 @@ def test_a_value_grown_at_its_end_is_read_as_before_with_the_rest_behind() -> No
 
 
 @pytest.mark.rule("version-19")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "mt/gateways/news/0123456789ab",
@@ -273,7 +274,7 @@ def test_a_topic_of_a_newer_version_is_our_error_and_nothing_worse(text: str) ->
 
 
 @pytest.mark.rule("version-20")
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         rest.LOGIN,

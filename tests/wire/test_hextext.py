@@ -15,6 +15,7 @@ from meshfleet.wire.codes import Kind, Operation
 from meshfleet.wire.hextext import Hex, Secret, to_bytes, to_hex
 from meshfleet.wire.ids import Mac
 from meshfleet.wire.times import parse_time
+from tests.tables import each_row
 
 TIME = "2020-11-04T10:07:20.585Z"
 EXTENDER = Mac("0123456789ab")
@@ -44,7 +45,7 @@ def test_hex_is_read_in_upper_lower_and_mixed_case(pairs: list[str]) -> None:
 
 
 @pytest.mark.rule("id-24")
-@pytest.mark.parametrize("text", NOT_HEX)
+@each_row("text", NOT_HEX)
 def test_any_other_text_is_no_hex(text: str) -> None:
     with pytest.raises(MalformedHex) as caught:
         to_bytes(text, "publicKey")
@@ -85,7 +86,7 @@ def _report(value: str) -> bytes:
 
 
 @pytest.mark.rule("id-24", "id-25")
-@pytest.mark.parametrize("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
+@each_row("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
 def test_the_value_of_a_raw_report_is_hex_in_either_case(kind: Kind) -> None:
     for written in ("fbeb", "FBEB", "FbEb"):
         report = reports.decode(kind, _report(written))
@@ -98,7 +99,7 @@ def test_the_value_of_a_raw_report_is_hex_in_either_case(kind: Kind) -> None:
 
 
 @pytest.mark.rule("id-26")
-@pytest.mark.parametrize("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
+@each_row("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
 def test_a_report_read_in_upper_case_is_written_in_lower_case(kind: Kind) -> None:
     written = reports.encode(kind, reports.decode(kind, _report("FBEB")))
     assert msgspec.json.decode(written)["value"] == "fbeb"
@@ -124,7 +125,7 @@ def test_a_key_is_written_in_lower_case() -> None:
 
 
 @pytest.mark.rule("id-27")
-@pytest.mark.parametrize(
+@each_row(
     "written",
     [
         requests.encode(requests.Read(extender_id=EXTENDER)),
@@ -140,7 +141,7 @@ def test_an_extender_id_is_written_in_upper_case(written: bytes) -> None:
 
 
 @pytest.mark.rule("id-28")
-@pytest.mark.parametrize("operation", [Operation.READ, Operation.WRITE, Operation.WRITE_DECODED])
+@each_row("operation", [Operation.READ, Operation.WRITE, Operation.WRITE_DECODED])
 def test_extender_ids_of_requests_are_compared_without_regard_to_case(operation: Operation) -> None:
     upper, lower, other = (
         requests.decode(operation, msgspec.json.encode({"extenderId": written}))

@@ -39,6 +39,7 @@ from meshfleet.wire.ids import (
 )
 from meshfleet.wire.times import parse_time
 from meshfleet.wire.topics import ReportTopic
+from tests.tables import each_row
 from tests.wire.strategies import identifier_names, macs, texts, versions
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ PARSERS: list[tuple[Parse, type[WireError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("parse", "error"), PARSERS)
+@each_row(("parse", "error"), PARSERS)
 def test_an_error_has_its_class_and_names_the_field_and_the_text(
     parse: Parse, error: type[WireError]
 ) -> None:
@@ -68,8 +69,8 @@ def test_an_error_has_its_class_and_names_the_field_and_the_text(
     assert (type(caught.value), caught.value.field) == (error, "somewhere")
 
 
-@pytest.mark.parametrize(("parse", "error"), PARSERS)
-@pytest.mark.parametrize("hostile", ["/" * 100_000, "\x1b[2J\n/" * 100], ids=["long", "escapes"])
+@each_row(("parse", "error"), PARSERS)
+@each_row("hostile", ["/" * 100_000, "\x1b[2J\n/" * 100])
 def test_long_or_hostile_text_is_not_repeated_in_full(
     parse: Parse, error: type[WireError], hostile: str
 ) -> None:
@@ -79,7 +80,7 @@ def test_long_or_hostile_text_is_not_repeated_in_full(
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(("parse", "error"), PARSERS)
+@each_row(("parse", "error"), PARSERS)
 @given(text=st.text() | st.text("0123456789abcdefABCDEF.-bmact: \n\u0663"))
 def test_arbitrary_text_is_an_id_or_rejected_by_our_error(
     parse: Parse, error: type[WireError], text: str
@@ -95,7 +96,7 @@ def test_twelve_lowercase_hex_digits_are_a_mac(mac: Mac) -> None:
 
 
 @pytest.mark.rule("id-1")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *["", "0123456789a", "0123456789abc", "0123456789ag", "01:23:45:67:89:ab", "01-23-45-67-89-ab"],
@@ -109,8 +110,8 @@ def test_any_other_text_is_no_mac(text: str) -> None:
 
 
 @pytest.mark.rule("id-3")
-@pytest.mark.parametrize("kind", [Kind.DFU, Kind.RSSI])
-@pytest.mark.parametrize("written", ["0123456789AB", "0123456789aB", "0123456789ab"])
+@each_row("kind", [Kind.DFU, Kind.RSSI])
+@each_row("written", ["0123456789AB", "0123456789aB", "0123456789ab"])
 def test_a_mac_in_a_payload_is_read_in_either_case_and_kept_in_lower_case(kind: Kind, written: str) -> None:
     payload = msgspec.json.encode({"time": TIME, "parent": written, "rssi": -58})
     report = reports.decode(kind, payload)
@@ -126,7 +127,7 @@ def test_a_device_id_is_bmac_and_the_mac(mac: Mac) -> None:
 
 
 @pytest.mark.rule("id-5")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *["", "bmac-", "0123456789ab", "bmac-0123456789AB", "BMAC-0123456789ab", "bmac-0123456789abc"],
@@ -146,7 +147,7 @@ def test_a_gateway_has_a_device_id_as_a_device_has_one() -> None:
 
 
 @pytest.mark.rule("firmware-14")
-@pytest.mark.parametrize(
+@each_row(
     ("mac", "advertised"),
     [("0123456789ab", "0123456789ac"), ("00000000003f", "000000000040"), ("ffffffffffff", "000000000000")],
 )
@@ -155,7 +156,7 @@ def test_a_device_in_dfu_mode_advertises_its_mac_plus_one(mac: str, advertised: 
 
 
 @pytest.mark.rule("id-7", "id-8", "id-9")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["00", "05", "7e", "80", "ff", "8000", "ef10", "beef", "9999", "80ff", "00ef", "ee8001", "ffffffff"],
 )
@@ -165,7 +166,7 @@ def test_any_one_to_four_bytes_are_an_identifier(text: str) -> None:
 
 
 @pytest.mark.rule("id-7", "id-8", "id-9", "id-24")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *["", "5", "800", "80000", "8000000", "ffffffff7f", "000000008000"],
@@ -187,7 +188,7 @@ def test_bytes_are_an_identifier_when_there_are_one_to_four(raw: bytes) -> None:
 
 
 @pytest.mark.rule("id-10")
-@pytest.mark.parametrize("kind", ["property", "measurement", "event"])
+@each_row("kind", ["property", "measurement", "event"])
 def test_an_identifier_cannot_mean_one_thing_as_a_property_and_another_as_something_else(kind: str) -> None:
     table = (
         "id | name | dictionary | kind | type | unit | access | ext | note\n"
@@ -203,7 +204,7 @@ def test_any_text_that_fits_into_a_topic_is_an_identifier_name(name: str) -> Non
     assert parse_identifier_name(name) == name
 
 
-@pytest.mark.parametrize("text", ["", "a/b", "+", "#", "a+", "#a", "a\x00", "a\nb", "\t", "\x7f", "a" * 129])
+@each_row("text", ["", "a/b", "+", "#", "a+", "#a", "a\x00", "a\nb", "\t", "\x7f", "a" * 129])
 def test_text_that_does_not_fit_into_a_topic_is_no_identifier_name(text: str) -> None:
     with pytest.raises(MalformedIdentifier) as caught:
         parse_identifier_name(text)
@@ -221,15 +222,13 @@ def test_a_request_id_of_any_content_comes_back_unchanged(text: str) -> None:
 
 
 @pytest.mark.rule("id-14")
-@pytest.mark.parametrize(
-    ("text", "parts"), [("2.4.0", (2, 4, 0)), ("10.20.30", (10, 20, 30)), ("1.2", (1, 2, 0))]
-)
+@each_row(("text", "parts"), [("2.4.0", (2, 4, 0)), ("10.20.30", (10, 20, 30)), ("1.2", (1, 2, 0))])
 def test_a_version_is_dotted_numbers_and_a_missing_last_one_is_0(text: str, parts: tuple[int, ...]) -> None:
     assert Version.parse(text)[:3] == parts
 
 
 @pytest.mark.rule("id-14", "id-16")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *["", "2", "2.", ".2", "2..0", "2.4.", "2.4.0.0", "v2.4.0", "2.4.x", "-2.4.0", "2,4,0", "2.4.0\n"],
@@ -256,7 +255,7 @@ def test_a_beta_has_a_number_from_1_to_255() -> None:
 
 
 @pytest.mark.rule("id-16")
-@pytest.mark.parametrize("beta", ["0", "000", "256", "999", "1000"])
+@each_row("beta", ["0", "000", "256", "999", "1000"])
 def test_a_beta_has_no_number_outside_1_to_255(beta: str) -> None:
     with pytest.raises(MalformedVersion):
         Version.parse(f"2.4.0-beta.{beta}")
@@ -280,17 +279,13 @@ def test_versions_sort_part_by_part_as_numbers_and_betas_before_their_release(wr
 
 
 @pytest.mark.rule("id-29")
-@pytest.mark.parametrize(
-    ("text", "number"), [("2011", 0x2011), ("000F", 0x0F), ("0040", 0x40), ("FFFF", 0xFFFF)]
-)
+@each_row(("text", "number"), [("2011", 0x2011), ("000F", 0x0F), ("0040", 0x40), ("FFFF", 0xFFFF)])
 def test_a_model_number_is_four_uppercase_hex_digits(text: str, number: int) -> None:
     assert model_number(number) == parse_model_number(text) == parse_model_number(text.lower()) == text
 
 
 @pytest.mark.rule("id-29")
-@pytest.mark.parametrize(
-    "text", ["", "15", "0000F", "0x0F", "00 F", "000G", "000F\n", "001\u0665", "00\ufb00"]
-)
+@each_row("text", ["", "15", "0000F", "0x0F", "00 F", "000G", "000F\n", "001\u0665", "00\ufb00"])
 def test_any_other_text_is_no_model_number(text: str) -> None:
     with pytest.raises(MalformedModelNumber) as caught:
         parse_model_number(text)
@@ -298,7 +293,7 @@ def test_any_other_text_is_no_model_number(text: str) -> None:
 
 
 @pytest.mark.rule("id-31")
-@pytest.mark.parametrize(("raw", "text"), [("0102", "1.2"), ("0a00", "10.0"), ("0000", "0.0")])
+@each_row(("raw", "text"), [("0102", "1.2"), ("0a00", "10.0"), ("0000", "0.0")])
 def test_a_hardware_version_has_two_parts_on_the_messaging_side(raw: str, text: str) -> None:
     assert BUILTIN.decode("8002", bytes.fromhex(raw)).value == text
     assert BUILTIN["hardware-version"].note == "0.0: unknown"

@@ -17,6 +17,7 @@ from meshfleet.errors import MalformedImage, MalformedVersion
 from meshfleet.wire import package
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import Image
+from tests.tables import each_row
 from tests.wire.strategies import damaged
 
 BINARY = b"\x00firmware\xff" * 50
@@ -119,7 +120,7 @@ def test_nothing_is_no_image() -> None:
     assert str(_rejected(b"")) == "image: is empty"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "init_packet",
     [
         {"firmware_crc16": binascii.crc_hqx(BINARY, 0xFFFF)},
@@ -128,7 +129,7 @@ def test_nothing_is_no_image() -> None:
         {"softdevice_req": [0xFFFE], "application_version": 0xFFFFFFFF, "device_revision": None},
     ],
 )
-@pytest.mark.parametrize("part", PARTS)
+@each_row("part", PARTS)
 def test_a_package_of_the_older_tools_tells_its_model(init_packet: dict[str, Any], part: str) -> None:
     image = package.read_image(_package(init_packet | {"device_type": 15}, part=part))
     assert (image.size, image.model_number) == (len(BINARY), "000F")
@@ -156,7 +157,7 @@ def test_a_package_tells_its_version_where_its_number_can_be_one() -> None:
     assert package.read_image(_package(None)).version is None
 
 
-@pytest.mark.parametrize("init_packet", [None, {}, {"device_type": None}, {"device_type": 0xFFFF}])
+@each_row("init_packet", [None, {}, {"device_type": None}, {"device_type": 0xFFFF}])
 def test_a_package_for_any_model_tells_none(init_packet: dict[str, Any] | None) -> None:
     image = package.read_image(_package(init_packet))
     assert (image.size, image.model_number) == (len(BINARY), None)
@@ -178,7 +179,7 @@ def test_all_parts_of_a_package_go_over_the_air_and_the_application_tells_the_mo
     assert (image.size, image.model_number) == (5, "0002")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("init_packet", "reason"),
     [
         ({"firmware_hash": "00" * 32}, "hash"),
@@ -196,7 +197,7 @@ def test_firmware_that_is_not_what_the_manifest_says_is_refused(
     assert reason in error.reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     "manifest",
     [
         b"",
@@ -220,7 +221,7 @@ def test_a_manifest_that_is_none_is_refused(manifest: bytes) -> None:
     assert _rejected(_zip({"a.bin": BINARY, "manifest.json": manifest})).field == "manifest.json"
 
 
-@pytest.mark.parametrize("missing", ["application.bin", "application.dat", "manifest.json"])
+@each_row("missing", ["application.bin", "application.dat", "manifest.json"])
 def test_a_package_with_a_file_missing_is_refused(missing: str) -> None:
     files = _files(GOOD)
     del files[missing]
@@ -233,7 +234,7 @@ def test_a_package_with_nothing_to_send_is_refused() -> None:
     assert str(error) == "a.bin: is empty"
 
 
-@pytest.mark.parametrize("place", ["application.bin", "application.dat", "manifest.json"])
+@each_row("place", ["application.bin", "application.dat", "manifest.json"])
 def test_a_file_that_does_not_match_its_checksum_is_refused(place: str) -> None:
     content = _files(GOOD)[place]
     at = GOOD.index(content) + len(content) // 2
@@ -241,7 +242,7 @@ def test_a_file_that_does_not_match_its_checksum_is_refused(place: str) -> None:
     assert "CRC" in str(error.__cause__)
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@each_row("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_an_unusual_compression_is_refused(method: int) -> None:
     assert "compressed" in _rejected(_zip(_files(GOOD), method)).reason
 
@@ -252,9 +253,7 @@ def test_an_encrypted_file_is_refused() -> None:
     assert "encrypted" in _rejected(GOOD[:flags] + b"\x01" + GOOD[flags + 1 :]).reason
 
 
-@pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../a", "a/../../b", "a//b", "./a", "a\\b", "a\nb", "\u202ea", "a" * 256]
-)
+@each_row("name", ["/etc/passwd", "../a", "a/../../b", "a//b", "./a", "a\\b", "a\nb", "\u202ea", "a" * 256])
 def test_an_absurd_name_is_refused_and_not_repeated_as_it_is(name: str) -> None:
     error = _rejected(_zip(_files(GOOD) | {name: b""}))
     assert error.reason == "is no name for a file"

@@ -13,6 +13,7 @@ from meshfleet.errors import MalformedPayload
 from meshfleet.wire.plainly import plainly
 from meshfleet.wire.rest import NewJob, NewRequest
 from meshfleet.wire.rest.bodies import decode
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.rest.bodies import Ask
@@ -22,7 +23,7 @@ JOB = {"name": "All", "firmwareId": "fw-1", "targets": {"all": True}}
 
 
 @pytest.mark.rule("rest-5")
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "body", "field", "said"),
     [
         (NewRequest, READ | {"priority": 9}, "priority", "is more than 4"),
@@ -51,7 +52,7 @@ def test_a_field_that_cannot_be_so_is_told_plainly(kind: type[Ask], body: Any, f
     assert (raised.value.field, raised.value.reason) == (field, said)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "value", "said"),
     [
         (Annotated[str, Meta(pattern="^a$")], "b", "is not spelt as it must be"),

@@ -20,6 +20,7 @@ from meshfleet.wire import reports
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.hextext import Hex
 from meshfleet.wire.ids import Mac
+from tests.tables import each_row
 from tests.wire.strategies import any_reports, json_values, texts
 from tests.wire.test_reports import AT, EXAMPLES
 
@@ -103,7 +104,7 @@ def _read(kind: Kind, payload: bytes) -> Report:
 
 
 @pytest.mark.rule("report-14", "report-16", "report-17", "report-18")
-@pytest.mark.parametrize(("kind", "payload", "report"), RECORDED)
+@each_row(("kind", "payload", "report"), RECORDED)
 def test_recorded_messages_decode_the_same_for_ever(kind: Kind, payload: bytes, report: Report) -> None:
     assert _read(kind, payload) == report
 
@@ -167,8 +168,8 @@ FINE_TIMES = [("5859999", 585), ("999999999", 999), ("5855", 585), ("585999", 58
 
 
 @pytest.mark.rule("id-23")
-@pytest.mark.parametrize(("digits", "millis"), FINE_TIMES)
-@pytest.mark.parametrize(
+@each_row(("digits", "millis"), FINE_TIMES)
+@each_row(
     "shape",
     [
         b'{"time":"2020-11-04T10:07:20.%bZ","seq":1,"status":0}',
@@ -186,15 +187,15 @@ def test_digits_beyond_the_millisecond_are_cut(shape: bytes, digits: str, millis
 
 
 @pytest.mark.rule("id-23")
-@pytest.mark.parametrize("time", [rb"20\u002e5859999Z", rb"20.\u0035859999Z", rb"20.585999\u0039Z"])
+@each_row("time", [rb"20\u002e5859999Z", rb"20.\u0035859999Z", rb"20.585999\u0039Z"])
 def test_digits_beyond_the_millisecond_are_cut_when_the_time_is_escaped(time: bytes) -> None:
     payload = b'{"time":"2020-11-04T10:07:%b","seq":1,"status":0}' % time
     assert _read(Kind.HEARTBEAT, payload) == reports.Heartbeat(time=AT, seq=1, status=0)
 
 
 @pytest.mark.rule("id-23")
-@pytest.mark.parametrize("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T12:07:20.585+02:00"])
-@pytest.mark.parametrize("length", [20, 23, 40])
+@each_row("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T12:07:20.585+02:00"])
+@each_row("length", [20, 23, 40])
 def test_a_text_in_front_of_the_time_does_not_change_how_it_is_read(length: int, time: str) -> None:
     text = "Z" * length
     payload = f'{{"value":"{text}","time":"{time}"}}'.encode()
@@ -202,7 +203,7 @@ def test_a_text_in_front_of_the_time_does_not_change_how_it_is_read(length: int,
 
 
 @pytest.mark.rule("report-28")
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_a_payload_of_64_kib_is_read_and_one_byte_more_is_rejected(kind: Kind) -> None:
     payload, report = EXAMPLES[kind]
     assert _read(kind, payload.ljust(LIMIT)) == report
@@ -215,8 +216,8 @@ def _with_field(value: bytes) -> bytes:
 
 
 @pytest.mark.rule("report-12", "report-20")
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize(
+@each_row("kind", Kind)
+@each_row(
     "payload",
     [
         pytest.param(b"", id="nothing"),
@@ -251,15 +252,15 @@ def test_what_is_no_json_object_in_utf_8_is_rejected(kind: Kind, payload: bytes)
 
 
 @pytest.mark.rule("report-20")
-@pytest.mark.parametrize("value", [b'"\xff"', b'{"\xff":1}', b'"\\ud800"', b"nul", b"[" * 30_000])
+@each_row("value", [b'"\xff"', b'{"\xff":1}', b'"\\ud800"', b"nul", b"[" * 30_000])
 def test_a_decoded_value_that_is_no_json_is_rejected(value: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         reports.decode(Kind.PROPERTY_DECODED, b'{"time":"2020-11-04T10:07:20.585Z","value":' + value + b"}")
     assert rejected.value.field == "payload"
 
 
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize(
+@each_row("kind", Kind)
+@each_row(
     "value",
     [
         pytest.param(b"1e999", id="a number out of range"),
@@ -274,7 +275,7 @@ def test_json_that_is_more_than_we_can_hold_is_rejected(kind: Kind, value: bytes
     assert rejected.value.field == "payload"
 
 
-@pytest.mark.parametrize("number", [2**53 + 2, 2**64, 10**400, -(10**400)])
+@each_row("number", [2**53 + 2, 2**64, 10**400, -(10**400)])
 def test_a_decoded_number_keeps_all_its_digits(number: int) -> None:
     payload = f'{{"time":"2020-11-04T10:07:20.585Z","value":{number}}}'.encode()
     assert _read(Kind.PROPERTY_DECODED, payload) == reports.PropertyDecoded(time=AT, value=number)

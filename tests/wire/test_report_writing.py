@@ -17,6 +17,7 @@ from meshfleet.wire.codes import Kind
 from meshfleet.wire.gating import NEWEST
 from meshfleet.wire.hextext import Hex
 from meshfleet.wire.ids import Version
+from tests.tables import each_row
 from tests.wire.strategies import any_reports, versions
 from tests.wire.test_reports import AT, EXAMPLES
 
@@ -65,9 +66,9 @@ def test_both_ways_write_the_same_bytes(made: tuple[Kind, Report], version: Vers
     assert reports.encode(kind, report, version=version) == _carefully(kind, report, version)
 
 
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("version", [None, Version(1, 2, 0), NEWEST])
-@pytest.mark.parametrize("micros", [0, 1, 999, 1000, 585_000, 585_001, 999_999])
+@each_row("kind", Kind)
+@each_row("version", [None, Version(1, 2, 0), NEWEST])
+@each_row("micros", [0, 1, 999, 1000, 585_000, 585_001, 999_999])
 def test_each_kind_is_written_the_same_at_any_microsecond(
     kind: Kind, version: Version | None, micros: int
 ) -> None:
@@ -76,8 +77,8 @@ def test_each_kind_is_written_the_same_at_any_microsecond(
 
 
 @pytest.mark.rule("id-22", "id-23")
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize(
+@each_row("kind", Kind)
+@each_row(
     ("time", "written"),
     [
         (AT, b"2020-11-04T10:07:20.585Z"),
@@ -94,23 +95,23 @@ def test_a_time_is_written_in_utc_with_three_digits(kind: Kind, time: datetime, 
     assert reports.encode(kind, report).startswith(b'{"time":"%b",' % written)
 
 
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("micros", [0, 585_000])
+@each_row("kind", Kind)
+@each_row("micros", [0, 585_000])
 def test_a_time_without_an_offset_is_not_written(kind: Kind, micros: int) -> None:
     naive = AT.replace(microsecond=micros, tzinfo=None)
     with pytest.raises(ValueError, match="without an offset"):
         reports.encode(kind, msgspec.structs.replace(EXAMPLES[kind][1], time=naive))
 
 
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_a_time_outside_of_the_calendar_is_not_written(kind: Kind) -> None:
     early = datetime(1, 1, 1, 0, 0, 0, 585_000, tzinfo=timezone(timedelta(hours=1)))
     with pytest.raises(MalformedTime):
         reports.encode(kind, msgspec.structs.replace(EXAMPLES[kind][1], time=early))
 
 
-@pytest.mark.parametrize("time", [AT, AT.replace(microsecond=0)])
-@pytest.mark.parametrize("value", ["\ud800", ["\udfff"], {"\ud83d": 1}])
+@each_row("time", [AT, AT.replace(microsecond=0)])
+@each_row("value", ["\ud800", ["\udfff"], {"\ud83d": 1}])
 def test_text_that_utf_8_cannot_say_is_not_written(time: datetime, value: object) -> None:
     with pytest.raises(MalformedPayload, match="UTF-8"):
         reports.encode(Kind.PROPERTY_DECODED, reports.PropertyDecoded(time=time, value=value))
@@ -121,7 +122,7 @@ def test_a_parent_that_can_reach_the_device_is_not_remarked_upon() -> None:
     assert b"unreachable" not in reports.encode(Kind.RSSI, report)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_a_kind_is_not_written_with_the_report_of_another(kind: Kind) -> None:
     other = Kind.DFU if kind is not Kind.DFU else Kind.RSSI
     with pytest.raises(TypeError, match=f"{kind} is not reported with"):

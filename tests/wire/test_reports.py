@@ -19,6 +19,7 @@ from meshfleet.wire.hextext import Hex, to_bytes
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Mac, Version
 from meshfleet.wire.topics import ReportTopic, Topics
+from tests.tables import each_row
 from tests.wire.strategies import exts, json_values, macs, wholes
 
 if TYPE_CHECKING:
@@ -142,14 +143,14 @@ def _decode(kind: Kind, fields: dict[str, Any]) -> Report:
 
 @pytest.mark.rule("report-1", "report-2", "report-3", "report-4", "report-5", "report-6", "report-7")
 @pytest.mark.rule("report-8", "report-9", "report-10", "report-11", "report-13")
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_a_report_of_each_kind_is_read_field_by_field(kind: Kind) -> None:
     payload, report = EXAMPLES[kind]
     assert reports.decode(kind, payload) == report
     assert type(reports.decode(kind, payload)) is type(report)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_a_report_of_each_kind_is_written_to_the_letter(kind: Kind) -> None:
     payload, report = EXAMPLES[kind]
     assert reports.encode(kind, report) == payload
@@ -157,7 +158,7 @@ def test_a_report_of_each_kind_is_written_to_the_letter(kind: Kind) -> None:
 
 @pytest.mark.rule("report-1", "report-2", "report-3", "report-4", "report-5", "report-6", "report-7")
 @pytest.mark.rule("report-8", "report-9", "report-10", "report-11", "report-13", "report-21")
-@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in Kind for field in REQUIRED[kind]])
+@each_row(("kind", "field"), [(kind, field) for kind in Kind for field in REQUIRED[kind]])
 def test_a_report_without_a_required_field_is_rejected(kind: Kind, field: str) -> None:
     fields = _fields(kind)
     del fields[field]
@@ -168,7 +169,7 @@ def test_a_report_without_a_required_field_is_rejected(kind: Kind, field: str) -
 
 @pytest.mark.rule("report-3", "report-4", "report-5", "report-7", "report-8", "report-9")
 @pytest.mark.rule("report-10", "report-11", "report-14", "report-15")
-@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in Kind for field in _optional(kind)])
+@each_row(("kind", "field"), [(kind, field) for kind in Kind for field in _optional(kind)])
 def test_a_report_without_an_optional_field_is_read(kind: Kind, field: str) -> None:
     fields = _fields(kind)
     del fields[field]
@@ -180,7 +181,7 @@ def test_a_report_without_an_optional_field_is_read(kind: Kind, field: str) -> N
 @pytest.mark.rule("report-21", "report-22", "report-23", "report-24", "report-25", "report-52")
 @pytest.mark.rule("report-1", "report-2", "report-3", "report-4", "report-5", "report-6", "report-7")
 @pytest.mark.rule("report-8", "report-9", "report-10", "report-11")
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "field", "wrong"),
     [
         pytest.param(kind, field, wrong, id=f"{kind}-{field}-{str(wrong)[:20]}")
@@ -227,8 +228,8 @@ def test_a_measurement_error_is_a_status_or_any_other_number(error: int, error_e
 
 
 @pytest.mark.rule("report-41")
-@pytest.mark.parametrize("rssi", [-127, -58, -1, 0, 20])
-@pytest.mark.parametrize("kind", [Kind.DFU, Kind.RSSI])
+@each_row("rssi", [-127, -58, -1, 0, 20])
+@each_row("kind", [Kind.DFU, Kind.RSSI])
 def test_an_rssi_is_a_number_of_either_sign(kind: Kind, rssi: int) -> None:
     expected = msgspec.structs.replace(EXAMPLES[kind][1], rssi=rssi)
     assert _decode(kind, _fields(kind) | {"rssi": rssi}) == expected
@@ -244,7 +245,7 @@ def test_the_gateway_itself_may_be_the_parent(gateway: Mac) -> None:
 
 
 @pytest.mark.rule("report-19")
-@pytest.mark.parametrize("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
+@each_row("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
 def test_a_raw_value_longer_than_its_layout_is_read_and_the_rest_is_its_extension(kind: Kind) -> None:
     report = _decode(kind, _fields(kind) | {"value": "fbebc0ffee"})
     assert isinstance(report, reports.Property | reports.Measurement | reports.Event)
@@ -254,14 +255,14 @@ def test_a_raw_value_longer_than_its_layout_is_read_and_the_rest_is_its_extensio
 
 
 @pytest.mark.rule("id-26")
-@pytest.mark.parametrize("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
+@each_row("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
 def test_a_raw_value_is_written_in_lower_case(kind: Kind) -> None:
     report = _decode(kind, _fields(kind) | {"value": "C0FFee"})
     assert json.loads(reports.encode(kind, report))["value"] == "c0ffee"
 
 
 @pytest.mark.rule("report-14")
-@pytest.mark.parametrize(("version", "written"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
+@each_row(("version", "written"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
 def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, written: bool) -> None:
     report = EXAMPLES[Kind.HEARTBEAT][1]
     payload = reports.encode(Kind.HEARTBEAT, report, version=Version.parse(version))
@@ -269,7 +270,7 @@ def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, written: bo
 
 
 @pytest.mark.rule("report-24", "report-25", "report-26", "report-27")
-@pytest.mark.parametrize(
+@each_row(
     ("end", "error"),
     [
         ("c4bd6a04050/heartbeat", MalformedMac),

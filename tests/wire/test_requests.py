@@ -18,6 +18,7 @@ from meshfleet.wire.hextext import Hex, Secret
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Mac, RequestId, Version
 from meshfleet.wire.requests import ApiVersion, Read, Write, WriteDecoded
+from tests.tables import each_row
 from tests.wire.strategies import exts, json_values, texts
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _told(error: BaseException | None) -> str:
 
 @pytest.mark.rule("request-1", "request-3", "request-5", "request-8", "request-10", "request-11")
 @pytest.mark.rule("request-12", "request-13", "request-20", "request-21", "request-22", "request-23")
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("operation", EXAMPLES)
 def test_a_request_with_every_parameter_is_read_and_written_to_the_letter(operation: Operation) -> None:
     payload, request = EXAMPLES[operation]
     assert requests.decode(operation, payload) == request
@@ -92,16 +93,16 @@ def test_a_request_with_every_parameter_is_read_and_written_to_the_letter(operat
 
 @pytest.mark.rule("request-2", "request-6", "request-8", "request-10", "request-11", "request-12")
 @pytest.mark.rule("request-13", "request-15", "request-16")
-@pytest.mark.parametrize("payload", [b"", b"{}", b' {"somethingNew":1}'])
-@pytest.mark.parametrize("operation", DEFAULTS)
+@each_row("payload", [b"", b"{}", b' {"somethingNew":1}'])
+@each_row("operation", DEFAULTS)
 def test_a_request_without_parameters_has_the_defaults(operation: Operation, payload: bytes) -> None:
     assert requests.decode(operation, payload) == DEFAULTS[operation]
     assert requests.encode(DEFAULTS[operation]) == b"{}"
 
 
 @pytest.mark.rule("request-1")
-@pytest.mark.parametrize("payload", [b" ", b"null", b"[]", b'"x"', b"{", b'{"id":"\xff"}', b"{}{}", b"\x00"])
-@pytest.mark.parametrize("operation", Operation)
+@each_row("payload", [b" ", b"null", b"[]", b'"x"', b"{", b'{"id":"\xff"}', b"{}{}", b"\x00"])
+@each_row("operation", Operation)
 def test_what_is_no_json_object_is_no_request(operation: Operation, payload: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         requests.decode(operation, payload)
@@ -109,7 +110,7 @@ def test_what_is_no_json_object_is_no_request(operation: Operation, payload: byt
 
 
 @pytest.mark.rule("request-8")
-@pytest.mark.parametrize("field", ["extenderId", "accessType", "publicKey", "key", "value", "ext"])
+@each_row("field", ["extenderId", "accessType", "publicKey", "key", "value", "ext"])
 def test_apiversion_looks_at_the_common_parameters_only(field: str) -> None:
     assert _decode(Operation.APIVERSION, **{field: 0}) == ApiVersion()
 
@@ -123,14 +124,14 @@ def test_an_id_is_any_text_and_stays_as_it_is(operation: Operation, text: str) -
 
 
 @pytest.mark.rule("request-5")
-@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 0.0, 2.0, 4.0])
-@pytest.mark.parametrize("operation", Operation)
+@each_row("number", [0, 1, 2, 3, 4, 0.0, 2.0, 4.0])
+@each_row("operation", Operation)
 def test_every_operation_takes_a_priority_from_0_to_4(operation: Operation, number: float) -> None:
     assert _decode(operation, priority=number).priority is Priority(int(number))
 
 
 @pytest.mark.rule("request-6")
-@pytest.mark.parametrize("operation", Operation)
+@each_row("operation", Operation)
 def test_a_request_without_priority_has_priority_2(operation: Operation) -> None:
     assert _decode(operation).priority == 2
 
@@ -147,8 +148,8 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.rule("request-3", "request-5", "request-20", "request-21", "request-22", "request-23")
-@pytest.mark.parametrize(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
-@pytest.mark.parametrize("operation", REACHING)
+@each_row(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
+@each_row("operation", REACHING)
 def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _decode(operation, **{field: wrong})
@@ -160,7 +161,7 @@ NO_OBJECT: list[Any] = [None, True, 0, 1.5, [], "", "x"]
 
 
 @pytest.mark.rule("request-12", "request-13")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "field", "wrong"),
     [
         *((Operation.WRITE, "value", wrong) for wrong in NO_HEX),
@@ -174,7 +175,7 @@ def test_a_wrong_value_or_ext_is_rejected_by_its_name(operation: Operation, fiel
 
 
 @pytest.mark.rule("request-14")
-@pytest.mark.parametrize("value", ["c0ffee", "C0FFEE", "c0FFee"])
+@each_row("value", ["c0ffee", "C0FFEE", "c0FFee"])
 def test_a_value_to_write_is_read_in_either_case(value: str) -> None:
     assert bytes.fromhex(_decode(Operation.WRITE, value=value).value) == b"\xc0\xff\xee"
 
@@ -185,7 +186,7 @@ def test_a_value_is_written_in_lower_case() -> None:
 
 
 @pytest.mark.rule("request-15", "request-16", "request-17")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "fields", "written"),
     [
         (Operation.WRITE, {}, None),
@@ -223,8 +224,8 @@ def test_ext_goes_behind_the_value_of_an_identifier_that_has_extensions_and_of_n
 
 
 @pytest.mark.rule("request-20", "id-27")
-@pytest.mark.parametrize("text", ["c4bd6a0a0b0c", "C4BD6A0A0B0C", "C4bd6a0A0b0c"])
-@pytest.mark.parametrize("operation", REACHING)
+@each_row("text", ["c4bd6a0a0b0c", "C4BD6A0A0B0C", "C4bd6a0A0b0c"])
+@each_row("operation", REACHING)
 def test_an_extender_is_read_in_either_case_and_written_in_upper(operation: Operation, text: str) -> None:
     request = _decode(operation, extenderId=text)
     assert request.extender_id == EXTENDER
@@ -232,15 +233,15 @@ def test_an_extender_is_read_in_either_case_and_written_in_upper(operation: Oper
 
 
 @pytest.mark.rule("request-21")
-@pytest.mark.parametrize("word", ["unprovisioned", "legacy"])
-@pytest.mark.parametrize("operation", REACHING)
+@each_row("word", ["unprovisioned", "legacy"])
+@each_row("operation", REACHING)
 def test_there_are_two_access_types(operation: Operation, word: str) -> None:
     assert _decode(operation, accessType=word).access_type is AccessType(word)
 
 
 @pytest.mark.rule("request-22", "request-23")
-@pytest.mark.parametrize("field", ["publicKey", "key"])
-@pytest.mark.parametrize("operation", REACHING)
+@each_row("field", ["publicKey", "key"])
+@each_row("operation", REACHING)
 def test_a_key_is_read_in_either_case_and_shown_only_in_the_payload(operation: Operation, field: str) -> None:
     request = _decode(operation, **{field: KEY.upper()})
     assert json.loads(requests.encode(request)) == {field: KEY}
@@ -248,31 +249,29 @@ def test_a_key_is_read_in_either_case_and_shown_only_in_the_payload(operation: O
         assert KEY not in shown.lower()
 
 
-@pytest.mark.parametrize("field", ["publicKey", "key"])
-@pytest.mark.parametrize("wrong", [KEY[:-1], KEY + "zz", [KEY], {KEY: KEY}, int(KEY[2:20])])
+@each_row("field", ["publicKey", "key"])
+@each_row("wrong", [KEY[:-1], KEY + "zz", [KEY], {KEY: KEY}, int(KEY[2:20])])
 def test_an_error_about_a_key_does_not_tell_it(field: str, wrong: Any) -> None:
     with pytest.raises((MalformedHex, MalformedPayload)) as rejected:
         _decode(Operation.READ, **{field: wrong})
     assert KEY[2:20] not in _told(rejected.value)
 
 
-@pytest.mark.parametrize(
-    "end", [b',"id":"\xff"}', b',"id":"\\ud800"}', b',"id":1e999}', b',"id":1}', b"}x", b""]
-)
+@each_row("end", [b',"id":"\xff"}', b',"id":"\\ud800"}', b',"id":1e999}', b',"id":1}', b"}x", b""])
 def test_an_error_about_a_payload_with_a_key_does_not_tell_it(end: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         requests.decode(Operation.READ, b'{"key":"%b"%b' % (KEY.encode(), end))
     assert KEY not in _told(rejected.value)
 
 
-@pytest.mark.parametrize("field", ["accessType", "extenderId"])
+@each_row("field", ["accessType", "extenderId"])
 def test_an_error_repeats_only_the_beginning_of_a_long_text(field: str) -> None:
     with pytest.raises((MalformedMac, MalformedPayload)) as rejected:
         _decode(Operation.READ, **{field: "x" * 5000})
     assert len(str(rejected.value)) < 200
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "operation", "ignored"),
     [
         ("1.2.0", Operation.READ, ["extenderId", "accessType", "publicKey", "key"]),
@@ -292,8 +291,8 @@ def test_an_older_gateway_does_not_even_look_at_newer_parameters(
             requests.decode(operation, json.dumps({field: 0}).encode())
 
 
-@pytest.mark.parametrize("version", ["2.2.0", "2.4.0", "3.0.0"])
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("version", ["2.2.0", "2.4.0", "3.0.0"])
+@each_row("operation", EXAMPLES)
 def test_a_newer_gateway_reads_every_parameter(version: str, operation: Operation) -> None:
     payload, request = EXAMPLES[operation]
     assert requests.decode(operation, payload, version=Version.parse(version)) == request

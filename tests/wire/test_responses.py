@@ -17,6 +17,7 @@ from meshfleet.wire.codes import Operation, Origin, Status
 from meshfleet.wire.hextext import Hex
 from meshfleet.wire.ids import Mac, RequestId, Version
 from meshfleet.wire.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
+from tests.tables import each_row
 from tests.wire.strategies import exts, json_values, texts, wholes
 
 AT = datetime(2020, 11, 4, 10, 7, 20, 585_000, tzinfo=UTC)
@@ -62,7 +63,7 @@ def _decode(operation: Operation, fields: dict[str, Any]) -> Response:
 
 @pytest.mark.rule("response-1", "response-2", "response-3", "response-4", "response-6", "response-14")
 @pytest.mark.rule("response-15", "response-16", "response-17", "response-18", "version-9")
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("operation", EXAMPLES)
 def test_a_response_with_every_field_is_read_and_written_to_the_letter(operation: Operation) -> None:
     payload, response = EXAMPLES[operation]
     assert responses.decode(operation, payload) == response
@@ -71,8 +72,8 @@ def test_a_response_with_every_field_is_read_and_written_to_the_letter(operation
 
 
 @pytest.mark.rule("response-1", "response-2")
-@pytest.mark.parametrize("field", ["time", "status"])
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("field", ["time", "status"])
+@each_row("operation", EXAMPLES)
 def test_a_response_without_time_or_status_is_rejected(operation: Operation, field: str) -> None:
     fields = _fields(operation)
     del fields[field]
@@ -81,7 +82,7 @@ def test_a_response_without_time_or_status_is_rejected(operation: Operation, fie
     assert (rejected.value.field, rejected.value.reason) == (field, "is missing")
 
 
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("operation", EXAMPLES)
 def test_all_other_common_fields_may_be_absent(operation: Operation) -> None:
     needed = {"time", "status", WANTED.get(operation)}
     fields = {name: value for name, value in _fields(operation).items() if name in needed}
@@ -89,7 +90,7 @@ def test_all_other_common_fields_may_be_absent(operation: Operation) -> None:
 
 
 @pytest.mark.rule("response-14", "response-15", "response-16")
-@pytest.mark.parametrize(("operation", "field"), WANTED.items())
+@each_row(("operation", "field"), WANTED.items())
 def test_a_success_without_what_was_asked_for_is_rejected(operation: Operation, field: str) -> None:
     fields = _fields(operation)
     del fields[field]
@@ -100,8 +101,8 @@ def test_a_success_without_what_was_asked_for_is_rejected(operation: Operation, 
 
 
 @pytest.mark.rule("response-19")
-@pytest.mark.parametrize("status", [1, 9, 11, 200, -1])
-@pytest.mark.parametrize(("operation", "field"), WANTED.items())
+@each_row("status", [1, 9, 11, 200, -1])
+@each_row(("operation", "field"), WANTED.items())
 def test_a_failure_without_what_was_asked_for_is_read(operation: Operation, field: str, status: int) -> None:
     fields = _fields(operation) | {"status": status}
     del fields[field]
@@ -127,7 +128,7 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.rule("response-1", "response-2", "response-3", "response-4", "response-6", "response-14")
 @pytest.mark.rule("response-15", "response-17")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "field", "wrong"),
     [
         pytest.param(operation, field, wrong, id=f"{operation}-{field}-{str(wrong)[:20]}")
@@ -144,7 +145,7 @@ def test_an_ill_typed_field_is_rejected_by_its_name(operation: Operation, field:
 
 
 @pytest.mark.rule("response-4")
-@pytest.mark.parametrize(
+@each_row(
     ("number", "origin"),
     [
         (0, Origin.CONNECTED),
@@ -155,14 +156,14 @@ def test_an_ill_typed_field_is_rejected_by_its_name(operation: Operation, field:
         (32.0, Origin.GATEWAY),
     ],
 )
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("operation", EXAMPLES)
 def test_there_are_four_origins(operation: Operation, number: float, origin: Origin) -> None:
     assert _decode(operation, _fields(operation) | {"origin": number}).origin is origin
     assert len(Origin) == 4
 
 
 @pytest.mark.rule("response-19", "response-20")
-@pytest.mark.parametrize(
+@each_row(
     ("code", "status"),
     [
         (0, Status.OK),
@@ -192,7 +193,7 @@ def test_any_other_status_passes_untouched(operation: Operation, status: int) ->
 
 
 @pytest.mark.rule("response-3")
-@pytest.mark.parametrize("number", [0, 7, 12.5, 60_000.0])
+@each_row("number", [0, 7, 12.5, 60_000.0])
 def test_a_response_time_is_a_number_of_milliseconds(number: float) -> None:
     fields = _fields(Operation.WRITE) | {"responseTime": number}
     assert _decode(Operation.WRITE, fields).response_time == number
@@ -230,7 +231,7 @@ def test_a_raw_value_is_written_in_lower_case() -> None:
 
 
 @pytest.mark.rule("response-18", "request-25")
-@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.WRITE_DECODED])
+@each_row("operation", [Operation.WRITE, Operation.WRITE_DECODED])
 def test_the_response_to_a_write_has_no_value(operation: Operation) -> None:
     response = _decode(operation, _fields(operation) | {"value": "00", "ext": 0, "version": 0})
     assert response == Response(**FIELDS)
@@ -241,7 +242,7 @@ SINCE_2_0_1 = {"responseTime", "origin", "route"}
 
 
 @pytest.mark.rule("response-3", "response-4", "version-4", "version-5")
-@pytest.mark.parametrize(
+@each_row(
     ("version", "lacks", "apiversion_lacks"),
     [
         ("1.2.0", SINCE_2_0_0, SINCE_2_0_0),
@@ -250,7 +251,7 @@ SINCE_2_0_1 = {"responseTime", "origin", "route"}
         ("2.4.0", set(), set()),
     ],
 )
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("operation", EXAMPLES)
 def test_an_older_gateway_leaves_out_the_newer_fields(
     operation: Operation, version: str, lacks: set[str], apiversion_lacks: set[str]
 ) -> None:
@@ -260,14 +261,14 @@ def test_an_older_gateway_leaves_out_the_newer_fields(
     assert written == {name: value for name, value in json.loads(payload).items() if name not in missing}
 
 
-@pytest.mark.parametrize("operation", [Operation.ACK, Operation.ACK_DECODED])
+@each_row("operation", [Operation.ACK, Operation.ACK_DECODED])
 def test_there_is_no_response_to_an_ack(operation: Operation) -> None:
     with pytest.raises(MalformedTopic):
         responses.decode(operation, COMMON + b"}")
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"null", b"{", COMMON + b',"x":"\xff"}'])
-@pytest.mark.parametrize("operation", EXAMPLES)
+@each_row("payload", [b"", b"[]", b"null", b"{", COMMON + b',"x":"\xff"}'])
+@each_row("operation", EXAMPLES)
 def test_what_is_no_json_object_is_no_response(operation: Operation, payload: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         responses.decode(operation, payload)

@@ -34,6 +34,7 @@ from meshfleet.wire.rest import (
 from meshfleet.wire.rest.bodies import Body
 from meshfleet.wire.rest.problems import SaidProblem, ToldProblem
 from meshfleet.wire.times import write_time
+from tests.tables import each_row
 from tests.wire.strategies import texts
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ ASKS: list[tuple[msgspec.Struct, bytes]] = [
 
 @pytest.mark.rule("rest-1", "rest-16", "rest-29", "rest-30", "rest-31", "rest-32", "rest-33", "rest-43")
 @pytest.mark.rule("rest-50", "rest-54", "rest-55", "rest-56", "rest-58", "auth-1", "auth-2")
-@pytest.mark.parametrize(("body", "text"), [*BODIES, *ASKS])
+@each_row(("body", "text"), [*BODIES, *ASKS])
 def test_a_body_is_read_and_written_to_the_letter(body: msgspec.Struct, text: bytes) -> None:
     assert msgspec.json.decode(text, type=type(body)) == body
     assert msgspec.json.encode(body) == text
@@ -157,7 +158,7 @@ WRONG: list[tuple[msgspec.Struct, str, list[Any]]] = [
 
 @pytest.mark.rule("rest-16", "rest-30", "rest-31", "rest-32", "rest-33", "rest-43", "rest-54", "rest-55")
 @pytest.mark.rule("rest-56", "rest-58", "auth-1", "auth-2")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field", "wrong"),
     [(body, field, wrong) for body, field, all_wrong in WRONG for wrong in all_wrong],
 )
@@ -168,7 +169,7 @@ def test_an_ill_typed_field_is_refused(body: msgspec.Struct, field: str, wrong: 
 
 
 @pytest.mark.rule("rest-16", "rest-29", "rest-43", "rest-58", "auth-1")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field"),
     [(body, field) for body, text in [BODIES[0], BODIES[3], BODIES[5], *ASKS] for field in json.loads(text)],
 )
@@ -180,13 +181,13 @@ def test_no_field_may_be_missing(body: msgspec.Struct, field: str) -> None:
 
 
 @pytest.mark.rule("rest-5")
-@pytest.mark.parametrize(("ask", "text"), ASKS)
+@each_row(("ask", "text"), ASKS)
 def test_an_unknown_field_is_refused_in_what_is_asked(ask: msgspec.Struct, text: bytes) -> None:
     with pytest.raises(msgspec.ValidationError, match="somethingNew"):
         msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(ask))
 
 
-@pytest.mark.parametrize(("body", "text"), BODIES)
+@each_row(("body", "text"), BODIES)
 def test_an_unknown_field_is_ignored_in_what_is_answered(body: msgspec.Struct, text: bytes) -> None:
     assert msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(body)) == body
 
@@ -194,32 +195,32 @@ def test_an_unknown_field_is_ignored_in_what_is_answered(body: msgspec.Struct, t
 SECRETIVE = [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN), CLAIM]
 
 
-@pytest.mark.parametrize("body", SECRETIVE)
+@each_row("body", SECRETIVE)
 def test_a_password_or_token_is_not_shown(body: msgspec.Struct) -> None:
     for shown in (repr(body), str(body), f"{[body]}"):
         assert HIDDEN not in shown
 
 
-@pytest.mark.parametrize("body", SECRETIVE)
+@each_row("body", SECRETIVE)
 def test_a_password_or_token_is_not_shown_by_rich(body: msgspec.Struct) -> None:
     assert HIDDEN not in pretty_repr(body)
 
 
 @pytest.mark.rule("rest-50")
-@pytest.mark.parametrize(("reported", "listed"), [("1.0", "1.0.0"), ("0.0", "0.0.0"), ("3.12.1", "3.12.1")])
+@each_row(("reported", "listed"), [("1.0", "1.0.0"), ("0.0", "0.0.0"), ("3.12.1", "3.12.1")])
 def test_a_hardware_version_is_padded_to_three_parts(reported: str, listed: str) -> None:
     assert str(Version.parse(reported)) == listed
 
 
 @pytest.mark.rule("auth-5")
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
-@pytest.mark.parametrize("token", ["a", "eyJhbGciOiJIUzI1NiJ9.e30.x-_Y", "AZaz09-._~+/=="])
+@each_row("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
+@each_row("token", ["a", "eyJhbGciOiJIUzI1NiJ9.e30.x-_Y", "AZaz09-._~+/=="])
 def test_the_scheme_word_is_read_in_any_case(scheme: str, token: str) -> None:
     assert rest.parse_bearer(f"{scheme} {token}") == token
 
 
 @pytest.mark.rule("auth-5")
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         "",
@@ -247,8 +248,8 @@ def test_anything_but_one_space_and_a_token_is_no_bearer(header: str) -> None:
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-@pytest.mark.parametrize(("parse", "most"), [(rest.parse_friendly_name, 128), (rest.parse_label, 64)])
-@pytest.mark.parametrize("letter", ["x", "\u00e9", "\u6f22", "\U0001f600"])
+@each_row(("parse", "most"), [(rest.parse_friendly_name, 128), (rest.parse_label, 64)])
+@each_row("letter", ["x", "\u00e9", "\u6f22", "\U0001f600"])
 def test_a_name_or_label_has_a_length_after_trimming(
     parse: Callable[[str], str], most: int, letter: str
 ) -> None:
@@ -260,8 +261,8 @@ def test_a_name_or_label_has_a_length_after_trimming(
 
 
 @pytest.mark.rule("rest-66")
-@pytest.mark.parametrize("control", ["\x00", "\n", "\t", "\x1f", "\x7f", "\x85", "\x9f", "\ud800"])
-@pytest.mark.parametrize("parse", [rest.parse_label, rest.parse_friendly_name])
+@each_row("control", ["\x00", "\n", "\t", "\x1f", "\x7f", "\x85", "\x9f", "\ud800"])
+@each_row("parse", [rest.parse_label, rest.parse_friendly_name])
 def test_a_control_character_is_refused(parse: Callable[[str], str], control: str) -> None:
     with pytest.raises(MalformedText):
         parse(f"a{control}b")
@@ -282,24 +283,20 @@ def test_a_bidirectional_control_character_is_refused_by_its_name_in_new_texts()
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-@pytest.mark.parametrize(
-    "text", ["מעבדה 3", "مختبر", "\u0645\u06cc\u200c\u0634\u0648\u062f", "👩\u200d🔬", "a\u00adb"]
-)
+@each_row("text", ["מעבדה 3", "مختبر", "\u0645\u06cc\u200c\u0634\u0648\u062f", "👩\u200d🔬", "a\u00adb"])
 def test_scripts_from_right_to_left_and_joiners_are_names_and_labels(text: str) -> None:
     assert rest.parse_friendly_name(text) == rest.parse_new_label(text) == rest.parse_key_name(text) == text
 
 
 @pytest.mark.rule("rest-66")
-@pytest.mark.parametrize("dots", [".", "..", " . ", "\t..\n"])
+@each_row("dots", [".", "..", " . ", "\t..\n"])
 def test_a_label_is_not_what_means_something_else_in_a_path(dots: str) -> None:
     with pytest.raises(MalformedText):
         rest.parse_label(dots)
 
 
 @pytest.mark.rule("rest-66", "rest-67")
-@pytest.mark.parametrize(
-    "label", ["...", ".a", "a/b", "/", "2nd floor", "100 %", "?", "#", "\u5317", "a\u200db", "é"]
-)
+@each_row("label", ["...", ".a", "a/b", "/", "2nd floor", "100 %", "?", "#", "\u5317", "a\u200db", "é"])
 def test_any_other_text_is_a_label(label: str) -> None:
     assert rest.parse_label(label) == label
 
@@ -354,12 +351,12 @@ def test_a_gateway_gets_a_new_password_below_its_mac() -> None:
     assert path == "/api/v1/gateways/d0cf5e000001/credentials"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("7", 7), ("999999999", 999_999_999)])
+@each_row(("text", "seconds"), [("0", 0), ("7", 7), ("999999999", 999_999_999)])
 def test_a_wait_is_told_in_seconds(text: str, seconds: int) -> None:
     assert rest.parse_retry_after(text) == seconds
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["", "-1", "1.5", " 1", "1 ", "\u0661", "soon", "1" * 5000, "Sun, 15 Nov 2026 07:31:40 GMT"]
 )
 def test_a_wait_that_is_told_otherwise_is_not_known(text: str) -> None:

@@ -21,6 +21,7 @@ from meshfleet.wire.rest import (
     Series,
     parse_points,
 )
+from tests.tables import each_row
 
 NEXT = "a"
 AT = "2020-11-04T10:07:20.880Z"
@@ -93,14 +94,14 @@ BODIES: list[tuple[msgspec.Struct, str]] = [
 
 
 @pytest.mark.rule("rest-81", "rest-85", "rest-86", "rest-95")
-@pytest.mark.parametrize(("body", "text"), BODIES)
+@each_row(("body", "text"), BODIES)
 def test_a_body_is_read_and_written_to_the_letter(body: msgspec.Struct, text: str) -> None:
     assert msgspec.json.decode(text, type=type(body)) == body
     assert msgspec.json.encode(body).decode() == text
 
 
 @pytest.mark.rule("rest-81", "rest-82", "rest-179")
-@pytest.mark.parametrize(
+@each_row(
     ("field", "wrong"),
     [
         ("time", ["2020-11-04T10:07:20Z", None, 5]),
@@ -120,7 +121,7 @@ def test_an_ill_typed_field_of_a_sample_is_refused(field: str, wrong: list[Any])
             msgspec.json.decode(json.dumps(fields), type=Sample)
 
 
-@pytest.mark.parametrize("value", [None, True, 0, -1.5, 2**70, "x", [], {"a": [{}]}])
+@each_row("value", [None, True, 0, -1.5, 2**70, "x", [], {"a": [{}]}])
 def test_a_value_is_any_json(value: Any) -> None:
     fields = json.loads(SAMPLE_TEXT) | {"value": value}
     assert msgspec.json.decode(json.dumps(fields), type=Sample).value == value

@@ -14,12 +14,13 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import EVERY_GATEWAY, Mac, Version
 from meshfleet.wire.times import parse_time
 from meshfleet.wire.topics import Topics
+from tests.tables import each_row
 
 GATEWAY = Mac("d0cf5e000001")
 DEVICE = Mac("d0cf5e0000a1")
 
 
-@pytest.mark.parametrize("tail", ["reboot", "reboot/8800", "read", "read/zz", "read/8800", "x/y/z"])
+@each_row("tail", ["reboot", "reboot/8800", "read", "read/zz", "read/8800", "x/y/z"])
 def test_any_request_has_a_place_for_its_answer(tail: str) -> None:
     topics = Topics("site")
     asked = f"site/mt/gateway/{GATEWAY}/request/{DEVICE}/{tail}"
@@ -33,7 +34,7 @@ def test_a_request_to_all_gateways_is_answered_by_each_on_its_own_topic() -> Non
     assert Topics().answer_to(asked, GATEWAY) == f"mt/gateway/{GATEWAY}/response/{DEVICE}/reboot"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "topic",
     [
         f"mt/gateway/{DEVICE}/request/{DEVICE}/read/8800",
@@ -50,7 +51,7 @@ def test_what_is_no_request_to_this_gateway_has_no_answer(topic: str) -> None:
     assert Topics().answer_to(topic, GATEWAY) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "found"),
     [
         (b'{"id":"7","priority":9}', "7"),
@@ -74,7 +75,7 @@ def test_nothing_answers_an_ack() -> None:
 
 
 @pytest.mark.rule("rest-5")
-@pytest.mark.parametrize(
+@each_row(
     ("data", "field"),
     [
         (b'{"name":"x","nmae":"y"}', "nmae"),
@@ -99,7 +100,7 @@ def test_max_results_is_a_number_from_1_to_1000() -> None:
             rest.parse_max_results(text)
 
 
-@pytest.mark.parametrize("identifier", ["9804", "8200", "8005", "8120"])
+@each_row("identifier", ["9804", "8200", "8005", "8120"])
 def test_a_foreign_name_is_cut_and_escaped_in_an_error(identifier: str) -> None:
     with pytest.raises(UnencodableValue) as refused:
         BUILTIN.encode(identifier, {"\x1b[31m" + "x" * 60000: 1})
@@ -121,7 +122,7 @@ def test_an_extension_that_is_no_object_is_refused() -> None:
     assert refused.value.field == "ext"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "error",
     [
         GatewayTooOld("ack", Version(2, 4, 0), Version(2, 0, 0)),

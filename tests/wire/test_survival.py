@@ -14,6 +14,7 @@ from meshfleet.wire import payload, reports, requests, responses
 from meshfleet.wire.codes import Kind, Operation
 from meshfleet.wire.times import parse_time
 from meshfleet.wire.topics import ReportTopic, Topic, Topics
+from tests.tables import each_row
 from tests.wire.strategies import any_reports, any_requests, any_responses, any_topics, damaged
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def test_a_damaged_topic_is_read_or_rejected_by_our_error(data: st.DataObject) -
 
 
 @pytest.mark.rule("report-54")
-@pytest.mark.parametrize("shape", ["[{}]", '{{"x":{}}}'])
-@pytest.mark.parametrize("front", ["", " "])
+@each_row("shape", ["[{}]", '{{"x":{}}}'])
+@each_row("front", ["", " "])
 def test_a_value_may_be_as_deep_as_a_payload_and_no_deeper(shape: str, front: str) -> None:
     def report(depth: int) -> bytes:
         value = "1"

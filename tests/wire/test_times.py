@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import MalformedTime, WireError
 from meshfleet.wire.times import from_millis, parse_time, to_millis, write_time
+from tests.tables import each_row
 
 DIGITS = st.text("0123456789", min_size=1, max_size=30)
 ZONES = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -43,9 +44,9 @@ def test_without_digits_and_without_an_offset_a_time_is_whole_seconds_of_utc(
 
 
 @pytest.mark.rule("id-21")
-@pytest.mark.parametrize("date", ["%Y-%m-%d", "%G-W%V-%u", "%Y-%j"])
-@pytest.mark.parametrize("clock", ["%H:%M:%S", "%H:%M", "%H"])
-@pytest.mark.parametrize("separator", ["T", "t", " "])
+@each_row("date", ["%Y-%m-%d", "%G-W%V-%u", "%Y-%j"])
+@each_row("clock", ["%H:%M:%S", "%H:%M", "%H"])
+@each_row("separator", ["T", "t", " "])
 @given(time=SECONDS)
 def test_dates_of_the_calendar_of_weeks_and_of_days_are_read_in_both_forms(
     date: str, clock: str, separator: str, time: datetime
@@ -58,7 +59,7 @@ def test_dates_of_the_calendar_of_weeks_and_of_days_are_read_in_both_forms(
 
 
 @pytest.mark.rule("id-21", "id-23")
-@pytest.mark.parametrize(("clock", "unit"), [("%H:%M:%S", 1000), ("%H:%M", 60_000), ("%H", 3_600_000)])
+@each_row(("clock", "unit"), [("%H:%M:%S", 1000), ("%H:%M", 60_000), ("%H", 3_600_000)])
 @given(time=SECONDS, digits=st.text("0123456789", min_size=1, max_size=11), mark=st.sampled_from(".,"))
 def test_the_finest_part_may_have_a_decimal_point_or_comma(
     clock: str, unit: int, time: datetime, digits: str, mark: str
@@ -71,7 +72,7 @@ def test_the_finest_part_may_have_a_decimal_point_or_comma(
 
 
 @pytest.mark.rule("id-21")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "written"),
     [
         ("20201104T100720,585Z", "2020-11-04T10:07:20.585Z"),
@@ -100,30 +101,26 @@ def test_the_other_spellings_of_iso_8601_are_read(text: str, written: str) -> No
 
 
 @pytest.mark.rule("id-19", "id-23")
-@pytest.mark.parametrize(
-    "digits", ["585", "5859", "5859999", "585999999", "585" + "9" * 4997, "585" + "0" * 4997]
-)
+@each_row("digits", ["585", "5859", "5859999", "585999999", "585" + "9" * 4997, "585" + "0" * 4997])
 def test_digits_beyond_the_millisecond_are_cut_and_never_rounded(digits: str) -> None:
     assert write_time(parse_time(f"2020-11-04T10:07:20.{digits}Z")) == "2020-11-04T10:07:20.585Z"
 
 
 @pytest.mark.rule("id-23")
-@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.9999Z", "0001-01-01T00:00:00.9999Z"])
+@each_row("text", ["1969-12-31T23:59:59.9999Z", "0001-01-01T00:00:00.9999Z"])
 def test_a_time_before_1970_is_cut_in_the_same_way(text: str) -> None:
     assert parse_time(text).microsecond == 999_000
     assert from_millis(to_millis(parse_time(text))) == parse_time(text)
 
 
 @pytest.mark.rule("id-21", "id-23")
-@pytest.mark.parametrize(
-    "text", ["2020-11-04T10,0000002777777777777778Z", "2020-11-04T10:00.00001666666666667Z"]
-)
+@each_row("text", ["2020-11-04T10,0000002777777777777778Z", "2020-11-04T10:00.00001666666666667Z"])
 def test_a_fraction_just_past_a_millisecond_is_cut_to_that_millisecond(text: str) -> None:
     assert write_time(parse_time(text)) == "2020-11-04T10:00:00.001Z"
 
 
 @pytest.mark.rule("id-18")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *[
@@ -164,7 +161,7 @@ def test_text_of_another_shape_is_no_time(text: str) -> None:
 
 
 @pytest.mark.rule("id-18")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *["2021-02-29T00:00Z", "2020-13-01T00:00Z", "2020-00-01T00:00Z", "2020-01-00T00Z", "2020-04-31T00Z"],
@@ -183,7 +180,7 @@ def test_a_time_that_no_calendar_or_clock_shows_is_rejected(text: str) -> None:
     assert caught.value.field == "timestamp"
 
 
-@pytest.mark.parametrize("text", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
+@each_row("text", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
 def test_the_first_and_the_last_time_are_read_and_written(text: str) -> None:
     assert write_time(parse_time(text)) == text
     assert write_time(from_millis(to_millis(parse_time(text)))) == text
@@ -199,10 +196,9 @@ def test_arbitrary_text_is_a_time_or_rejected_by_our_error(text: str) -> None:
         assert parse_time(text).microsecond % 1000 == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "hostile",
     ["9" * 100_000, "\x1b[2J\n" * 100, "2020-11-04T25." + "1" * 60_000],
-    ids=["long", "escapes", "digits"],
 )
 def test_long_or_hostile_text_is_not_repeated_in_full(hostile: str) -> None:
     with pytest.raises(MalformedTime) as caught:

@@ -23,6 +23,7 @@ from meshfleet.wire.topics import (
     Topic,
     Topics,
 )
+from tests.tables import each_row
 from tests.wire.strategies import any_topics, macs
 
 G = Mac("0123456789ab")
@@ -51,7 +52,7 @@ def _error_topic(kind: Kind, identifier: str) -> ReportTopic:
 
 
 @pytest.mark.rule("topic-1", "topic-2", "topic-3", "topic-5", "topic-6", "topic-10")
-@pytest.mark.parametrize(
+@each_row(
     ("text", "topic"),
     [
         (f"mt/gateway/{G}/device/{D}/heartbeat", ReportTopic(G, D, Kind.HEARTBEAT)),
@@ -72,7 +73,7 @@ def test_a_topic_is_read_and_spelled(text: str, topic: Topic) -> None:
 
 
 @pytest.mark.rule("topic-12", "topic-17")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [f"{DEVICE}/heartbeat", f"{DEVICE}/dfu", f"{DEVICE}/rssi", *[f"{front}/apiversion" for front in ASKING]],
 )
@@ -83,7 +84,7 @@ def test_a_word_without_identifier_is_rejected_with_one(text: str) -> None:
 
 
 @pytest.mark.rule("topic-13", "topic-18", "id-8", "id-9", "id-24")
-@pytest.mark.parametrize("front", RAW)
+@each_row("front", RAW)
 def test_a_raw_word_needs_a_hex_identifier(front: str) -> None:
     for identifier in ("8800", "80", "0505", "beef", "80ff", "000080ff"):
         assert TOPICS.parse(f"{front}/{identifier}").identifier == identifier
@@ -93,7 +94,7 @@ def test_a_raw_word_needs_a_hex_identifier(front: str) -> None:
 
 
 @pytest.mark.rule("topic-14", "topic-19", "id-11", "id-12")
-@pytest.mark.parametrize("front", DECODED)
+@each_row("front", DECODED)
 def test_a_decoded_word_needs_a_name_known_or_not(front: str) -> None:
     for name in ("temperature", "sauna heat", "Ofen Süd °C", "温度", "درجة", "8800", "a" * 128, "$SYS"):
         assert TOPICS.parse(f"{front}/{name}").identifier == name
@@ -103,8 +104,8 @@ def test_a_decoded_word_needs_a_name_known_or_not(front: str) -> None:
 
 
 @pytest.mark.rule("topic-15", "topic-16")
-@pytest.mark.parametrize("name", ["temperature", "motion", "battery-level"])
-@pytest.mark.parametrize("marker", ["", "-decoded"])
+@each_row("name", ["temperature", "motion", "battery-level"])
+@each_row("marker", ["", "-decoded"])
 def test_a_measurement_error_with_a_name_of_the_catalogue_is_decoded(name: str, marker: str) -> None:
     topic = TOPICS.parse(f"{DEVICE}/measurement-error{marker}/{name}")
     assert topic == _error_topic(Kind.MEASUREMENT_ERROR_DECODED, name)
@@ -128,7 +129,7 @@ def test_hex_in_a_measurement_error_is_raw_even_if_a_catalogue_has_it_as_a_name(
 
 
 @pytest.mark.rule("id-1", "id-2", "id-4")
-@pytest.mark.parametrize("mac", ["0123456789AB", "0123456789a", "0123456789abc", "01:23:45:67:89:ab", ""])
+@each_row("mac", ["0123456789AB", "0123456789a", "0123456789abc", "01:23:45:67:89:ab", ""])
 def test_a_mac_in_a_topic_is_lowercase_hex_whether_of_a_gateway_or_a_device(mac: str) -> None:
     for way, word in (("device", "rssi"), ("request", "apiversion"), ("response", "apiversion")):
         _rejects(MalformedMac, "gateway", f"mt/gateway/{mac}/{way}/{D}/{word}")
@@ -143,8 +144,8 @@ def test_a_mac_of_a_gateway_may_be_one_of_a_device_and_the_other_way_round(one: 
     assert TOPICS.parse(f"mt/gateway/{other}/device/{one}/dfu") == ReportTopic(other, one, Kind.DFU)
 
 
-@pytest.mark.parametrize("front", [DEVICE, *ASKING])
-@pytest.mark.parametrize("word", ["Heartbeat", "READ", "heart beat", "+", "#", "erase", "read_decoded"])
+@each_row("front", [DEVICE, *ASKING])
+@each_row("word", ["Heartbeat", "READ", "heart beat", "+", "#", "erase", "read_decoded"])
 def test_an_unknown_kind_or_operation_is_rejected(front: str, word: str) -> None:
     for text in (f"{front}/{word}", f"{front}/{word}/8800"):
         _rejects(MalformedTopic, "kind" if front == DEVICE else "operation", text)
@@ -155,7 +156,7 @@ def test_an_operation_is_no_kind_and_a_kind_is_no_operation() -> None:
     _rejects(MalformedTopic, "operation", f"{ASKING[0]}/heartbeat")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *["", "/", "mt", "mt/", "mt/gateway", "mt/gateways/request", "mt/gateway/+/device", "$SYS/load"],
@@ -172,7 +173,7 @@ def test_a_topic_of_another_shape_is_rejected(text: str) -> None:
 
 
 @pytest.mark.rule("topic-4")
-@pytest.mark.parametrize("end", ["apiversion", "read/8800", "write-decoded/sauna heat", "write/05"])
+@each_row("end", ["apiversion", "read/8800", "write-decoded/sauna heat", "write/05"])
 def test_a_response_ends_as_its_request_did(end: str) -> None:
     asked = TOPICS.parse(f"mt/gateway/{G}/request/{D}/{end}")
     assert isinstance(asked, RequestTopic)
@@ -192,7 +193,7 @@ def test_in_a_request_to_all_gateways_only_ff_stands_for_each_gateway(gateway: M
 
 
 @pytest.mark.rule("topic-7")
-@pytest.mark.parametrize("prefix", ["site", "a/b/c", "floor 7/Zürich", "x.*(y)[z]", "a$b", "mt/gateway"])
+@each_row("prefix", ["site", "a/b/c", "floor 7/Zürich", "x.*(y)[z]", "a$b", "mt/gateway"])
 @given(topic=any_topics())
 def test_a_prefix_stands_in_front_of_every_topic(prefix: str, topic: Topic) -> None:
     topics = Topics(prefix)
@@ -201,8 +202,8 @@ def test_a_prefix_stands_in_front_of_every_topic(prefix: str, topic: Topic) -> N
 
 
 @pytest.mark.rule("topic-7")
-@pytest.mark.parametrize("prefix", ["site", "a/b/c", "x.y"])
-@pytest.mark.parametrize("front", ["", "/", "Site/", "site2/", "xsite/", "a/b/", "xzy/", "site//"])
+@each_row("prefix", ["site", "a/b/c", "x.y"])
+@each_row("front", ["", "/", "Site/", "site2/", "xsite/", "a/b/", "xzy/", "site//"])
 def test_a_topic_with_another_prefix_is_rejected(prefix: str, front: str) -> None:
     _rejects(MalformedTopic, "topic", f"{front}{DEVICE}/rssi", Topics(prefix))
 
@@ -214,9 +215,7 @@ def test_without_a_setting_a_topic_starts_with_mt(topic: Topic) -> None:
     assert str(topic).startswith("mt/")
 
 
-@pytest.mark.parametrize(
-    "prefix", ["/", "/a", "a/", "a//b", "+", "a/#", "a+b", "$SYS", "$SYS/a", "a\x00", "a\n"]
-)
+@each_row("prefix", ["/", "/a", "a/", "a//b", "+", "a/#", "a+b", "$SYS", "$SYS/a", "a\x00", "a\n"])
 def test_a_prefix_that_would_break_topics_is_refused(prefix: str) -> None:
     with pytest.raises(MalformedTopic, match="cannot stand in front of a topic") as caught:
         Topics(prefix)
@@ -236,7 +235,7 @@ def test_a_diagnostics_topic_has_its_mac_in_lower_case_and_no_prefix() -> None:
 
 
 @pytest.mark.rule("topic-7", "topic-8")
-@pytest.mark.parametrize(("topics", "front"), [(Topics(), ""), (Topics("a/b"), "a/b/")], ids=["", "a/b"])
+@each_row(("topics", "front"), [(Topics(), ""), (Topics("a/b"), "a/b/")])
 def test_a_filter_takes_in_the_topics_it_is_for(topics: Topics, front: str) -> None:
     for gateway in (None, G):
         assert topics.reports(gateway) == f"{front}mt/gateway/{gateway or '+'}/device/#"
@@ -248,15 +247,15 @@ def test_a_filter_takes_in_the_topics_it_is_for(topics: Topics, front: str) -> N
 LEVELS = st.lists(st.sampled_from(["a", "b", "mt", "gateway", "gateways", G, "device", "rssi", "+", ""]))
 
 
-@pytest.mark.parametrize("topics", [Topics(), Topics("a/b", names={"a"})], ids=["plain", "prefix"])
+@each_row("topics", [Topics(), Topics("a/b", names={"a"})])
 @given(text=st.text() | LEVELS.map("/".join))
 def test_arbitrary_text_is_a_topic_or_rejected_by_our_error(topics: Topics, text: str) -> None:
     with suppress(WireError):
         assert topics.spell(topics.parse(text)) == text
 
 
-@pytest.mark.parametrize("front", ["", f"{DEVICE}/", f"{DEVICE}/event/", f"{DEVICE}/rssi/", "mt/gateway/"])
-@pytest.mark.parametrize("hostile", ["x" * 60_000, "\x1b[2J\n" * 100], ids=["long", "escapes"])
+@each_row("front", ["", f"{DEVICE}/", f"{DEVICE}/event/", f"{DEVICE}/rssi/", "mt/gateway/"])
+@each_row("hostile", ["x" * 60_000, "\x1b[2J\n" * 100])
 def test_a_long_or_hostile_topic_is_not_repeated_in_full(front: str, hostile: str) -> None:
     with pytest.raises(WireError) as caught:
         TOPICS.parse(front + hostile)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.wire.identifiers import BUILTIN, Decoded
+from tests.tables import each_row
 
 EXAMPLE = bytes.fromhex("d3200003050000")
 VALUE = {
@@ -53,14 +54,14 @@ def test_the_documented_example_is_read_and_written() -> None:
     assert encode() == EXAMPLE
 
 
-@pytest.mark.parametrize(("code", "rate"), [*enumerate(RATES)])
+@each_row(("code", "rate"), [*enumerate(RATES)])
 @pytest.mark.rule("value-43")
 def test_the_low_four_bits_are_the_rate(code: int, rate: int) -> None:
     assert decode(bytes([code, *bytes(6)]))["outputDataRate"] == rate
     assert encode(outputDataRate=rate)[0] & 0x0F == code
 
 
-@pytest.mark.parametrize(("code", "scale"), [*enumerate(SCALES)])
+@each_row(("code", "scale"), [*enumerate(SCALES)])
 @pytest.mark.rule("value-43")
 def test_full_scale_and_the_step_of_thresholds_go_together(code: int, scale: int) -> None:
     value = decode(bytes([code << 4, 3, 0, 0, 0, 127, 0]))
@@ -70,7 +71,7 @@ def test_full_scale_and_the_step_of_thresholds_go_together(code: int, scale: int
     assert (raw[0] >> 4 & 3, raw[1], raw[5]) == (code, 3, 127)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("control", "interrupt1", "interrupt2"),
     [(0x00, False, False), (0x40, True, False), (0x80, False, True), (0xC0, True, True)],
 )
@@ -90,7 +91,7 @@ def test_every_byte_has_its_field() -> None:
     assert BUILTIN.encode("8200", value).hex() == "00010203040506"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "reason"),
     [
         ("d32000030500", "has 6 bytes; 7 are needed"),
@@ -115,7 +116,7 @@ def test_what_stands_behind_the_seven_bytes_is_the_rest() -> None:
     assert BUILTIN.encode("8200", VALUE, {"rest": "ab"}) == EXAMPLE + b"\xab"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "at", "byte"),
     [
         ({"threshold1": 1030}, 1, 0x20),
@@ -131,7 +132,7 @@ def test_what_has_steps_is_rounded_to_the_nearest(changes: dict[str, Any], at: i
     assert encode(**changes)[at] == byte
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "most"),
     [
         ("threshold1", 127 * 32),
@@ -151,25 +152,25 @@ def test_more_than_fits_and_less_than_nothing_are_refused(field: str, most: int)
         assert f"{beyond} is not between 0 and {most}" in reason
 
 
-@pytest.mark.parametrize("field", VALUE)
-@pytest.mark.parametrize(
+@each_row("field", VALUE)
+@each_row(
     "junk", [None, "25", [], {}, math.nan, math.inf, -math.inf, -1e308, pytest.param(10**400, id="10**400")]
 )
 def test_junk_is_refused_in_every_field(field: str, junk: Any) -> None:
     assert refusal(**{field: junk})[0] == f"value.{field}"
 
 
-@pytest.mark.parametrize("field", [name for name in VALUE if "interrupt" not in name])
+@each_row("field", [name for name in VALUE if "interrupt" not in name])
 def test_a_boolean_is_not_a_number(field: str) -> None:
     assert refusal(**{field: True})[0] == f"value.{field}"
 
 
-@pytest.mark.parametrize("field", ["interrupt1", "interrupt2"])
+@each_row("field", ["interrupt1", "interrupt2"])
 def test_a_number_is_not_a_boolean(field: str) -> None:
     assert refusal(**{field: 1}) == (f"value.{field}", "1 is not a boolean")
 
 
-@pytest.mark.parametrize(("field", "value"), [("outputDataRate", 26), ("fullScale", 3), ("duration1", 0.5)])
+@each_row(("field", "value"), [("outputDataRate", 26), ("fullScale", 3), ("duration1", 0.5)])
 @pytest.mark.rule("value-43")
 def test_what_no_code_or_count_stands_for_is_refused(field: str, value: float) -> None:
     assert refusal(**{field: value})[0] == f"value.{field}"
@@ -179,14 +180,14 @@ def test_a_field_that_is_unknown_is_refused() -> None:
     assert refusal(extra=1) == ("value.extra", "is not a field of this value")
 
 
-@pytest.mark.parametrize("field", VALUE)
+@each_row("field", VALUE)
 def test_a_field_that_is_missing_is_refused(field: str) -> None:
     with pytest.raises(UnencodableValue) as refused:
         BUILTIN.encode("8200", {name: VALUE[name] for name in VALUE if name != field})
     assert (refused.value.field, refused.value.reason) == (f"value.{field}", "is missing")
 
 
-@pytest.mark.parametrize("value", [None, [], "d3200003050000", 5])
+@each_row("value", [None, [], "d3200003050000", 5])
 def test_what_is_not_an_object_is_refused(value: Any) -> None:
     with pytest.raises(UnencodableValue, match="is not an object"):
         BUILTIN.encode("8200", value)

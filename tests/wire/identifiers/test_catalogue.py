@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue, UnencodableValue, UnknownIdentifier
 from meshfleet.wire.identifiers import BUILTIN, Decoded, Entry
+from tests.tables import each_row
 
 # Id, name, dictionary version, kind, access; unit; raw where the layout is not public.
 # Names of 8120 to 8131 and of the raw ones, and access where nobody says it, are ours.
@@ -81,10 +82,10 @@ ff00 scan-mode 9 internal -
 DECODED = [entry for entry in BUILTIN if entry.layout is not None]
 RAW_ONLY = [entry for entry in BUILTIN if entry.layout is None]
 DEEP: list[Any] = reduce(lambda inner, _: [inner], range(10_000), [None])
-every_decoded = pytest.mark.parametrize("entry", DECODED, ids=[entry.id for entry in DECODED])
+every_decoded = each_row("entry", DECODED)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[:4] for row in ROWS])
+@each_row("row", ROWS)
 @pytest.mark.rule("value-40", "value-41")
 def test_an_identifier_is_what_is_documented(row: str) -> None:
     entry = BUILTIN[row[:4]]
@@ -104,14 +105,14 @@ def test_an_identifier_alone_by_id_or_name_tells_its_meaning() -> None:
         assert BUILTIN[entry.id] is BUILTIN[entry.name] is BUILTIN.find(entry.id) is entry
 
 
-@pytest.mark.parametrize("word", ["", "9999", "Temperature", "FF00", "0x8800", "temperature ", "\ud800"])
+@each_row("word", ["", "9999", "Temperature", "FF00", "0x8800", "temperature ", "\ud800"])
 def test_what_is_not_in_the_catalogue_is_not_found(word: str) -> None:
     assert BUILTIN.find(word) is None
     with pytest.raises(UnknownIdentifier):
         BUILTIN.decode(word, b"\x00")
 
 
-@pytest.mark.parametrize("entry", RAW_ONLY, ids=[entry.id for entry in RAW_ONLY])
+@each_row("entry", RAW_ONLY)
 @pytest.mark.rule("value-40")
 def test_a_value_of_unknown_layout_has_no_decoded_form(entry: Entry) -> None:
     with pytest.raises(UnknownIdentifier, match="is known as raw only"):
@@ -141,7 +142,7 @@ LIMITS: list[tuple[str, dict[str, Any], str, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("identifier", "others", "name", "low", "high"), LIMITS)
+@each_row(("identifier", "others", "name", "low", "high"), LIMITS)
 @pytest.mark.rule("value-29", "value-31", "value-32", "value-33", "value-44")
 @pytest.mark.rule("firmware-3", "firmware-6", "firmware-7", "firmware-8", "firmware-11")
 def test_a_field_outside_its_limits_is_refused(
@@ -156,7 +157,7 @@ def test_a_field_outside_its_limits_is_refused(
         assert refused.value.field == f"value.{name}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "low", "high"),
     [
         ("8806", 0, 4096),
@@ -175,7 +176,7 @@ def test_a_value_outside_its_limits_is_refused(identifier: str, low: float, high
             BUILTIN.encode(identifier, number)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw", "value"),
     [
         ("8111", "c8b1a203040509", {"mac": "c8b1a2030405", "mode": 9}),
@@ -192,7 +193,7 @@ def test_a_value_outside_its_limits_is_read_as_it_is(identifier: str, raw: str, 
     assert BUILTIN.decode(identifier, bytes.fromhex(raw)).value == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "value", "ext", "field"),
     [
         ("motion", 1, {"isTransition": True}, "ext.transitionCounter"),
@@ -291,10 +292,8 @@ def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(
     assert entry.encode(decoded.value, decoded.ext) == raw
 
 
-@pytest.mark.parametrize(
-    "identifier", ["uptime", "temperature", "alarm", "device-mode", "8001", "8005", "8121"]
-)
-@pytest.mark.parametrize("value", [10**5000, DEEP], ids=["10**5000", "deep"])
+@each_row("identifier", ["uptime", "temperature", "alarm", "device-mode", "8001", "8005", "8121"])
+@each_row("value", [10**5000, DEEP])
 def test_a_value_that_cannot_even_be_shown_is_refused(identifier: str, value: Any) -> None:
     with pytest.raises(UnencodableValue):
         BUILTIN.encode(identifier, value)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.wire.identifiers.notation import parse_layout
+from tests.tables import each_row
 
 INTERVAL = "{interval: u16 20..10240, denominator: u8 1..255}"
 TEST = "{packets: u16, burst: u8 1..255, priority: u8 0..4 = 2, msgSize?: u8, extra?: u16}"
@@ -30,7 +31,7 @@ def encode(notation: str, value: Any) -> bytes:
     return parse_layout(notation).write(value, "value")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "raw", "value"),
     [
         (INTERVAL, "00c80a", {"interval": 200, "denominator": 10}),
@@ -68,7 +69,7 @@ def test_a_dictionary_is_written_in_the_order_of_its_keys() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "raw", "value", "read"),
     [
         (TEST, "01f4030414ab", {"packets": 500, "burst": 3, "priority": 4, "msgSize": 20}, 5),
@@ -82,7 +83,7 @@ def test_half_an_optional_field_is_left_unread(notation: str, raw: str, value: A
     assert parse_layout(notation).read(bytes.fromhex(raw), 0) == (value, read)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "raw", "reason"),
     [
         (INTERVAL, "", "has 0 bytes; 3 are needed"),
@@ -102,14 +103,14 @@ def test_bytes_that_end_too_early_or_do_not_fit_are_refused(notation: str, raw: 
         decode(notation, raw)
 
 
-@pytest.mark.parametrize("raw", ["020107 0100", "020107 020108", "ff00 0000"])
+@each_row("raw", ["020107 0100", "020107 020108", "ff00 0000"])
 @pytest.mark.rule("value-20")
 def test_a_dictionary_out_of_order_is_refused(raw: str) -> None:
     with pytest.raises(UndecodableValue, match=r"key \d+ follows key \d+"):
         decode(INFO, raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "value", "field", "reason"),
     [
         (INTERVAL, [], "value", "an array is not an object"),
@@ -147,8 +148,8 @@ def test_json_that_does_not_fit_is_refused_and_the_part_named(
     assert reason in refused.value.reason
 
 
-@pytest.mark.parametrize("notation", [INTERVAL, INFO, "accelerometer"])
-@pytest.mark.parametrize("name", ["x" * 5000, "\ud800", "\x1b[2J"], ids=["long", "surrogate", "escape"])
+@each_row("notation", [INTERVAL, INFO, "accelerometer"])
+@each_row("name", ["x" * 5000, "\ud800", "\x1b[2J"])
 def test_a_name_that_nobody_knows_is_refused_in_words_that_can_be_printed(notation: str, name: str) -> None:
     with pytest.raises(UnencodableValue) as refused:
         encode(notation, {name: 0})

@@ -10,6 +10,7 @@ import pytest
 from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.wire.identifiers import BUILTIN, Decoded
 from meshfleet.wire.ids import Mac, dfu_mac
+from tests.tables import each_row
 
 KEY = "04" + "5a" * 64
 MAC = "c8b1a2030405"
@@ -28,7 +29,7 @@ def assert_same(identifier: str, raw: str, value: Any, ext: dict[str, Any] | Non
     assert BUILTIN.encode(identifier, value, ext) == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw", "value"),
     [
         ("model-number", "000f", 15),
@@ -62,7 +63,7 @@ def test_a_raw_value_and_its_json_turn_into_each_other(identifier: str, raw: str
     assert_same(identifier, raw, value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw", "value"),
     [
         ("temperature", "1234", 46.60),
@@ -76,21 +77,19 @@ def test_a_scaled_value_is_the_number_that_is_documented(identifier: str, raw: s
     assert_same(identifier, raw, value)
 
 
-@pytest.mark.parametrize("identifier", ["soft-reset", "factory-reset", "request-property-reporting"])
+@each_row("identifier", ["soft-reset", "factory-reset", "request-property-reporting"])
 @pytest.mark.rule("value-2", "value-25")
 def test_a_command_without_a_value_is_written_as_no_bytes(identifier: str) -> None:
     assert_same(identifier, "", None)
 
 
-@pytest.mark.parametrize(
-    ("raw", "word"), [("01", "dfu"), ("02", "connected"), ("03", "storage"), ("04", "unconnected")]
-)
+@each_row(("raw", "word"), [("01", "dfu"), ("02", "connected"), ("03", "storage"), ("04", "unconnected")])
 @pytest.mark.rule("value-11", "value-12")
 def test_a_device_mode_is_a_word(raw: str, word: str) -> None:
     assert_same("device-mode", raw, word)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "version"),
     [
         ("020a00", "2.10.0"),
@@ -109,13 +108,13 @@ def test_a_beta_of_0_is_a_production_version() -> None:
     assert BUILTIN.decode("firmware-version", bytes.fromhex("02040100")) == Decoded("2.4.1")
 
 
-@pytest.mark.parametrize(("raw", "version"), [("0103", "1.3"), ("0000", "0.0"), ("ff0a", "255.10")])
+@each_row(("raw", "version"), [("0103", "1.3"), ("0000", "0.0"), ("ff0a", "255.10")])
 @pytest.mark.rule("value-15")
 def test_a_hardware_version_has_two_parts(raw: str, version: str) -> None:
     assert_same("hardware-version", raw, version)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw", "value"),
     [
         ("legacy-device-mode-switch", MAC + "05", {"mac": MAC, "mode": 5}),
@@ -136,20 +135,20 @@ def test_a_composite_and_its_object_turn_into_each_other(identifier: str, raw: s
     assert_same(identifier, raw, value)
 
 
-@pytest.mark.parametrize(("identifier", "more"), [(UPSTREAM, {}), (DOWNSTREAM, {"target": MAC})])
+@each_row(("identifier", "more"), [(UPSTREAM, {}), (DOWNSTREAM, {"target": MAC})])
 @pytest.mark.rule("value-31", "value-32")
 def test_a_throughput_test_without_a_priority_has_priority_2(identifier: str, more: dict[str, Any]) -> None:
     raw = BUILTIN.encode(identifier, {"packets": 500, "interval": 20, "burst": 3, **more})
     assert BUILTIN.decode(identifier, raw).value["priority"] == 2
 
 
-@pytest.mark.parametrize("raw", ["00", "01", "10", "11", "20"])
+@each_row("raw", ["00", "01", "10", "11", "20"])
 @pytest.mark.rule("value-23")
 def test_a_motion_is_the_number_of_its_cause(raw: str) -> None:
     assert_same("motion", raw, int(raw, 16))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("behind", "ext"),
     [
         ("00000007", {"transitionCounter": 7}),
@@ -164,7 +163,7 @@ def test_what_stands_behind_a_motion_is_its_extension(behind: str, ext: dict[str
     assert_same("motion", "10" + behind, 0x10, ext)
 
 
-@pytest.mark.parametrize(("flags", "transition"), [("fe", False), ("ff", True)])
+@each_row(("flags", "transition"), [("fe", False), ("ff", True)])
 @pytest.mark.rule("value-22")
 def test_only_bit_0_of_the_flags_of_a_motion_means_transition(flags: str, *, transition: bool) -> None:
     decoded = BUILTIN.decode("motion", bytes.fromhex("0100000000" + flags))
@@ -183,7 +182,7 @@ def test_a_release_with_bytes_behind_it_is_written_again() -> None:
     assert BUILTIN.encode("firmware-version", decoded.value, decoded.ext).hex() == "0102030005"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw", "value"),
     [
         ("start-firmware-update", IMAGE_RAW + "00", {**IMAGE, "type": 0}),
@@ -214,8 +213,8 @@ def test_a_firmware_value_is_a_flat_object(identifier: str, raw: str, value: Any
     assert_same(identifier, raw, value)
 
 
-@pytest.mark.parametrize(("number", "word"), [*enumerate(STATES)])
-@pytest.mark.parametrize(("identifier", "behind"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
+@each_row(("number", "word"), [*enumerate(STATES)])
+@each_row(("identifier", "behind"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
 @pytest.mark.rule("firmware-5")
 def test_the_state_of_an_update_is_a_word(identifier: str, behind: str, number: int, word: str) -> None:
     raw = bytes.fromhex(f"{number:02x}0000" + IMAGE_RAW + behind)
@@ -224,14 +223,14 @@ def test_the_state_of_an_update_is_a_word(identifier: str, behind: str, number: 
     assert BUILTIN.encode(identifier, value) == raw
 
 
-@pytest.mark.parametrize("error", range(9))
+@each_row("error", range(9))
 @pytest.mark.rule("firmware-6")
 def test_the_error_of_an_update_is_its_number(error: int) -> None:
     value = {"state": "failed", "percent": 100, "error": error, **IMAGE}
     assert_same("firmware-update-state", f"0764{error:02x}" + IMAGE_RAW, value)
 
 
-@pytest.mark.parametrize(("identifier", "behind"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
+@each_row(("identifier", "behind"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
 @pytest.mark.rule("firmware-6", "value-44")
 def test_an_error_that_no_update_has_is_read_but_not_written(identifier: str, behind: str) -> None:
     value = BUILTIN.decode(identifier, bytes.fromhex("076409" + IMAGE_RAW + behind)).value
@@ -240,7 +239,7 @@ def test_an_error_that_no_update_has_is_read_but_not_written(identifier: str, be
         BUILTIN.encode(identifier, value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("identifier", "raw"),
     [("device-mode", "00"), ("device-mode", "05"), ("firmware-update-state", "080000" + IMAGE_RAW)],
 )
@@ -266,7 +265,7 @@ def test_production_info_is_a_dictionary_of_eight_known_keys() -> None:
     assert_same("8005", front + "050400052832 060400000001 070480000000", value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "value"),
     [
         ("", {}),
@@ -281,7 +280,7 @@ def test_an_entry_of_unknown_key_or_form_is_hex_under_its_number(raw: str, value
     assert_same("8005", raw, value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mac", "advertised"),
     [
         ("c8b1a2030433", "c8b1a2030434"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.wire.identifiers.notation import parse_layout
+from tests.tables import each_row
 
 NUMBERS = {
     "u8": (0, 2**8 - 1),
@@ -39,7 +40,7 @@ def encode(notation: str, value: Any) -> bytes:
     return parse_layout(notation).write(value, "value")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "raw", "value"),
     [
         ("void", "", None),
@@ -81,7 +82,7 @@ def test_bytes_and_json_turn_into_each_other(notation: str, raw: str, value: Any
     assert encode(notation, value).hex() == raw
 
 
-@pytest.mark.parametrize("notation", NUMBERS)
+@each_row("notation", NUMBERS)
 @given(st.data())
 @pytest.mark.rule("value-1", "value-4", "value-5", "value-6")
 def test_every_number_in_range_survives(notation: str, data: st.DataObject) -> None:
@@ -92,8 +93,8 @@ def test_every_number_in_range_survives(notation: str, data: st.DataObject) -> N
     assert decode(notation, raw) == number
 
 
-@pytest.mark.parametrize("notation", NUMBERS)
-@pytest.mark.parametrize("beyond", [-1, 1])
+@each_row("notation", NUMBERS)
+@each_row("beyond", [-1, 1])
 @pytest.mark.rule("value-4", "value-5", "value-6", "value-44")
 def test_a_number_just_outside_its_type_is_refused(notation: str, beyond: int) -> None:
     low, high = NUMBERS[notation]
@@ -101,7 +102,7 @@ def test_a_number_just_outside_its_type_is_refused(notation: str, beyond: int) -
         encode(notation, high + 1 if beyond > 0 else low - 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "value", "raw"),
     [
         ("s16/100", 46.604, "1234"),
@@ -128,7 +129,7 @@ def test_every_scaled_number_survives(scale: int, number: int) -> None:
     assert encode(f"u32/{scale}", number / scale) == raw
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "fits", "refused", "range_"),
     [
         ("u8 10..20", [10, 20, 15.0], [9, 21], "10 and 20"),
@@ -158,15 +159,15 @@ HUGER = pytest.param(10**5000, id="10**5000")
 NO_NUMBER: list[Any] = [True, False, None, "5", "", [], [5], {}, math.nan, math.inf, -math.inf]
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBER, 1e308, -1e308, HUGE, HUGER])
-@pytest.mark.parametrize("notation", ["u8", "s32", "u48", "s16/100", "u8 0..1", "float"])
+@each_row("value", [*NO_NUMBER, 1e308, -1e308, HUGE, HUGER])
+@each_row("notation", ["u8", "s32", "u48", "s16/100", "u8 0..1", "float"])
 def test_what_is_not_a_number_or_too_large_is_refused(notation: str, value: Any) -> None:
     with pytest.raises(UnencodableValue) as refused:
         encode(notation, value)
     assert refused.value.field == "value"
 
 
-@pytest.mark.parametrize("value", [0.5, 2.0000001, -0.1])
+@each_row("value", [0.5, 2.0000001, -0.1])
 def test_a_number_without_a_scale_is_whole(value: float) -> None:
     with pytest.raises(UnencodableValue, match="is not a whole number"):
         encode("u8", value)
@@ -176,7 +177,7 @@ def test_a_whole_number_may_be_written_with_an_empty_fraction() -> None:
     assert encode("u16", 2.0) == b"\x00\x02"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "value", "reason"),
     [
         ("void", False, "only null fits"),
@@ -216,7 +217,7 @@ def test_hex_is_taken_in_either_case() -> None:
     assert encode("mac", "C8b1A2030405").hex() == "c8b1a2030405"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "raw", "reason"),
     [
         ("bool", "02", "byte 2 is neither 0 nor 1"),
@@ -235,7 +236,7 @@ def test_bytes_that_do_not_fit_are_refused_with_the_reason(notation: str, raw: s
         decode(notation, bytes.fromhex(raw))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "size"),
     [("bool", 1), ("s16/100", 2), ("u32", 4), ("u48", 6), ("float", 4), ("mac", 6), ("hex(65)", 65)],
 )
@@ -246,7 +247,7 @@ def test_a_raw_value_that_ends_too_early_is_refused(notation: str, size: int) ->
         decode(notation, bytes(size - 1))
 
 
-@pytest.mark.parametrize("notation", SIMPLE)
+@each_row("notation", SIMPLE)
 @given(st.binary(max_size=8))
 def test_what_is_read_is_written_and_read_again_as_the_same(notation: str, raw: bytes) -> None:
     try:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue
 from meshfleet.wire.identifiers.notation import NotationError, parse_layout
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "raw", "value"),
     [
         ("void", "", None),
@@ -54,7 +55,7 @@ def test_every_construct_is_a_layout(notation: str, raw: str, value: Any) -> Non
     assert layout.write(value, "value") == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "notation",
     ["{a:u8,b?:u16/10 1..5}", " { a : u8 , b ? : u16 / 10 1 .. 5 } ", "{a: u8,\tb?: u16/10  1..5}"],
 )
@@ -62,7 +63,7 @@ def test_blanks_do_not_matter(notation: str) -> None:
     assert parse_layout(notation).read(b"\x01\x00\x05", 0) == ({"a": 1, "b": 0.5}, 3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("notation", "message"),
     [
         ("", "the end is not a type"),
@@ -145,7 +146,7 @@ def test_a_mistake_is_told(notation: str, message: str) -> None:
     assert message in str(mistake.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "notation",
     [
         "{a: void, b: u8}",  # a cannot be missing and cannot be written
@@ -165,7 +166,7 @@ def test_a_layout_whose_values_cannot_be_written_and_read_again_is_a_mistake(not
         parse_layout(notation)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "notation",
     [
         "{a: " * 5000,
@@ -174,7 +175,6 @@ def test_a_layout_whose_values_cannot_be_written_and_read_again_is_a_mistake(not
         "dictionary(0 a: " * 5000,
         "[" * 100_000,
     ],
-    ids=["open records", "records", "lists", "dictionaries", "brackets"],
 )
 def test_a_layout_that_is_nested_too_deep_is_a_mistake(notation: str) -> None:
     with pytest.raises(NotationError):
@@ -184,7 +184,7 @@ def test_a_layout_that_is_nested_too_deep_is_a_mistake(notation: str) -> None:
 NINES = "9" * 5000
 
 
-@pytest.mark.parametrize(
+@each_row(
     "notation",
     [
         f"u8 0..{NINES}",
@@ -201,7 +201,6 @@ NINES = "9" * 5000
         f"u8({'x' * 5000}=300)",
         f"{{{'x' * 5000}: u8 = 300}}",
     ],
-    ids=lambda notation: notation[:16],
 )
 def test_a_mistake_of_any_length_is_told_in_few_words(notation: str) -> None:
     with pytest.raises(NotationError) as mistake:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from meshfleet.errors import MalformedCatalogue, Mistake
 from meshfleet.wire.identifiers import BUILTIN, Access, Catalogue, Decoded, IdentifierKind
 from meshfleet.wire.identifiers.table import COLUMNS, parse_table
+from tests.tables import each_row
 
 HEADER = "id | name | dictionary | kind | type | unit | access | ext | note"
 SOUND = "9900 | sound-level | - | measurement | u8 | dB | r | |"
@@ -51,17 +52,17 @@ def test_a_name_may_come_from_an_unknown_dictionary_version() -> None:
     assert [entry.dictionary for entry in parse_table(table(SOUND, TILT), "my.table").values()] == [None, 12]
 
 
-@pytest.mark.parametrize("access", ["r", "w", "rw", "-"])
+@each_row("access", ["r", "w", "rw", "-"])
 def test_every_access_is_known(access: str) -> None:
     assert parse_table(table(row(access=access)), "my.table")[2].access == access
 
 
-@pytest.mark.parametrize("kind", ["property", "measurement", "event", "command", "internal"])
+@each_row("kind", ["property", "measurement", "event", "command", "internal"])
 def test_every_kind_is_known(kind: str) -> None:
     assert parse_table(table(row(kind=kind)), "my.table")[2].kinds == {kind}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "lines"),
     [
         (HEADER, []),
@@ -74,13 +75,12 @@ def test_every_kind_is_known(kind: str) -> None:
         (table(SOUND, TILT).replace(" | ", "|"), [2, 3]),
         (table(SOUND + " # not a comment"), [2]),
     ],
-    ids=["header", "rows", "end", "comments", "front", "CRLF", "tabs", "tight", "note"],
 )
 def test_blanks_comments_and_line_endings_do_not_matter(text: str, lines: list[int]) -> None:
     assert [*parse_table(text, "my.table")] == lines
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "line"),
     [
         ("", 1),
@@ -99,7 +99,7 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
     assert mistakes(text)[0] == (line, f"the first line is not the header: {HEADER}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cells", "reason"),
     [
         ({"id": ""}, "id: '' is not 2, 4, 6 or 8 lowercase hex digits"),
@@ -145,7 +145,7 @@ def test_an_extension_has_no_field_with_the_name_of_the_bytes_behind_it() -> Non
     assert [line for line, _ in mistakes(table(row(ext="{rest: u8}")))] == [2]
 
 
-@pytest.mark.parametrize("line", ["9900", "9900 | sound-level | - | property | u8 | dB | r |"])
+@each_row("line", ["9900", "9900 | sound-level | - | property | u8 | dB | r |"])
 @pytest.mark.rule("value-45")
 def test_a_row_with_too_few_columns_is_refused(line: str) -> None:
     assert mistakes(table(line)) == [(2, f"{line.count('|') + 1} columns; 9 are needed")]

@@ -10,13 +10,14 @@ from meshfleet.errors import MalformedPacket, UnsupportedProtocol
 from meshfleet.wire.mqtt.decoder import FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Will
+from tests.tables import each_row
 from tests.wire.mqtt.streams import framed, read, refusal
 
 MQTT = "00044d515454 04"
 WILL = Will("t", b"w")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "packet"),
     [
         (f"{MQTT} 00 0000 000161", Connect("a", clean=False)),
@@ -44,7 +45,7 @@ def test_a_connect_is_read_and_written(body: str, packet: Connect) -> None:
     assert encode(packet) == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "text"),
     [
         ("00044d515454 04 03 0000 000161", "CONNECT flags: have the reserved bit set"),  # [MQTT-3.1.2-3]
@@ -70,7 +71,7 @@ def test_a_connect_that_breaks_a_rule_is_refused(body: str, text: str) -> None:
     assert type(fault) is MalformedPacket
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "00064d5149736470 03 02 003c 000161",  # MQTT 3.1
@@ -87,7 +88,7 @@ def test_another_version_is_told_from_rubbish(body: str) -> None:
     assert fault.field == "CONNECT protocol"
 
 
-@pytest.mark.parametrize("name", ["0000", "00046d717474", "00044d515453", "00054d51545400", "00034d5154"])
+@each_row("name", ["0000", "00046d717474", "00044d515453", "00054d51545400", "00034d5154"])
 def test_another_protocol_is_refused(name: str) -> None:
     fault = refusal(framed("10", f"{name} 04 02 003c 000161"))  # [MQTT-3.1.2-1]
     assert type(fault) is MalformedPacket
@@ -99,7 +100,7 @@ def test_a_server_can_read_the_client_without_name_that_it_must_reject() -> None
     assert read(raw) == [Connect("", clean=False)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("packet", "match"),
     [
         (Connect("", clean=False), "^CONNECT client id"),  # [MQTT-3.1.3-7]
@@ -118,7 +119,7 @@ def test_a_connect_that_breaks_a_rule_is_not_written(packet: Connect, match: str
         encode(packet)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "packet"),
     [
         ("20020000", Connack()),
@@ -135,7 +136,7 @@ def test_a_connack_is_read_and_written(raw: str, packet: Connack) -> None:
     assert encode(packet) == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "field"),
     [
         ("20020200", "CONNACK flags"),
@@ -153,14 +154,14 @@ def test_a_connack_that_breaks_a_rule_is_refused(raw: str, field: str) -> None:
     assert refusal(raw, FROM_SERVERS).field == field
 
 
-@pytest.mark.parametrize("code", [code for code in Accept if code])
+@each_row("code", [code for code in Accept if code])
 def test_a_refusal_with_a_session_is_not_written(code: Accept) -> None:
     with pytest.raises(MalformedPacket, match=r"^CONNACK session present: goes with acceptance only"):
         encode(Connack(session_present=True, code=code))
 
 
-@pytest.mark.parametrize("show", [repr, str, lambda packet: f"{[packet]}", pretty_repr])
-@pytest.mark.parametrize("hidden", ["somebody", "hush"])
+@each_row("show", [repr, str, lambda packet: f"{[packet]}", pretty_repr])
+@each_row("hidden", ["somebody", "hush"])
 def test_credentials_are_not_shown(show: type[str], hidden: str) -> None:
     shown = show(Connect("pump-7", keep_alive=60, user="somebody", password=b"hush"))
     assert "pump-7" in shown

@@ -27,6 +27,7 @@ from meshfleet.wire.mqtt.packets import (
     Unsubscribe,
 )
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 from tests.wire.mqtt.streams import CLIENTS_ONLY, SERVERS_ONLY, SHORT, framed, read, refusal
 
 if TYPE_CHECKING:
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
 PUBLISHES = "30 31 32 33 34 35 3a 3b 3c 3d"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shapes", "legal"),
     [
         (FROM_CLIENTS, f"10 {PUBLISHES} 40 50 62 70 82 a2 c0 e0"),
         (FROM_SERVERS, f"20 {PUBLISHES} 40 50 62 70 90 b0 d0"),
     ],
-    ids=["from clients", "from servers"],
 )
 def test_only_these_first_bytes_begin_a_packet(shapes: Mapping[int, Shape], legal: str) -> None:
     def begins(first: int) -> bool:
@@ -54,7 +54,7 @@ def test_only_these_first_bytes_begin_a_packet(shapes: Mapping[int, Shape], lega
     assert bytes(first for first in range(0x100) if begins(first)) == bytes.fromhex(legal)
 
 
-@pytest.mark.parametrize(("name", "raw", "shapes"), SHORT)
+@each_row(("name", "raw", "shapes"), SHORT)
 def test_a_reserved_flag_is_refused_whatever_the_body(
     name: str, raw: str, shapes: Mapping[int, Shape]
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_reserved_flag_is_refused_whatever_the_body(
             )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "shapes"),
     [
         *[(raw, FROM_SERVERS) for raw in CLIENTS_ONLY.values()],
@@ -80,7 +80,7 @@ def test_a_packet_in_the_wrong_direction_is_refused(raw: str, shapes: Mapping[in
     assert type(refusal(raw, shapes)) is MalformedPacket
 
 
-@pytest.mark.parametrize(("name", "raw", "shapes"), SHORT)
+@each_row(("name", "raw", "shapes"), SHORT)
 def test_bytes_behind_the_end_of_a_packet_are_refused(
     name: str, raw: str, shapes: Mapping[int, Shape]
 ) -> None:
@@ -89,7 +89,7 @@ def test_bytes_behind_the_end_of_a_packet_are_refused(
     assert fault.field.startswith(name)
 
 
-@pytest.mark.parametrize(("name", "raw", "shapes"), [short for short in SHORT if bytes.fromhex(short[1])[1]])
+@each_row(("name", "raw", "shapes"), [short for short in SHORT if bytes.fromhex(short[1])[1]])
 def test_a_body_that_ends_too_early_is_refused(name: str, raw: str, shapes: Mapping[int, Shape]) -> None:
     packet = bytes.fromhex(raw)
     for end in range(2, len(packet)):
@@ -97,7 +97,7 @@ def test_a_body_that_ends_too_early_is_refused(name: str, raw: str, shapes: Mapp
         assert fault.field.startswith(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "packet"),
     [
         ("e0 8000", Disconnect()),
@@ -114,18 +114,18 @@ def test_a_length_may_take_more_bytes_than_it_needs(raw: str, packet: Packet) ->
     assert read(raw + "c000") == [packet, Pingreq()]
 
 
-@pytest.mark.parametrize("first", ["10", "30", "32", "40", "82", "c0"])
-@pytest.mark.parametrize("length", ["80808080", "80808080 00", "80808080 01", "ffffffff", "ffffffff 7f"])
+@each_row("first", ["10", "30", "32", "40", "82", "c0"])
+@each_row("length", ["80808080", "80808080 00", "80808080 01", "ffffffff", "ffffffff 7f"])
 def test_a_length_of_five_bytes_is_refused_at_the_fourth(first: str, length: str) -> None:
     assert str(refusal(first + length)) == "packet: its length takes more than four bytes"
 
 
-@pytest.mark.parametrize("raw", ["", "30", "30 80", "30 8080", "30 808080", "30 ff", "30 ffffff7f", "c0"])
+@each_row("raw", ["", "30", "30 80", "30 8080", "30 808080", "30 ff", "30 ffffff7f", "c0"])
 def test_the_rest_of_a_header_or_body_is_waited_for(raw: str) -> None:
     assert read(raw) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("remaining", "length"),
     [
         (3, "03"),
@@ -153,7 +153,7 @@ class _Pretender(bytes):
         return self.length
 
 
-@pytest.mark.parametrize(("qos", "rest"), [(0, 3), (1, 5), (2, 5)])
+@each_row(("qos", "rest"), [(0, 3), (1, 5), (2, 5)])
 def test_a_packet_may_be_as_long_as_its_length_can_say_and_no_longer(qos: int, rest: int) -> None:
     payload = _Pretender()
     message = Publish("a", payload, qos, packet_id=7)
@@ -164,7 +164,7 @@ def test_a_packet_may_be_as_long_as_its_length_can_say_and_no_longer(qos: int, r
         encode(message)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("packet", "raw"),
     [
         (Connack(session_present=True), "20020100"),
@@ -198,7 +198,7 @@ IDS: list[tuple[str, str, Callable[[int], Packet], Mapping[int, Shape]]] = [
 ]
 
 
-@pytest.mark.parametrize(("first", "rest", "make", "shapes"), IDS)
+@each_row(("first", "rest", "make", "shapes"), IDS)
 def test_a_packet_id_is_1_to_65535(first: str, rest: str, make: Any, shapes: Mapping[int, Shape]) -> None:
     for packet_id in (1, 0xFF, 0x100, 0xFFFF):
         raw = framed(first, f"{packet_id:04x}{rest}")

@@ -15,6 +15,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, Shape
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Pingreq, Publish, Unsubscribe
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +49,8 @@ def _kept_less_than(limit: int) -> Iterator[None]:
     assert after - before < limit
 
 
-@pytest.mark.parametrize("first", ["10", "30", "32", "40", "82", "c0"])
-@pytest.mark.parametrize(("limit", "length"), [(0, "01"), (100, "65"), (127, "8001"), (1000, "ffffff7f")])
+@each_row("first", ["10", "30", "32", "40", "82", "c0"])
+@each_row(("limit", "length"), [(0, "01"), (100, "65"), (127, "8001"), (1000, "ffffff7f")])
 def test_a_length_above_the_limit_is_a_fault_before_the_body_comes(
     first: str, limit: int, length: str
 ) -> None:
@@ -61,7 +62,7 @@ def test_a_length_above_the_limit_is_a_fault_before_the_body_comes(
         parser.feed(b"\0")
 
 
-@pytest.mark.parametrize("limit", [3, 127, 128, 20_000])
+@each_row("limit", [3, 127, 128, 20_000])
 def test_a_packet_as_long_as_the_limit_is_taken(limit: int) -> None:
     raw = encode(Publish("a", bytes(limit - 3)))
     assert Parser(FROM_CLIENTS, limit=limit).feed(raw) == [Publish("a", bytes(limit - 3))]
@@ -106,7 +107,7 @@ def test_a_parser_keeps_nothing_of_the_packets_it_gave_away() -> None:
         parser.feed(raw + raw[:10])
 
 
-@pytest.mark.parametrize("end", ["00 00", "40 02 0000", "30 03 0001 ff"])
+@each_row("end", ["00 00", "40 02 0000", "30 03 0001 ff"])
 def test_a_fault_keeps_nothing_of_the_stream_that_it_ended(end: str) -> None:
     raw = encode(Publish("a", bytes(MEBIBYTE))) + bytes.fromhex(end)
     parser = Parser(FROM_CLIENTS)
@@ -155,7 +156,7 @@ def test_only_so_many_names_are_remembered_of_what_is_written() -> None:
 
 
 @pytest.mark.usefixtures("_nothing_known")
-@pytest.mark.parametrize("letter", ["x", "é"])
+@each_row("letter", ["x", "é"])
 def test_a_long_name_is_not_remembered(letter: str) -> None:
     for length in (129, 257, 1000, 30_000):
         message = Publish(letter * length, b"")

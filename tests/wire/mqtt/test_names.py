@@ -10,6 +10,7 @@ from meshfleet.errors import MalformedPacket
 from meshfleet.wire.mqtt import names
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connect, Packet, Publish, Subscribe, Unsubscribe, Will
+from tests.tables import each_row
 from tests.wire.mqtt.streams import field, framed, read, refusal
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["a", " ", "a b/ c", "Zürich", "😀/é", "/", "//", "/a", "a/", "$SYS/a", "\x01\x7f", "\ufffe", "😀" * 20],
 )
@@ -91,7 +92,7 @@ def test_u_feff_is_a_character_like_any_other() -> None:
         assert encode(place.packet("\ufeffa\ufeff")) == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "80",  # a continuation of nothing
@@ -111,33 +112,33 @@ def test_a_text_that_is_not_utf_8_is_refused(text: str) -> None:
         place.refuses(raw, f"{place.seen(raw)} is not UTF-8")
 
 
-@pytest.mark.parametrize("text", ["\0", "a\0b", "\0/"])
+@each_row("text", ["\0", "a\0b", "\0/"])
 def test_u_0000_is_refused_and_not_written(text: str) -> None:
     for place in TEXTS:  # [MQTT-1.5.3-2]
         place.refuses(text.encode(), f"{place.seen(text)} holds the character U+0000")
         assert place.does_not_write(text) == f"{place.seen(text)} holds the character U+0000"
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\udfff", "\ud83d\ude00"])
+@each_row("text", ["\ud800", "a\udfff", "\ud83d\ude00"])
 def test_a_surrogate_is_not_written(text: str) -> None:
     for place in TEXTS:
         assert place.does_not_write(text) == f"{place.seen(text)} cannot be written as UTF-8"
 
 
-@pytest.mark.parametrize("text", ["+", "#", "a/+", "a/#", "+/a", "a+", "#a", "a/b#c/d"])
+@each_row("text", ["+", "#", "a/+", "a/#", "+/a", "a+", "#a", "a/b#c/d"])
 def test_a_wildcard_in_a_topic_name_is_refused_and_not_written(text: str) -> None:
     for place in [*TOPICS, *TOPICS]:  # nor is it remembered
         place.refuses(text.encode(), f"'{text}' has a wildcard")
         assert place.does_not_write(text) == f"'{text}' has a wildcard"
 
 
-@pytest.mark.parametrize("place", [*TOPICS, *FILTERS])
+@each_row("place", [*TOPICS, *FILTERS])
 def test_an_empty_name_is_refused_and_not_written(place: Place) -> None:
     place.refuses(b"", "is empty")  # [MQTT-4.7.3-1]
     assert place.does_not_write("") == "is empty"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["#", "+", "/#", "/+", "+/", "+/+", "+/#", "+/a/+", "a/#", "a/+/b", "a//#", "//+//", "$SYS/#"]
 )
 def test_a_wildcard_that_fills_its_level_is_taken(text: str) -> None:
@@ -145,14 +146,14 @@ def test_a_wildcard_that_fills_its_level_is_taken(text: str) -> None:
         place.survives(text)
 
 
-@pytest.mark.parametrize("text", ["a+", "+a", "a/b+", "+a/b", "a/b+c/d", "++", "+ ", "a#", "##", "+#", "/#a"])
+@each_row("text", ["a+", "+a", "a/b+", "+a/b", "a/b+c/d", "++", "+ ", "a#", "##", "+#", "/#a"])
 def test_a_wildcard_that_does_not_fill_its_level_is_refused_and_not_written(text: str) -> None:
     for place in FILTERS:  # [MQTT-4.7.1-3]
         place.refuses(text.encode(), f"'{text}' has a wildcard that does not fill its level")
         assert place.does_not_write(text) == f"'{text}' has a wildcard that does not fill its level"
 
 
-@pytest.mark.parametrize("text", ["#/", "#/a", "a/#/b", "#/#", "/#/", "#/+"])
+@each_row("text", ["#/", "#/a", "a/#/b", "#/#", "/#/", "#/+"])
 def test_a_hash_before_the_end_is_refused_and_not_written(text: str) -> None:
     for place in FILTERS:  # [MQTT-4.7.1-2]
         place.refuses(text.encode(), f"'{text}' has a # before its end")
@@ -164,8 +165,8 @@ def test_a_filter_that_was_read_does_not_become_a_topic_name() -> None:
     assert str(refusal("3005 0003612f23")) == "PUBLISH topic: 'a/#' has a wildcard"
 
 
-@pytest.mark.parametrize("place", TEXTS)
-@pytest.mark.parametrize("longest", ["x" * 65_535, "é" * 32_767 + "x", "😀" * 16_383 + "xxx"])
+@each_row("place", TEXTS)
+@each_row("longest", ["x" * 65_535, "é" * 32_767 + "x", "😀" * 16_383 + "xxx"])
 def test_a_text_may_take_65535_bytes_and_no_more(place: Place, longest: str) -> None:
     raw = encode(place.packet(longest))
     assert b"\xff\xff" + longest.encode() in raw
@@ -173,7 +174,7 @@ def test_a_text_may_take_65535_bytes_and_no_more(place: Place, longest: str) -> 
     assert place.does_not_write(longest + "x") == "65536 bytes are more than 65535"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "packet"),
     [
         ("CONNECT will payload", lambda raw: Connect("a", will=Will("t", raw))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from meshfleet.wire.mqtt.decoder import FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Oversized, Packet, Pingresp, Puback, Publish, Suback
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 from tests.wire.mqtt.strategies import from_servers, pieces
 
 LIMIT = 100
@@ -56,7 +56,7 @@ def test_what_is_passed_over_is_not_kept() -> None:
     assert parser.feed(raw[-10:] + encode(Puback(1))) == [Puback(1)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "field"),
     [
         ("32 e807 03e8" + "61" * 1000, "PUBLISH topic"),  # no room for an id behind the topic

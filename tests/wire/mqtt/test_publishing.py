@@ -14,6 +14,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import again, encode, pubacks, publish
 from meshfleet.wire.mqtt.packets import Pingreq, Puback, Publish
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 from tests.wire.mqtt.strategies import packet_ids, publishes, repeatable
 from tests.wire.mqtt.streams import Outcome, outcome, read, refusal
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 A1 = Publish("a", b"x", qos=1, packet_id=1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "packet"),
     [
         ("3003 000161", Publish("a", b"")),
@@ -42,23 +43,23 @@ A1 = Publish("a", b"x", qos=1, packet_id=1)
         ("3d05 000161 0002", Publish("a", b"", qos=2, retain=True, dup=True, packet_id=2)),
     ],
 )
-@pytest.mark.parametrize("shapes", [FROM_CLIENTS, FROM_SERVERS], ids=["from clients", "from servers"])
+@each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
 def test_a_publish_is_read_and_written(raw: str, packet: Publish, shapes: Mapping[int, Shape]) -> None:
     assert read(raw, shapes) == [packet]
     assert encode(packet) == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize("first", ["36", "37", "3e", "3f"])
+@each_row("first", ["36", "37", "3e", "3f"])
 def test_there_is_no_qos_3(first: str) -> None:
     refusal(f"{first}05 000161 0001")  # [MQTT-3.3.1-4]
 
 
-@pytest.mark.parametrize("first", ["38", "39"])
+@each_row("first", ["38", "39"])
 def test_a_message_at_qos_0_is_never_a_repetition(first: str) -> None:
     refusal(f"{first}03 000161")  # [MQTT-3.3.1-2]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "text"),
     [
         ("3000", "PUBLISH topic: is cut off"),
@@ -81,12 +82,12 @@ def test_a_publish_that_breaks_a_rule_is_refused(raw: str, text: str) -> None:
     assert str(refusal(raw)) == text
 
 
-@pytest.mark.parametrize("raw", ["3003 000261", "3203 000161", "3204 000161 00", "3000", "300100"])
+@each_row("raw", ["3003 000261", "3203 000161", "3204 000161 00", "3000", "300100"])
 def test_a_publish_does_not_borrow_from_the_packet_behind_it(raw: str) -> None:
     assert refusal(f"{raw} 3003 000161").field.startswith("PUBLISH")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "text"),
     [
         (Publish("a", b"", dup=True), "PUBLISH dup: is never set at QoS 0"),
@@ -132,7 +133,7 @@ def test_a_message_at_qos_0_is_not_repeated() -> None:
         publish(Publish("a", b""), 1, dup=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("highest", "legal"),
     [(0, "30 31"), (1, "30 31 32 33 3a 3b"), (2, "30 31 32 33 34 35 3a 3b 3c 3d")],
 )
@@ -158,7 +159,7 @@ def test_acknowledgements_have_these_bytes() -> None:
     assert pubacks([1, 0xFFFF, 1]) == bytes.fromhex("40020001 4002ffff 40020001")
 
 
-@pytest.mark.parametrize("ids", [[0], [1, 0], [65_536], [-1, 1]])
+@each_row("ids", [[0], [1, 0], [65_536], [-1, 1]])
 def test_an_acknowledgement_without_a_legal_id_is_not_written(ids: list[int]) -> None:
     with pytest.raises(MalformedPacket, match=r"^PUBACK id: "):
         pubacks(ids)

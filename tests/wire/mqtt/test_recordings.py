@@ -31,6 +31,7 @@ from meshfleet.wire.mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from tests.tables import each_row
 from tests.wire.mqtt.streams import read, refusal
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ MOSQUITTO: list[tuple[str, Packet]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("recording", "shapes"),
     [
         pytest.param(MOSQUITTO_PUB, FROM_CLIENTS, id="mosquitto_pub"),
@@ -158,7 +159,7 @@ def test_what_a_real_program_said_is_understood_and_said_the_same(
     assert read("".join(raw for raw, _ in recording), shapes) == [packet for _, packet in recording]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         pytest.param("101400064d51497364700302003c00067061686f2d78", id="3.1"),

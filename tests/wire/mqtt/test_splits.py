@@ -11,6 +11,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Disconnect, Packet, Pingreq, Puback, Publish, Pubrel, Subscribe
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 from tests.wire.mqtt.strategies import Sent, pieces, sent
 from tests.wire.mqtt.streams import outcome
 
@@ -45,7 +46,7 @@ def test_any_split_gives_the_same(made: Sent, end: str, data: st.DataObject) -> 
     assert outcome(made.shapes, data.draw(pieces(stream))) == whole
 
 
-@pytest.mark.parametrize("end", ["", *ILLEGAL])
+@each_row("end", ["", *ILLEGAL])
 def test_a_split_at_every_byte_gives_the_same(end: str) -> None:
     stream = b"".join(map(encode, PACKETS)) + bytes.fromhex(end)
     whole = outcome(FROM_CLIENTS, [stream])
@@ -72,8 +73,8 @@ def test_an_empty_piece_changes_nothing() -> None:
     ]
 
 
-@pytest.mark.parametrize(("raw", "error"), ILLEGAL.items())
-@pytest.mark.parametrize("before", [0, 1, 4])
+@each_row(("raw", "error"), ILLEGAL.items())
+@each_row("before", [0, 1, 4])
 def test_what_was_legal_in_front_of_a_fault_still_comes_and_nothing_behind_it(
     raw: str, error: type[WireError], before: int
 ) -> None:
@@ -84,7 +85,7 @@ def test_what_was_legal_in_front_of_a_fault_still_comes_and_nothing_behind_it(
     assert outcome(FROM_CLIENTS, [stream[:-5], stream[-5:]]) == found
 
 
-@pytest.mark.parametrize("more", [b"", b"\xc0\x00", b"\x00"])
+@each_row("more", [b"", b"\xc0\x00", b"\x00"])
 def test_to_feed_after_a_fault_raises_it(more: bytes) -> None:
     parser = Parser(FROM_CLIENTS)
     assert parser.feed(b"\xc0\x00\x00\x00") == [Pingreq()]

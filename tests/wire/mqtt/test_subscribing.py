@@ -8,10 +8,11 @@ from meshfleet.errors import MalformedPacket
 from meshfleet.wire.mqtt.decoder import FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import REFUSED, Packet, Suback, Subscribe, Unsubscribe
+from tests.tables import each_row
 from tests.wire.mqtt.streams import framed, read, refusal
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "packet"),
     [
         ("8206 0001 000161 00", Subscribe(1, (("a", 0),))),
@@ -32,7 +33,7 @@ def test_as_many_filters_as_there_are_fit_in_a_packet() -> None:
     assert read((encode(subscribe) + encode(unsubscribe)).hex()) == [subscribe, unsubscribe]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "text"),
     [
         ("8202 0001", "SUBSCRIBE filters: are missing"),  # [MQTT-3.8.3-3]
@@ -58,14 +59,14 @@ def test_a_wish_that_breaks_a_rule_is_refused(raw: str, text: str) -> None:
     assert str(refusal(raw)) == text
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, REFUSED])
+@each_row("code", [0, 1, 2, REFUSED])
 def test_a_suback_grants_a_qos_or_refuses(code: int) -> None:
     raw = framed("90", f"0001 {code:02x} 01")
     assert read(raw, FROM_SERVERS) == [Suback(1, (code, 1))]
     assert encode(Suback(1, (code, 1))) == bytes.fromhex(raw)
 
 
-@pytest.mark.parametrize("code", [3, 4, 0x7F, 0x81, 0x82, 0xFF])
+@each_row("code", [3, 4, 0x7F, 0x81, 0x82, 0xFF])
 def test_a_suback_with_another_code_is_refused_and_not_written(code: int) -> None:
     for codes in ((code,), (0, code), (code, 0x80)):  # [MQTT-3.9.3-2]
         fault = refusal(framed("90", "0001" + bytes(codes).hex()), FROM_SERVERS)
@@ -80,7 +81,7 @@ def test_a_suback_without_codes_is_refused_and_not_written() -> None:
         encode(Suback(1, ()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("packet", "text"),
     [
         (Subscribe(1, ()), "SUBSCRIBE filters: are missing"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connect, Packet
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 from tests.wire.mqtt.strategies import Sent, from_clients, from_servers, sent
 from tests.wire.mqtt.streams import SHORT, Outcome, outcome, read
 from tests.wire.strategies import damaged
@@ -35,7 +35,7 @@ def test_every_packet_of_a_server_survives_the_wire(packet: Packet) -> None:
     assert outcome(FROM_SERVERS, [encode(packet)]) == Outcome([packet])
 
 
-@pytest.mark.parametrize(("name", "raw", "shapes"), SHORT)
+@each_row(("name", "raw", "shapes"), SHORT)
 def test_a_packet_is_written_as_it_was_read(name: str, raw: str, shapes: Mapping[int, Shape]) -> None:
     (packet,) = read(raw, shapes)
     assert type(packet).__name__.upper() == name
@@ -52,13 +52,13 @@ def _decodes_or_faults(shapes: Mapping[int, Shape], stream: bytes) -> None:
             assert outcome(shapes, [encode(packet)]) == Outcome([packet])
 
 
-@pytest.mark.parametrize("shapes", [FROM_CLIENTS, FROM_SERVERS])
+@each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
 @given(st.binary())
 def test_arbitrary_bytes_decode_or_fault(shapes: Mapping[int, Shape], stream: bytes) -> None:
     _decodes_or_faults(shapes, stream)
 
 
-@pytest.mark.parametrize("shapes", [FROM_CLIENTS, FROM_SERVERS])
+@each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
 @settings(max_examples=200)
 @given(st.sampled_from(FIRST_BYTES), st.binary(max_size=40))
 def test_an_arbitrary_body_decodes_or_faults(shapes: Mapping[int, Shape], first: int, body: bytes) -> None:
