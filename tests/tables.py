@@ -31,14 +31,21 @@ def each_row(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Te
     assert rows, "a table without rows tests nothing"
 
     def decorate(test: Test) -> Test:
-        def walk(**fixtures: Any) -> None:
+        signature = inspect.signature(test)
+        left = [each for name, each in signature.parameters.items() if name not in arguments]
+        assert len(left) == len(signature.parameters) - len(arguments), f"the test takes no {arguments}"
+        outer = signature.replace(parameters=left)
+
+        def walk(*args: Any, **kwargs: Any) -> None:
+            fixtures = outer.bind(*args, **kwargs).arguments
             failures = _Failures(len(rows))
             for name, row in rows:
                 with failures.noted(name, row):
                     test(**fixtures, **row)
             failures.tell()
 
-        async def walk_async(**fixtures: Any) -> None:
+        async def walk_async(*args: Any, **kwargs: Any) -> None:
+            fixtures = outer.bind(*args, **kwargs).arguments
             failures = _Failures(len(rows))
             for name, row in rows:
                 with failures.noted(name, row):
@@ -46,10 +53,7 @@ def each_row(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Te
             failures.tell()
 
         walker = functools.wraps(test)(walk_async if inspect.iscoroutinefunction(test) else walk)
-        signature = inspect.signature(test)
-        left = [each for name, each in signature.parameters.items() if name not in arguments]
-        assert len(left) == len(signature.parameters) - len(arguments), f"the test takes no {arguments}"
-        walker.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        walker.__signature__ = outer  # type: ignore[attr-defined]
         return walker
 
     return decorate

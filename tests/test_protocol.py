@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,11 +53,45 @@ def _rules() -> dict[str, str]:
 
 
 def _marks() -> Iterator[str]:
-    """The rules that tests are marked with."""
+    """The rules that tests of `make test` are marked with."""
     for module in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
-                yield from (ast.literal_eval(argument) for argument in node.args)
+        if "mark.rule(" in (text := module.read_text()):
+            yield from _marks_of(ast.parse(text))
+
+
+def _marks_of(module: ast.Module) -> Iterator[str]:
+    """The rules of the marks of functions, classes and the module. Parts are left to `make test-all`."""
+    for node in module.body:
+        marks: list[ast.expr] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            marks = node.decorator_list
+        elif isinstance(node, ast.Assign):
+            marks = [node.value]
+        calls = [each for mark in marks for each in ast.walk(mark) if isinstance(each, ast.Call)]
+        named = [(ast.unparse(call.func), call.args) for call in calls]
+        if "pytest.mark.part" in {name for name, _ in named}:
+            if isinstance(node, ast.Assign):
+                return
+            continue
+        for name, arguments in named:
+            if name == "pytest.mark.rule":
+                yield from (ast.literal_eval(argument) for argument in arguments)
+
+
+def test_marks_are_found_on_functions_classes_and_modules_but_not_in_parts() -> None:
+    module = """
+        pytestmark = [pytest.mark.anyio, pytest.mark.rule("id-1", "id-2")]
+        @pytest.mark.rule("id-3")
+        @pytest.mark.rule("id-4")
+        def test_one(): ...
+        @pytest.mark.rule("id-5")
+        @pytest.mark.part("long")
+        async def test_other(): ...
+        TestAll = pytest.mark.rule("id-6")(All)
+    """
+    assert list(_marks_of(ast.parse(dedent(module)))) == ["id-1", "id-2", "id-3", "id-4", "id-6"]
+    whole = 'pytestmark = pytest.mark.part("fuzz")\n' + dedent(module)
+    assert list(_marks_of(ast.parse(whole))) == []
 
 
 def test_every_rule_has_a_number_of_its_own() -> None:

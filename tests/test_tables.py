@@ -66,7 +66,17 @@ def test_a_property_is_searched_for_each_row() -> None:
     def walk(most: int, number: int) -> None:
         assert number <= most
 
-    with pytest.raises(AssertionError, match=r"1 of 2 rows fail:\n- most=50\n(.*\n)*.*number=51"):
+    with pytest.raises(AssertionError, match=r"1 of 2 rows fail:\n- most=50\n.*51 <= 50"):
+        walk()
+
+
+def test_an_example_is_tried_on_each_row() -> None:
+    @given(number=st.integers(0, 100))
+    @each_row("most", [100, 50])
+    def walk(most: int, number: int) -> None:
+        assert number <= most
+
+    with pytest.raises(AssertionError, match=r"1 of 2 rows fail:\n- most=50\n.*51 <= 50"):
         walk()
 
 

@@ -44,10 +44,10 @@ def test_without_digits_and_without_an_offset_a_time_is_whole_seconds_of_utc(
 
 
 @pytest.mark.rule("id-21")
+@given(time=SECONDS)
 @each_row("date", ["%Y-%m-%d", "%G-W%V-%u", "%Y-%j"])
 @each_row("clock", ["%H:%M:%S", "%H:%M", "%H"])
 @each_row("separator", ["T", "t", " "])
-@given(time=SECONDS)
 def test_dates_of_the_calendar_of_weeks_and_of_days_are_read_in_both_forms(
     date: str, clock: str, separator: str, time: datetime
 ) -> None:
@@ -59,8 +59,8 @@ def test_dates_of_the_calendar_of_weeks_and_of_days_are_read_in_both_forms(
 
 
 @pytest.mark.rule("id-21", "id-23")
-@each_row(("clock", "unit"), [("%H:%M:%S", 1000), ("%H:%M", 60_000), ("%H", 3_600_000)])
 @given(time=SECONDS, digits=st.text("0123456789", min_size=1, max_size=11), mark=st.sampled_from(".,"))
+@each_row(("clock", "unit"), [("%H:%M:%S", 1000), ("%H:%M", 60_000), ("%H", 3_600_000)])
 def test_the_finest_part_may_have_a_decimal_point_or_comma(
     clock: str, unit: int, time: datetime, digits: str, mark: str
 ) -> None:

@@ -193,8 +193,8 @@ def test_in_a_request_to_all_gateways_only_ff_stands_for_each_gateway(gateway: M
 
 
 @pytest.mark.rule("topic-7")
-@each_row("prefix", ["site", "a/b/c", "floor 7/Zürich", "x.*(y)[z]", "a$b", "mt/gateway"])
 @given(topic=any_topics())
+@each_row("prefix", ["site", "a/b/c", "floor 7/Zürich", "x.*(y)[z]", "a$b", "mt/gateway"])
 def test_a_prefix_stands_in_front_of_every_topic(prefix: str, topic: Topic) -> None:
     topics = Topics(prefix)
     assert topics.spell(topic) == f"{prefix}/{topic}"
@@ -247,8 +247,8 @@ def test_a_filter_takes_in_the_topics_it_is_for(topics: Topics, front: str) -> N
 LEVELS = st.lists(st.sampled_from(["a", "b", "mt", "gateway", "gateways", G, "device", "rssi", "+", ""]))
 
 
-@each_row("topics", [Topics(), Topics("a/b", names={"a"})])
 @given(text=st.text() | LEVELS.map("/".join))
+@each_row("topics", [Topics(), Topics("a/b", names={"a"})])
 def test_arbitrary_text_is_a_topic_or_rejected_by_our_error(topics: Topics, text: str) -> None:
     with suppress(WireError):
         assert topics.spell(topics.parse(text)) == text

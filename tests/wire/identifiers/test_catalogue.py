@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import reduce
 from math import inf, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -242,16 +242,28 @@ objects = st.dictionaries(words | texts, scalars, max_size=3)
 junk: st.SearchStrategy[Any] = scalars | objects | st.lists(scalars | objects, max_size=3)
 
 
-@st.composite
-def attempts(draw: st.DrawFn, entry: Entry) -> tuple[Any, dict[str, Any] | None]:
-    """A value and an extension to write: junk, or good ones of which one part is junk."""
-    value, ext = draw(junk), draw(st.none() | objects)
-    with suppress(UndecodableValue):
-        decoded = entry.decode(draw(raws))
-        ext = draw(st.sampled_from([ext, decoded.ext]))
-        if isinstance(decoded.value, dict) and decoded.value:
-            value = {**decoded.value, draw(st.sampled_from(sorted(decoded.value))): value}
-    return value, ext
+class Attempt(NamedTuple):
+    """What is tried to write."""
+
+    value: Any
+    ext: dict[str, Any] | None
+    raw: bytes
+    good_ext: bool
+    part: int
+
+    def at(self, entry: Entry) -> tuple[Any, dict[str, Any] | None]:
+        """A value and an extension: junk, or good ones of which one part is junk."""
+        value, ext = self.value, self.ext
+        with suppress(UndecodableValue):
+            decoded = entry.decode(self.raw)
+            ext = decoded.ext if self.good_ext else ext
+            if isinstance(decoded.value, dict) and decoded.value:
+                names = sorted(decoded.value)
+                value = {**decoded.value, names[self.part % len(names)]: value}
+        return value, ext
+
+
+attempts = st.builds(Attempt, junk, st.none() | objects, raws, st.booleans(), st.integers(0, 11))
 
 
 def written_again(entry: Entry, decoded: Decoded) -> Decoded | None:
@@ -264,9 +276,9 @@ def written_again(entry: Entry, decoded: Decoded) -> Decoded | None:
         raise
 
 
+@settings(max_examples=150)
+@given(raw=raws)
 @every_decoded
-@settings(max_examples=50)
-@given(raws)
 @pytest.mark.rule("value-24", "value-44", "report-19")
 def test_bytes_are_refused_or_decoded_to_json_that_can_be_written_again(entry: Entry, raw: bytes) -> None:
     try:
@@ -277,13 +289,11 @@ def test_bytes_are_refused_or_decoded_to_json_that_can_be_written_again(entry: E
     assert written_again(entry, decoded) in (decoded, None)
 
 
+@settings(max_examples=200)
+@given(attempt=attempts)
 @every_decoded
-@settings(max_examples=50)
-@given(st.data())
-def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(
-    entry: Entry, data: st.DataObject
-) -> None:
-    value, ext = data.draw(attempts(entry))
+def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(entry: Entry, attempt: Attempt) -> None:
+    value, ext = attempt.at(entry)
     try:
         raw = entry.encode(value, ext)
     except UnencodableValue:

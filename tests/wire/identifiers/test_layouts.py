@@ -247,8 +247,8 @@ def test_a_raw_value_that_ends_too_early_is_refused(notation: str, size: int) ->
         decode(notation, bytes(size - 1))
 
 
+@given(raw=st.binary(max_size=8))
 @each_row("notation", SIMPLE)
-@given(st.binary(max_size=8))
 def test_what_is_read_is_written_and_read_again_as_the_same(notation: str, raw: bytes) -> None:
     try:
         value = decode(notation, raw)

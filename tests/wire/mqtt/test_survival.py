@@ -52,15 +52,15 @@ def _decodes_or_faults(shapes: Mapping[int, Shape], stream: bytes) -> None:
             assert outcome(shapes, [encode(packet)]) == Outcome([packet])
 
 
+@given(stream=st.binary())
 @each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
-@given(st.binary())
 def test_arbitrary_bytes_decode_or_fault(shapes: Mapping[int, Shape], stream: bytes) -> None:
     _decodes_or_faults(shapes, stream)
 
 
-@each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
 @settings(max_examples=200)
-@given(st.sampled_from(FIRST_BYTES), st.binary(max_size=40))
+@given(first=st.sampled_from(FIRST_BYTES), body=st.binary(max_size=40))
+@each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
 def test_an_arbitrary_body_decodes_or_faults(shapes: Mapping[int, Shape], first: int, body: bytes) -> None:
     _decodes_or_faults(shapes, bytes((first, len(body))) + body)
 
