@@ -135,6 +135,7 @@ def test_what_stands_in_tables_of_the_file_is_beaten_in_the_same_way(folder: Pat
 def test_a_setting_can_be_a_flag_a_variable_or_a_key(
     name: str, text: str, value: object, folder: Path
 ) -> None:
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
     (setting,) = (each for each in SETTINGS if each.name == name)
     assert setting.default != value
     assert attrgetter(setting.place)(load({name: text}, {})) == value

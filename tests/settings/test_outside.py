@@ -41,6 +41,7 @@ def test_the_broker_is_the_embedded_one_unless_set(flags: dict[str, str]) -> Non
     ],
 )
 def test_another_broker_is_read(text: str, address: Address, folder: Path) -> None:
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
     assert settings(broker=text).outside == address
     assert settings({"MESHFLEET_BROKER": text}).outside == address
     (folder / "meshfleet.toml").write_text(f'broker = "{text}"')

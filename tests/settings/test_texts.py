@@ -139,6 +139,7 @@ def test_what_is_no_proxy_is_refused_by_name(text: str) -> None:
 @pytest.mark.rule("rest-166")
 @each_row(("text", "seconds"), [("90", 90), ("0.5", 0.5), ("1.250", 1.25), ("086400", 86400)])
 def test_a_duration_is_in_seconds(text: str, seconds: float, folder: Path) -> None:
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
     assert settings(requests_max_age=text).requests_max_age == seconds
     (folder / "meshfleet.toml").write_text(f"requests.max-age = {seconds}")
     assert settings().requests_max_age == seconds
@@ -178,6 +179,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_a_gateway_gets_one_request_at_a_time_or_up_to_a_thousand(
     text: str, where: str, folder: Path, *, is_right: bool
 ) -> None:
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
     flags = {"requests_at_once": text} if where == "flag" else {}
     if where == "file":
         (folder / "meshfleet.toml").write_text(f"requests.at-once = {text}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, FROM_SERVERS
 from meshfleet.wire.mqtt.parser import Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from meshfleet.errors import WireError
     from meshfleet.wire.mqtt.decoder import Shape
@@ -86,3 +89,18 @@ SHORT: Final = [
     *[(name, raw, FROM_SERVERS) for name, raw in {**_BOTH, **SERVERS_ONLY}.items()],
 ]
 """Every type but PUBLISH in every direction that it may take: its name, its bytes, and who may send it."""
+
+
+@contextmanager
+def kept_less_than(limit: int) -> Iterator[None]:
+    """What happens inside leaves less than so many bytes behind, without the collector's help."""
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert after - before < limit

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +13,7 @@ from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Pingreq, Publish, Unsubscribe
 from meshfleet.wire.mqtt.parser import Parser
 from tests.tables import each_row
+from tests.wire.mqtt.streams import kept_less_than
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,21 +30,6 @@ def _nothing_known() -> Iterator[None]:
     yield
     names.KNOWN.clear()
     names.SPELT.clear()
-
-
-@contextmanager
-def _kept_less_than(limit: int) -> Iterator[None]:
-    """What happens inside leaves less than so many bytes behind, without the collector's help."""
-    gc.disable()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        yield
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-    assert after - before < limit
 
 
 @each_row("first", ["10", "30", "32", "40", "82", "c0"])
@@ -73,7 +56,7 @@ def test_a_packet_as_long_as_the_limit_is_taken(limit: int) -> None:
 
 def test_a_promised_length_takes_no_memory() -> None:
     parser = Parser(FROM_CLIENTS)
-    with _kept_less_than(10_000):
+    with kept_less_than(10_000):
         assert parser.feed(bytes.fromhex("30 ffffff7f 0001 61")) == []
     assert parser.fault is None
 
@@ -101,7 +84,7 @@ def test_a_packet_that_comes_byte_by_byte_is_looked_at_only_while_its_length_com
 def test_a_parser_keeps_nothing_of_the_packets_it_gave_away() -> None:
     parser = Parser(FROM_CLIENTS)
     raw = encode(Publish("a", bytes(MEBIBYTE)))
-    with _kept_less_than(MEBIBYTE // 10):  # other threads of the process may need a little meanwhile
+    with kept_less_than(MEBIBYTE // 10):  # other threads of the process may need a little meanwhile
         for at in range(0, len(raw), 50_000):
             parser.feed(raw[at : at + 50_000])
         parser.feed(raw + raw[:10])
@@ -111,7 +94,7 @@ def test_a_parser_keeps_nothing_of_the_packets_it_gave_away() -> None:
 def test_a_fault_keeps_nothing_of_the_stream_that_it_ended(end: str) -> None:
     raw = encode(Publish("a", bytes(MEBIBYTE))) + bytes.fromhex(end)
     parser = Parser(FROM_CLIENTS)
-    with _kept_less_than(100_000):
+    with kept_less_than(100_000):
         for at in range(0, len(raw), 500_000):
             parser.feed(raw[at : at + 500_000])
     assert isinstance(parser.fault, MalformedPacket)
