@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
@@ -50,14 +51,13 @@ def test_two_tables_give_every_combination_and_leave_the_fixtures() -> None:
     assert ran == [(1, "a", 9), (2, "a", 9), (1, "b", 9), (2, "b", 9)]
 
 
-@pytest.mark.anyio
-async def test_a_coroutine_is_awaited_row_by_row() -> None:
+def test_a_coroutine_is_awaited_row_by_row() -> None:
     @each_row("number", [1, 2])
     async def walk(number: int) -> None:
         assert number == 1
 
     with pytest.raises(AssertionError, match="1 of 2 rows fail:\n- number=2"):
-        await walk()
+        asyncio.run(walk())
 
 
 def test_a_property_is_searched_for_each_row() -> None:
