@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _NAMED: Final = type(pytest.param())
 _SHOWN: Final = 10
 """Failures that are told at length; of the others, only the row."""
+_LONG: Final = 20.0
+"""Seconds after which a row that fails has waited in vain: the others would as well, and do not run."""
 
 
 def each_row(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Test], Test]:
@@ -85,11 +88,14 @@ class _Failures:
 
     @contextmanager
     def noted(self, name: str, row: dict[str, Any]) -> Iterator[None]:
+        begun = time.monotonic()
         try:
             yield
         except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 # the other rows run all the same
             shown = name or ", ".join(f"{key}={_shown(value)}" for key, value in row.items())
             self._found.append((shown, failure))
+            if time.monotonic() - begun > _LONG:
+                self.tell()
 
     def tell(self) -> None:
         if not self._found:

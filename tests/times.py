@@ -55,10 +55,10 @@ class Times:
         return folders
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-        if config.cache is not None:
-            seconds = config.cache.get(KEPT, {})
+        if (cache := getattr(config, "cache", None)) is not None:  # pytest may run without one
+            seconds = cache.get(KEPT, {})
             seconds.update({name: round(spent.wall, 3) for name, spent in self.functions.items()})
-            config.cache.set(KEPT, seconds)
+            cache.set(KEPT, seconds)
         if sum(each.items for each in self.functions.values()) < LEAST:
             return
         terminalreporter.section("where the time went")

@@ -18,8 +18,8 @@ from meshfleet.wire.codes import Kind, Operation, Status
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.topics import ReportTopic
 from tests.gateway.living import HOUR, MINUTE, World, device, of, town
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
+from tests.tables import each_row
 
 NAMES = [
     "loss",

@@ -18,8 +18,8 @@ from meshfleet.wire.codes import Kind, Status
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.times import from_millis, to_millis
 from tests.gateway.living import EXTENDER, HOUR, MINUTE, ORIGIN, Told, World, device, of, town
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshfleet.errors import UnreadableMemory
 from meshfleet.gateway import Clock, Gateway, Settings, generate
 from meshfleet.wire.ids import Mac
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 MAC = Mac("02005e00000a")
 SITE = generate(MAC, devices=10, seed=1)

@@ -16,7 +16,7 @@ from meshfleet.gateway.world.agenda import Agenda
 from meshfleet.wire import reports
 from meshfleet.wire.topics import ReportTopic
 from tests.gateway.living import HOUR, MINUTE, town
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish

@@ -14,7 +14,7 @@ from meshfleet.gateway.world.node import MAX_CHILDREN
 from meshfleet.gateway.world.samples import CAPACITY
 from meshfleet.wire.codes import Operation
 from tests.gateway.living import HOUR, MINUTE, World, town
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish

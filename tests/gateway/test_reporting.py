@@ -16,8 +16,8 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Version
 from meshfleet.wire.topics import ReportTopic
 from tests.gateway.living import HOUR, MINUTE, Told, World, device, of, read, town
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish

@@ -11,8 +11,8 @@ from meshfleet.gateway.traffic import AIRTIME, LATENCY, Traffic
 from meshfleet.gateway.world.agenda import Agenda
 from meshfleet.wire.codes import Priority, Status
 from tests.gateway.requests.desk import Desk, at_the_end, chain
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac, mesh_of, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.gateway.world.mesh import Mesh

@@ -15,8 +15,8 @@ from meshfleet.gateway.online.claims import claim
 from meshfleet.link import Address
 from meshfleet.wire.ids import Mac
 from tests.gateway.online.web import Asked, Web, answer, told
-from tests.gateway.tables import each_row
 from tests.servers import TRUSTING_NOBODY, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter

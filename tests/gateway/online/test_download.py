@@ -13,9 +13,9 @@ from meshfleet.errors import FleetError, ImageBroken, ImageUnavailable
 from meshfleet.gateway.online.download import download
 from tests.eventually import eventually_async
 from tests.gateway.online.web import Asked, Web, answer
-from tests.gateway.tables import each_row
 from tests.link.scripted import soon
 from tests.servers import TRUSTING_NOBODY, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter

@@ -28,11 +28,11 @@ from tests.gateway.online.asking import (
     service,
 )
 from tests.gateway.online.web import Web, answer
-from tests.gateway.tables import each_row
 from tests.link.proxy import address as at
 from tests.link.scripted import soon
 from tests.link.test_security import Certificates, secured, served
 from tests.servers import TRUSTING_NOBODY, Mosquitto
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -8,7 +8,7 @@ import pytest
 
 from meshfleet.gateway.online.pace import ByClock, ByRate, wall_millis
 from meshfleet.gateway.world.clock import Clock
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 
 def test_before_the_world_begins_no_time_has_passed_by_the_clock() -> None:

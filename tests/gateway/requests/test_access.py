@@ -13,8 +13,8 @@ from meshfleet.gateway.world.site import KEY, public_key
 from meshfleet.wire.codes import AccessType, Status
 from meshfleet.wire.ids import Version
 from tests.gateway.requests.desk import Desk
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac

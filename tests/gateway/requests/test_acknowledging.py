@@ -13,8 +13,8 @@ from meshfleet.gateway.world.products import Mode as DeviceMode
 from meshfleet.gateway.world.samples import CAPACITY
 from meshfleet.wire.ids import Version
 from tests.gateway.requests.desk import Desk, at_the_end, chain
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 TARGET = mac(100)
 MINUTE = 60.0

@@ -14,8 +14,8 @@ from meshfleet.wire.codes import Operation, Origin, Status
 from meshfleet.wire.ids import Mac, Version
 from meshfleet.wire.responses import decode
 from tests.gateway.requests.desk import Desk, chain
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 SENSOR, CLIP, EXTENDER, NOBODY = mac(50), mac(51), mac(1), mac(99)
 FAR_FUTURE = Mac("ffffffffffff")

@@ -16,8 +16,8 @@ from meshfleet.wire.ids import Version
 from meshfleet.wire.mqtt.names import LONGEST, write_topic
 from meshfleet.wire.responses import decode
 from tests.gateway.requests.desk import Desk, Message
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac

@@ -10,8 +10,8 @@ from meshfleet.gateway.world.products import BY_CODE, Mode
 from meshfleet.wire.codes import Kind, Operation, Status
 from meshfleet.wire.ids import Identifier
 from tests.gateway.living import EXTENDER, HOUR, MINUTE, Told, World, device, of, town
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
+from tests.tables import each_row
 
 SOFT_RESET, FACTORY_RESET, REPORT_ALL, MODE = "8300", "8301", "8302", "8110"
 DFU, CONNECTED, STORAGE, UNCONNECTED = (f"{mode:02x}" for mode in (1, 2, 3, 4))

@@ -15,8 +15,8 @@ from meshfleet.wire.ids import Version
 from meshfleet.wire.responses import decode
 from meshfleet.wire.times import to_millis
 from tests.gateway.requests.desk import ORIGIN, Desk, Message, at_the_end, chain, route
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac

@@ -12,8 +12,8 @@ from meshfleet.gateway.world.products import GATEWAY as OWN
 from meshfleet.wire.codes import Status
 from meshfleet.wire.identifiers import BUILTIN, Access
 from tests.gateway.requests.desk import Desk
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.gateway.world.products import Product

@@ -8,8 +8,8 @@ import pytest
 
 from meshfleet.wire.codes import Status
 from tests.gateway.requests.desk import Desk, at_the_end, chain
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac

@@ -14,8 +14,8 @@ from meshfleet.gateway.world.products import BY_CODE, Mode
 from meshfleet.wire.codes import Kind, Operation, Status
 from meshfleet.wire.ids import Identifier
 from tests.gateway.living import DAY, EXTENDER, HOUR, MINUTE, Told, World, device, of, read, town
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac

@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.rows.place import OUTER_SENSOR, REPORTING, TRACKER, WRITTEN
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, check_response
 from tests.gateway.rows.variants import DECODED, NEWEST, OLDEST, VARIANTS, at
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.recorder import Heard

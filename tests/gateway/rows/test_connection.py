@@ -12,7 +12,7 @@ from tests.gateway.rows.place import CLIP, STRANGER, TRACKER, small_site
 from tests.gateway.rows.recorder import Recorder
 from tests.gateway.rows.running import running
 from tests.gateway.rows.shapes import ITSELF, Way, check_response
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ from tests.gateway.rows.place import (
 from tests.gateway.rows.running import running
 from tests.gateway.rows.shapes import REPORTS, WITHOUT_IDENTIFIER, check_report
 from tests.gateway.rows.variants import differs_by_mode
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable

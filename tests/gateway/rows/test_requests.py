@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.rows.place import BAND, CLIP, DOOR, EXTENDER, STRANGER, TRACKER, WRITTEN
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, Way, check_response, is_hex
 from tests.gateway.rows.variants import differs_by_version
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated

@@ -22,7 +22,7 @@ from tests.gateway.rows.place import (
 )
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, Way, check_response
 from tests.gateway.rows.variants import differs_by_version
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated

@@ -21,7 +21,7 @@ from tests.gateway.rows.place import (
 from tests.gateway.rows.running import run
 from tests.gateway.rows.shapes import INSTEAD, ITSELF, Way, check_response, whole
 from tests.gateway.rows.variants import Variant, differs_by_version
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.rows.place import CLIP, DOOR, REPORTING, RESTARTED, TRACKER, WRITTEN
 from tests.gateway.rows.shapes import INSTEAD, Way, check_response
 from tests.gateway.rows.variants import differs_by_mode
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.gateway.rows.running import Emulated

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from meshfleet.gateway.updates.progress import Error, ImageName, Progress, State
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Identifier, Version, model_number
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 WORDS = ("idle", "fetching", "transferring", "verifying", "staged", "applying", "done", "failed")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.world.clock import Clock
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 ORIGIN = 1_790_000_000_000
 speeds = st.floats(0.01, 10_000)

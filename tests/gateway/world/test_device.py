@@ -14,8 +14,8 @@ from meshfleet.gateway.world.products import BY_CODE, Mode, Product
 from meshfleet.gateway.world.samples import CAPACITY, Sample
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Identifier
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mesh_of, put
+from tests.tables import each_row
 
 YEAR = 365 * 24 * 3600.0
 

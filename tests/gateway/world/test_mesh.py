@@ -17,8 +17,8 @@ from meshfleet.gateway.world.places import Walls
 from meshfleet.gateway.world.products import Mode, Role
 from meshfleet.gateway.world.radio import USABLE
 from meshfleet.gateway.world.site import Site
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import GATEWAY, mac, mesh_of, put
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.gateway.world.node import Node

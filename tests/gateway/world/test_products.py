@@ -12,8 +12,8 @@ from meshfleet.wire.codes import Kind
 from meshfleet.wire.identifiers import BUILTIN, Access
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.products import Way
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mesh_of, put
+from tests.tables import each_row
 
 EVERY = (*PRODUCTS, GATEWAY)
 every_product = each_row("product", EVERY)

@@ -13,8 +13,8 @@ from meshfleet.gateway.world.site import public_key
 from meshfleet.wire.codes import Kind, Operation
 from meshfleet.wire.identifiers import BUILTIN
 from tests.gateway.living import DAY, HOUR, MINUTE, Told, World, device, of, read, town
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mac
+from tests.tables import each_row
 
 MOTION, MINUTES, ALARM, DOORS = "8810", "8813", "9800", "8831"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshfleet.gateway.world import radio
 from meshfleet.gateway.world.places import Place, Walls
 from meshfleet.gateway.world.radio import FAST, HEARD, SLOW, USABLE, loss, mean
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 HERE = Place(0, 0.0, 0.0)
 OPEN = Walls()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.gateway.world.samples import CAPACITY, Sample, Samples
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 MOMENT = 1_790_000_000_000
 

@@ -13,8 +13,8 @@ from meshfleet.gateway.world.senses import failure, sense
 from meshfleet.wire.codes import Status
 from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Identifier
-from tests.gateway.tables import each_row
 from tests.gateway.world.trees import mesh_of, put
+from tests.tables import each_row
 
 HOUR = 3600.0
 DAY = 24 * HOUR

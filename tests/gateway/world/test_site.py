@@ -21,7 +21,7 @@ from meshfleet.gateway.world.site import KEY, MAX_DEVICES, Site, public_key
 from meshfleet.gateway.world.sitefile import describe, parse
 from meshfleet.wire.codes import AccessType
 from meshfleet.wire.ids import Mac, parse_mac
-from tests.gateway.tables import each_row
+from tests.tables import each_row
 
 GATEWAY = Mac("d0cf5e000001")
 SENSOR = {"mac": "c00000000002", "model": "0018", "x": 3, "y": -4.5}
