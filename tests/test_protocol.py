@@ -70,7 +70,7 @@ def _marks_of(module: ast.Module) -> Iterator[str]:
         calls = [each for mark in marks for each in ast.walk(mark) if isinstance(each, ast.Call)]
         named = [(ast.unparse(call.func), call.args) for call in calls]
         if "pytest.mark.part" in {name for name, _ in named}:
-            if isinstance(node, ast.Assign):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
                 return
             continue
         for name, arguments in named:
