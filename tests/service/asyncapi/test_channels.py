@@ -27,6 +27,7 @@ from meshfleet.wire.topics import (
     Topic,
     Topics,
 )
+from tests.service.http.rows import each_row
 
 LEVELS = {
     "gateway": "[0-9a-f]{12}",
@@ -94,7 +95,7 @@ def test_every_topic_that_we_spell_matches_exactly_one_address(prefix: str, topi
 
 
 @pytest.mark.rule("rest-162", "topic-9")
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_row("prefix", PREFIXES)
 def test_the_topics_of_diagnostics_match_theirs_whatever_the_prefix_is(prefix: str) -> None:
     document = describe(prefix=prefix)
     assert _matching(document, diagnostics.question_topic(GATEWAY)) == ["firmware-question"]
@@ -102,7 +103,7 @@ def test_the_topics_of_diagnostics_match_theirs_whatever_the_prefix_is(prefix: s
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_row("prefix", PREFIXES)
 def test_every_address_with_the_examples_of_its_parameters_is_a_topic(prefix: str) -> None:
     document = describe(prefix=prefix)
     parse = Topics(prefix, names=BUILTIN.names).read
@@ -127,7 +128,7 @@ def test_an_ack_has_no_response_to_wait_for() -> None:
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_row("prefix", PREFIXES)
 def test_who_may_use_a_channel_is_what_the_broker_allows(prefix: str) -> None:
     accounts: dict[str, Account] = {
         "gateway": Account(kind=AccountKind.GATEWAY, name=GATEWAY),

@@ -15,6 +15,7 @@ from meshfleet.service.asyncapi import describe
 from meshfleet.service.asyncapi.servers import Server
 from meshfleet.wire.codes import Kind, Operation
 from tests.service.asyncapi.validator import judge
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def test_every_reference_leads_somewhere_and_every_component_is_used() -> None:
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("kind", list(Kind))
+@each_row("kind", list(Kind))
 def test_a_kind_of_report_is_received(kind: Kind) -> None:
     operation = DOCUMENT["operations"][f"receive-{kind}"]
     assert operation["action"] == "receive"
@@ -98,8 +99,8 @@ def test_a_kind_of_report_is_received(kind: Kind) -> None:
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("end", ["", "-to-all"])
-@pytest.mark.parametrize("word", list(Operation))
+@each_row("end", ["", "-to-all"])
+@each_row("word", list(Operation))
 def test_an_operation_is_sent_and_its_response_is_the_reply(word: Operation, end: str) -> None:
     operation = DOCUMENT["operations"][f"send-{word}{end}"]
     assert operation["action"] == "send"

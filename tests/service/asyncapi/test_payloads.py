@@ -13,6 +13,7 @@ from meshfleet.service.asyncapi import describe
 from meshfleet.wire import diagnostics, gating, payload, reports, requests, responses
 from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from meshfleet.wire.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from enum import Enum
@@ -45,21 +46,21 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Draft7Validator:
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("kind", list(Kind))
+@each_row("kind", list(Kind))
 def test_the_examples_of_a_report_are_read_and_written_again_as_they_are(kind: Kind) -> None:
     for example in _examples(kind):
         assert reports.encode(kind, reports.decode(kind, example)) == example
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("operation", list(Operation))
+@each_row("operation", list(Operation))
 def test_the_examples_of_a_request_are_read_and_written_again_as_they_are(operation: Operation) -> None:
     for example in _examples(f"{operation}-request"):
         assert requests.encode(requests.decode(operation, example)) == example
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("operation", ANSWERED)
+@each_row("operation", ANSWERED)
 def test_the_examples_of_a_response_are_read_and_written_again_as_they_are(operation: Operation) -> None:
     for example in _examples(f"{operation}-response"):
         assert responses.encode(operation, responses.decode(operation, example)) == example
@@ -74,7 +75,7 @@ def test_the_examples_of_diagnostics_are_read_and_written_again_as_they_are() ->
     assert {answer is None for _, answer in answers} == {True, False}
 
 
-@pytest.mark.parametrize("name", list(MESSAGES))
+@each_row("name", list(MESSAGES))
 def test_examples_fit_the_schema_and_what_is_spelt_otherwise_does_not(name: str) -> None:
     validator = _validator(_schema(name))
     for example in MESSAGES[name]["examples"]:
@@ -105,7 +106,7 @@ STRUCTS = _structs()
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("name", list(STRUCTS))
+@each_row("name", list(STRUCTS))
 def test_a_schema_has_the_fields_of_its_struct_and_demands_those_without_a_default(name: str) -> None:
     schema, fields = _schema(name), msgspec.structs.fields(STRUCTS[name])
     assert schema["title"] == STRUCTS[name].__name__
@@ -128,14 +129,14 @@ def test_an_answer_about_firmware_has_a_result_just_when_there_is_an_image() -> 
     assert not validator.is_valid({"id": "1"})
 
 
-@pytest.mark.parametrize("name", list(SCHEMAS))
+@each_row("name", list(SCHEMAS))
 def test_a_schema_stands_alone_and_lets_later_versions_add_fields(name: str) -> None:
     jsonschema_rs.Draft7Validator(SCHEMAS[name] | {"components": DOCUMENT["components"]})
     assert "additionalProperties" not in SCHEMAS[name]
     assert SCHEMAS[name]["description"]
 
 
-@pytest.mark.parametrize("name", list(SCHEMAS))
+@each_row("name", list(SCHEMAS))
 def test_a_field_is_told_to_people_and_a_text_has_its_spelling(name: str) -> None:
     for field, schema in SCHEMAS[name]["properties"].items():
         if "$ref" in schema:
@@ -147,7 +148,7 @@ def test_a_field_is_told_to_people_and_a_text_has_its_spelling(name: str) -> Non
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "field", "values"),
     [
         ("Read", "priority", Priority),
@@ -189,7 +190,7 @@ def _text(version: object) -> str | None:
     return None if version is None else str(version)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "change"),
     [
         (Kind.HEARTBEAT, {"seq": "41"}),

@@ -10,6 +10,7 @@ import pytest
 
 from meshfleet.service.console import site
 from tests.parts import CONSOLE, need
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def script(built: Path) -> str:
 
 
 @pytest.mark.rule("rest-2")
-@pytest.mark.parametrize(
+@each_row(
     "path",
     ["/", "/devices", "/devices/bmac-02005e000001", "/devices/a.b", "/labels/%F0%9F%98%80%2F", "/no/such"],
 )
@@ -72,9 +73,7 @@ def test_every_file_is_said_to_be_what_it_is(service: Running) -> None:
     assert [path for path, media_type in told.items() if media_type == "application/octet-stream"] == []
 
 
-@pytest.mark.parametrize(
-    "accepted", ["gzip", "br, gzip", "GZIP;q=0.001", "deflate;q=1 , gzip ; q=0.5", "gzip;q=1.000"]
-)
+@each_row("accepted", ["gzip", "br, gzip", "GZIP;q=0.001", "deflate;q=1 , gzip ; q=0.5", "gzip;q=1.000"])
 def test_who_accepts_it_gets_it_compressed(service: Running, script: str, accepted: str) -> None:
     answer = service.anonymous.get(script, headers={"Accept-Encoding": accepted})
     assert answer.headers["content-encoding"] == "gzip"
@@ -83,7 +82,7 @@ def test_who_accepts_it_gets_it_compressed(service: Running, script: str, accept
     assert answer.content == service.anonymous.get(script, headers=PLAIN).content
 
 
-@pytest.mark.parametrize(
+@each_row(
     "accepted",
     ["", "identity", "br", "gzip;q=0", "gzip; q=0.000", "gzip ;Q=0.", "gzipped", "br;q=0, gzip;q=0.0"],
 )
@@ -124,7 +123,7 @@ def test_a_head_is_the_answer_without_its_body(service: Running, script: str) ->
 
 
 @pytest.mark.rule("rest-9", "rest-12")
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@each_row("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_nothing_can_be_done_to_it_but_to_read_it(service: Running, script: str, method: str) -> None:
     for path in ("/", "/devices", script):
         answer = service.anonymous.request(method, path)
@@ -135,15 +134,15 @@ def test_nothing_can_be_done_to_it_but_to_read_it(service: Running, script: str,
         assert answer.headers["content-security-policy"] != POLICY
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-@pytest.mark.parametrize("path", ["/api/v1/nothing", "/assets/nothing.js", "/NOTHING"])
+@each_row("method", ["GET", "POST", "DELETE"])
+@each_row("path", ["/api/v1/nothing", "/assets/nothing.js", "/NOTHING"])
 def test_what_is_not_there_is_not_there_by_any_method(service: Running, path: str, method: str) -> None:
     answer = service.anonymous.request(method, path)
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("path", ["/api", "/api/", "/api/v1/nothing", "/healthz", "/readyz", "/metrics"])
+@each_row("path", ["/api", "/api/", "/api/v1/nothing", "/healthz", "/readyz", "/metrics"])
 def test_what_programs_use_is_not_of_the_console(service: Running, path: str) -> None:
     answer = service.viewer.get(path)
     assert answer.headers["content-type"].split(";")[0] != "text/html"

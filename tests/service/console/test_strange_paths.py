@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from meshfleet.service.console import site
 from tests.service.http.by_hand import ask, head
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +44,7 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("path", MISSING, ids=lambda path: path[:40])
+@each_row("path", MISSING)
 def test_what_is_not_there_is_a_problem(service: Running, path: str) -> None:
     answer = ask(service, head(f"GET {path}"))
     assert answer is not None
@@ -54,7 +53,7 @@ def test_what_is_not_there_is_a_problem(service: Running, path: str) -> None:
     assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "/devices/%00",
@@ -70,9 +69,7 @@ def test_strange_names_in_a_place_are_for_the_page_to_judge(service: Running, pa
     assert (answer.status, answer.body) == (200, site.load()[site.START].body)
 
 
-@pytest.mark.parametrize(
-    "path", [b"/\xe4", b"/devices/\xff\xfe", b"/a b", b"/\x01", b"http://evil.example/devices"]
-)
+@each_row("path", [b"/\xe4", b"/devices/\xff\xfe", b"/a b", b"/\x01", b"http://evil.example/devices"])
 def test_what_is_no_path_breaks_nothing(service: Running, path: bytes) -> None:
     answer = ask(service, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert answer is None or answer.status in {200, 400, 404}

@@ -17,6 +17,7 @@ from meshfleet.wire.ids import Mac
 from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware
 from tests.images import bare_image
 from tests.service.firmware.uploads import digest, new_content, released, uploaded
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from typing import Any
@@ -47,7 +48,7 @@ def _fetch(service: Running, address: str, **headers: str) -> httpx.Response:
 
 
 @pytest.mark.rule("rest-110")
-@pytest.mark.parametrize("content", [b"x", b"y" * 262_144, b"z" * 262_145, LARGE + b"tail"])
+@each_row("content", [b"x", b"y" * 262_144, b"z" * 262_145, LARGE + b"tail"])
 def test_people_get_an_image_as_it_was(service: Running, content: bytes) -> None:
     record = uploaded(service, content, name='ä b"%.raucb')
     answer = service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
@@ -128,7 +129,7 @@ def test_only_what_is_released_is_given_to_gateways(service: Running) -> None:
     assert _fetch(service, address).status_code == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "start", "stop"),
     [
         ("bytes=0-", 0, None),
@@ -162,7 +163,7 @@ def test_there_is_nothing_behind_the_end(service: Running, wanted: str) -> None:
     assert answer.headers["Content-Range"] == f"bytes */{len(LARGE)}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wanted",
     ["bytes=5-1", "bytes=-5", "bytes=0-1,3-4", "lines=0-1", "bytes", "bytes=x-", "bytes=" + "9" * 99 + "-"],
 )
@@ -192,7 +193,7 @@ def _sent(service: Running) -> float:
     return float(line.split()[1])
 
 
-@pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])
+@each_row("damage", ["gone", "shorter", "longer"])
 def test_an_image_that_was_damaged_is_an_error_and_never_half_of_it(service: Running, damage: str) -> None:
     content = new_content() * 500
     record = released(service, content)

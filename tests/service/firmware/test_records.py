@@ -11,6 +11,7 @@ from sqlalchemy import insert, select
 from meshfleet.db.tables import job, transition
 from meshfleet.wire.rest import FIRMWARE, JobState
 from tests.service.firmware.uploads import digest, faults, kept, new_content, new_version, released, uploaded
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     import httpx
@@ -148,8 +149,8 @@ def test_the_audit_log_tells_model_and_version(service: Running) -> None:
 STOPPED = ["CREATED", "PENDING_APPROVAL", "SCHEDULED", "IN_PROGRESS", "PAUSED"]
 
 
-@pytest.mark.parametrize("state", list(JobState))
-@pytest.mark.parametrize("finished", [False, True])
+@each_row("state", list(JobState))
+@each_row("finished", [False, True])
 def test_withdrawing_stops_the_jobs_that_are_not_over(
     service: Running, state: JobState, *, finished: bool
 ) -> None:
@@ -206,7 +207,7 @@ def test_what_a_job_has_used_is_not_removed(service: Running, *, finished: bool)
     assert service.viewer.get(f"{FIRMWARE}/{record['id']}/image").status_code == 200
 
 
-@pytest.mark.parametrize("firmware_id", ["fw-", "x", "%00", "a%2Fb", "%FF", "0" * 5000])
+@each_row("firmware_id", ["fw-", "x", "%00", "a%2Fb", "%FF", "0" * 5000])
 def test_what_nobody_knows_is_not_found(service: Running, firmware_id: str) -> None:
     path = f"{FIRMWARE}/{firmware_id}"
     answers = [

@@ -25,6 +25,7 @@ from tests.service.firmware.uploads import (
     uploaded,
 )
 from tests.service.http.by_hand import bearer, head, talk
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +99,7 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
     assert digest(content) in kept(service)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "expected"),
     [
         ("../../etc/passwd", "passwd"),
@@ -121,7 +122,7 @@ def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> 
     assert image.headers["Content-Disposition"].startswith("attachment; filename=")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "field"),
     [
         ({"modelNumber": None}, "modelNumber"),
@@ -193,7 +194,7 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
 
 
 @pytest.mark.rule("firmware-17", "rest-213")
-@pytest.mark.parametrize(
+@each_row(
     ("content", "reason"),
     [
         (package("3.4.2")[:-200], "zip that cannot be read"),
@@ -229,7 +230,7 @@ def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service
 
 
 @pytest.mark.rule("rest-213", "firmware-44")
-@pytest.mark.parametrize("name", ["hostname", "hostname.bin", "hostname.zip"])
+@each_row("name", ["hostname", "hostname.bin", "hostname.zip"])
 def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, name: str) -> None:
     for content in (b"my-host\n", new_content()):
         assert faults(upload(service, content, name, bare=None, override="true")) == {
@@ -306,7 +307,7 @@ def test_of_many_at_the_same_moment_one_is_kept(service: Running) -> None:
     assert not under_way(service)
 
 
-@pytest.mark.parametrize("kind", ["application/json", "multipart/mixed; boundary=x", "text/plain"])
+@each_row("kind", ["application/json", "multipart/mixed; boundary=x", "text/plain"])
 def test_another_content_type_is_refused(service: Running, kind: str) -> None:
     answer = service.admin.post(FIRMWARE, content=b"{}", headers={"Content-Type": kind})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
@@ -324,7 +325,7 @@ def _send(service: Running, body: bytes, kind: str = "multipart/form-data; bound
     return service.admin.post(FIRMWARE, content=body, headers={"Content-Type": kind})
 
 
-@pytest.mark.parametrize("cut", [1, 5, 9, 40, 300])
+@each_row("cut", [1, 5, 9, 40, 300])
 def test_a_form_without_its_end_is_refused(service: Running, cut: int) -> None:
     content = new_content()
     whole = _WHOLE % (new_version().encode(), content)
@@ -334,7 +335,7 @@ def test_a_form_without_its_end_is_refused(service: Running, cut: int) -> None:
     assert _send(service, whole).status_code == 201
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",

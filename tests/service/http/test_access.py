@@ -9,6 +9,7 @@ import pytest
 from meshfleet.service.http.access import OPEN, ROLES
 from meshfleet.wire.rest import Role
 from meshfleet.wire.rest.live import STREAM
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     import httpx
@@ -33,7 +34,7 @@ NOBODY = {
 
 
 @pytest.mark.rule("auth-4", "rest-13", "rest-12")
-@pytest.mark.parametrize("name", [name for name, _ in OURS])
+@each_row("name", [name for name, _ in OURS])
 def test_without_a_token_a_route_is_closed(service: Running, name: str) -> None:
     answer = _ask(service.anonymous, name)
     assert (answer.status_code, answer.json()["code"]) == (401, "not-logged-in")
@@ -41,7 +42,7 @@ def test_without_a_token_a_route_is_closed(service: Running, name: str) -> None:
 
 
 @pytest.mark.rule("auth-4")
-@pytest.mark.parametrize("name", [name for name, least in ROLES.items() if least is OPEN])
+@each_row("name", [name for name, least in ROLES.items() if least is OPEN])
 def test_an_open_route_needs_no_token_and_looks_at_none(service: Running, name: str) -> None:
     with service.client("nonsense") as client:
         assert _ask(client, name).status_code == _ask(service.anonymous, name).status_code
@@ -49,7 +50,7 @@ def test_an_open_route_needs_no_token_and_looks_at_none(service: Running, name: 
 
 
 @pytest.mark.rule("auth-16", "auth-17", "auth-18", "rest-12")
-@pytest.mark.parametrize(("name", "role"), LOWER)
+@each_row(("name", "role"), LOWER)
 def test_a_lower_role_is_refused(service: Running, name: str, role: Role) -> None:
     answer = _ask(_client(service, role), name)
     assert (answer.status_code, answer.json()["code"]) == (403, "not-allowed")
@@ -57,7 +58,7 @@ def test_a_lower_role_is_refused(service: Running, name: str, role: Role) -> Non
 
 
 @pytest.mark.rule("auth-16", "auth-17", "auth-18")
-@pytest.mark.parametrize(("name", "least"), OURS)
+@each_row(("name", "least"), OURS)
 def test_the_least_role_is_let_in_and_so_are_those_above(service: Running, name: str, least: Role) -> None:
     for role in Role:
         if role.includes(least):
@@ -105,12 +106,12 @@ def test_the_table_of_roles_and_the_document_have_the_same_routes(service: Runni
         assert ("403" in documented[name]["responses"]) is (least not in {OPEN, Role.VIEWER})
 
 
-@pytest.mark.parametrize("path", ["/api", "/api/v1", "/api/schema", "/api/v1/docs", "/openapi.json"])
+@each_row("path", ["/api", "/api/v1", "/api/schema", "/api/v1/docs", "/openapi.json"])
 def test_nothing_else_is_served(service: Running, path: str) -> None:
     assert service.admin.get(path).status_code == 404
 
 
-@pytest.mark.parametrize("name", list(ROLES))
+@each_row("name", list(ROLES))
 def test_no_other_method_gets_in(service: Running, name: str) -> None:
     path = name.split()[1]
     allowed = {each.split()[0] for each in ROLES if each.split()[1] == path}
@@ -120,7 +121,7 @@ def test_no_other_method_gets_in(service: Running, name: str) -> None:
 
 
 @pytest.mark.rule("auth-4")
-@pytest.mark.parametrize("name", [name for name, _ in OURS if name.startswith("GET ")])
+@each_row("name", [name for name, _ in OURS if name.startswith("GET ")])
 def test_a_head_needs_what_a_get_needs(service: Running, name: str) -> None:
     path = _place(name.removeprefix("GET "))
     assert service.anonymous.head(path).status_code == 401
@@ -130,7 +131,7 @@ def test_a_head_needs_what_a_get_needs(service: Running, name: str) -> None:
 
 
 @pytest.mark.rule("auth-5")
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
+@each_row("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
 def test_the_scheme_is_read_in_any_case(service: Running, scheme: str) -> None:
     key = service.viewer.headers["Authorization"].removeprefix("Bearer ")
     answer = service.anonymous.get("/api/v1/auth/me", headers={"Authorization": f"{scheme} {key}"})
@@ -138,7 +139,7 @@ def test_the_scheme_is_read_in_any_case(service: Running, scheme: str) -> None:
 
 
 @pytest.mark.rule("auth-5")
-@pytest.mark.parametrize(
+@each_row(
     "form",
     [
         "{}",

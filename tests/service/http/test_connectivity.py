@@ -11,6 +11,7 @@ from meshfleet.service.presence import store
 from meshfleet.service.presence.model import Cause, Change
 from meshfleet.wire.ids import mac_number, mac_of, parse_device_id
 from meshfleet.wire.times import write_millis
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     import httpx
@@ -104,7 +105,7 @@ def test_a_device_that_was_never_heard_has_no_history(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-189")
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 1000])
+@each_row("size", [1, 2, 3, 6, 7, 1000])
 def test_pages_follow_each_other_without_a_gap(service: Running, size: int) -> None:
     device = _device(service, *((place % 2 == 0, Cause.HEARD, place) for place in range(6)))
     other = _device(service, (True, Cause.HEARD, 3))
@@ -145,14 +146,14 @@ def test_every_role_may_look_and_nobody_else(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-189")
-@pytest.mark.parametrize("device", ["bmac-0123456789ab", "bmac-0", "0123456789ab", "nobody", "bmac-%2E%2E"])
+@each_row("device", ["bmac-0123456789ab", "bmac-0", "0123456789ab", "nobody", "bmac-%2E%2E"])
 def test_there_is_no_history_of_nobody(service: Running, device: str) -> None:
     answer = _get(service, device)
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
 @pytest.mark.rule("rest-189")
-@pytest.mark.parametrize(
+@each_row(
     "query",
     [{"Unknown": "1"}, {"MaxResults": "0"}, {"MaxResults": "1001"}, {"MaxResults": "x"}, {"NextToken": "x"}],
 )

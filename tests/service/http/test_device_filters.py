@@ -10,6 +10,7 @@ import pytest
 
 from meshfleet.service.devices import registry
 from meshfleet.wire.ids import Mac, ModelNumber, Version
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,7 +148,7 @@ def test_names_of_filters_are_read_in_any_case(service: Running, fleet: dict[str
 
 
 @pytest.mark.rule("rest-34", "rest-76")
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "is_met"),
     [
         ("Connected", "TRUE", True),
@@ -218,16 +219,14 @@ def test_more_labels_than_anybody_needs_still_get_an_answer(service: Running) ->
 
 
 @pytest.mark.rule("rest-16")
-@pytest.mark.parametrize("query", ["Label=unheard+of", "Gateway=0123456789ab", "Ids=bmac-0123456789ab"])
+@each_row("query", ["Label=unheard+of", "Gateway=0123456789ab", "Ids=bmac-0123456789ab"])
 def test_what_nothing_meets_is_an_empty_page(service: Running, query: str) -> None:
     answer = service.viewer.get(f"/api/v1/devices?{query}")
     assert (answer.status_code, answer.json()) == (200, {"items": [], "nextToken": None})
 
 
 @pytest.mark.rule("rest-34", "rest-37")
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, each) for name, values in MALFORMED.items() for each in values]
-)
+@each_row(("name", "value"), [(name, each) for name, values in MALFORMED.items() for each in values])
 def test_a_malformed_value_is_refused_by_the_name_of_its_filter(
     service: Running, name: str, value: str
 ) -> None:
@@ -267,9 +266,7 @@ def _blank(names: list[str]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.rule("rest-4")
-@pytest.mark.parametrize(
-    "name", ["Labels", "Conected", "Id", "Model", "Filter", "", "friendly_name", "_", "Ids[]"]
-)
+@each_row("name", ["Labels", "Conected", "Id", "Model", "Filter", "", "friendly_name", "_", "Ids[]"])
 def test_a_misspelt_filter_does_not_select_the_whole_fleet(service: Running, name: str) -> None:
     answer = _ask(service, [(name, "x")])
     assert answer.status_code == 400
@@ -277,9 +274,7 @@ def test_a_misspelt_filter_does_not_select_the_whole_fleet(service: Running, nam
 
 
 @pytest.mark.rule("rest-34")
-@pytest.mark.parametrize(
-    "name", [*sorted(set(ONES) - {"Label"}), "Sort", "MaxResults", "Include", "NextToken"]
-)
+@each_row("name", [*sorted(set(ONES) - {"Label"}), "Sort", "MaxResults", "Include", "NextToken"])
 def test_of_what_is_not_repeatable_a_second_value_is_refused(service: Running, name: str) -> None:
     more: dict[str, Any] = {"Sort": "id", "MaxResults": "5", "Include": "live", "NextToken": "x"}
     value = str((ONES | more)[name])

@@ -10,6 +10,7 @@ import pytest
 
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,8 +76,8 @@ def _token(service: Running, gateway: Mac, **query: Any) -> str:
 
 
 @pytest.mark.rule("rest-16", "rest-20", "rest-24", "rest-37")
-@pytest.mark.parametrize("sort", SORTS)
-@pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8, 1000])
+@each_row("sort", SORTS)
+@each_row("limit", [1, 2, 3, 6, 7, 8, 1000])
 def test_the_pages_together_are_the_list(service: Running, gateway: Mac, sort: str, limit: int) -> None:
     whole = _page(service, Gateway=gateway, Sort=sort)
     assert (len(whole["items"]), whole["nextToken"]) == (7, None)
@@ -117,7 +118,7 @@ def test_without_a_number_a_page_has_a_hundred_items(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-23")
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         "0",
@@ -138,7 +139,7 @@ def test_without_a_number_a_page_has_a_hundred_items(service: Running) -> None:
         "\uff15",
     ],
 )
-@pytest.mark.parametrize("path", ["/api/v1/devices", "/api/v1/labels", "/api/v1/gateways"])
+@each_row("path", ["/api/v1/devices", "/api/v1/labels", "/api/v1/gateways"])
 def test_a_number_of_items_that_cannot_be_is_refused(service: Running, path: str, value: str) -> None:
     answer = service.viewer.get(path, params={"MaxResults": value})
     assert answer.status_code == 400, answer.text
@@ -164,7 +165,7 @@ def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters
 
 
 @pytest.mark.rule("rest-18", "rest-19")
-@pytest.mark.parametrize(
+@each_row(
     "other",
     [
         {"Sort": "-id"},
@@ -217,7 +218,7 @@ def test_no_bit_of_a_token_can_be_changed(service: Running, gateway: Mac) -> Non
 
 
 @pytest.mark.rule("rest-18", "rest-19")
-@pytest.mark.parametrize("name", ["x", "xy", "xyz"])
+@each_row("name", ["x", "xy", "xyz"])
 def test_a_token_of_any_length_has_one_spelling(service: Running, name: str) -> None:
     gateway = service.new_mac()
     service.new_device(gateway=gateway, name=name)

@@ -9,6 +9,7 @@ import pytest
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac, ModelNumber, Version
 from meshfleet.wire.times import from_millis, write_time
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running
@@ -130,7 +131,7 @@ def test_live_of_a_device_that_was_never_heard_is_nothing(service: Running) -> N
     assert live == {**dict.fromkeys(LIVE), "updating": False}
 
 
-@pytest.mark.parametrize("value", ["Live", "LIVE", "all", "", "live,live", "null"])
+@each_row("value", ["Live", "LIVE", "all", "", "live,live", "null"])
 def test_nothing_but_live_can_be_included(service: Running, value: str) -> None:
     answer = service.viewer.get("/api/v1/devices", params={"Include": value})
     assert answer.status_code == 400, answer.text
@@ -180,7 +181,7 @@ def test_a_status_other_than_zero_is_told_as_it_is(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
+@each_row(("method", "path", "body"), OPERATIONS)
 def test_a_malformed_id_in_a_path_is_not_found(service: Running, method: str, path: str, body: Any) -> None:
     device = service.new_device()
     mac = device[5:]
@@ -211,7 +212,7 @@ def test_a_malformed_id_in_a_path_is_not_found(service: Running, method: str, pa
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize(("method", "path", "body"), OPERATIONS)
+@each_row(("method", "path", "body"), OPERATIONS)
 def test_an_unknown_device_is_not_found(service: Running, method: str, path: str, body: Any) -> None:
     answer = service.admin.request(method, path.format(NEVER_HEARD), json=body)
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
@@ -288,9 +289,7 @@ def test_a_summary_of_nothing_is_zero(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-42")
-@pytest.mark.parametrize(
-    "query", ["ModelNumber=x", "Connected=perhaps", "MaxResults=1", "Sort=id", "Include=live"]
-)
+@each_row("query", ["ModelNumber=x", "Connected=perhaps", "MaxResults=1", "Sort=id", "Include=live"])
 def test_a_summary_takes_the_filters_of_the_list_and_nothing_else(service: Running, query: str) -> None:
     answer = service.viewer.get(f"/api/v1/devices/summary?{query}")
     assert answer.status_code == 400

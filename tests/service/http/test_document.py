@@ -14,6 +14,7 @@ import pytest
 import schemathesis
 
 from meshfleet.service.api import openapi_document
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def test_it_is_openapi_3_1_by_the_schema_of_the_standard() -> None:
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("name", list(DOCUMENT["components"]["schemas"]))
+@each_row("name", list(DOCUMENT["components"]["schemas"]))
 def test_a_schema_is_a_json_schema(name: str) -> None:
     schema = DOCUMENT["components"]["schemas"][name]
     assert schema["title"] == name
@@ -63,7 +64,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("name", list(OPERATIONS))
+@each_row("name", list(OPERATIONS))
 def test_an_operation_is_described(name: str) -> None:
     operation = OPERATIONS[name]
     assert operation["summary"]
@@ -84,7 +85,7 @@ def test_every_operation_has_an_id_of_its_own() -> None:
 
 
 @pytest.mark.rule("rest-9", "rest-13", "rest-14")
-@pytest.mark.parametrize("name", list(OPERATIONS))
+@each_row("name", list(OPERATIONS))
 def test_an_operation_tells_its_problems(name: str) -> None:
     responses = OPERATIONS[name]["responses"]
     assert {"400", "503"} < set(responses)

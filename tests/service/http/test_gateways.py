@@ -14,6 +14,7 @@ from meshfleet.settings import Settings
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.rest import BrokerPlace
 from meshfleet.wire.times import from_millis, write_time
+from tests.service.http.rows import each_row
 from tests.service.http.running import running
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def test_a_claim_answers_with_credentials_and_the_place_of_the_broker(service: R
 
 
 @pytest.mark.rule("rest-69", "rest-76")
-@pytest.mark.parametrize("spell", ["{}", "bmac-{}"])
-@pytest.mark.parametrize("upper", [False, True])
+@each_row("spell", ["{}", "bmac-{}"])
+@each_row("upper", [False, True])
 def test_a_gateway_is_named_by_its_mac_or_device_id_in_either_case(
     service: Running, spell: str, *, upper: bool
 ) -> None:
@@ -114,7 +115,7 @@ def test_a_second_claim_is_a_conflict_and_changes_nothing(service: Running) -> N
 
 
 @pytest.mark.rule("rest-69")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field"),
     [
         ({}, "mac"),
@@ -269,10 +270,8 @@ def test_a_claimed_gateway_is_forgotten_only_after_its_release(service: Running)
 
 
 @pytest.mark.rule("rest-15", "rest-76")
-@pytest.mark.parametrize(
-    "text", ["0123456789ab", "x", "%20c0ffee000001", "c0:ff:ee:00:00:01", "%00", "-", "%FF"]
-)
-@pytest.mark.parametrize(("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
+@each_row("text", ["0123456789ab", "x", "%20c0ffee000001", "c0:ff:ee:00:00:01", "%00", "-", "%FF"])
+@each_row(("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
 def test_an_unknown_or_malformed_gateway_is_not_found(
     service: Running, method: str, end: str, text: str
 ) -> None:

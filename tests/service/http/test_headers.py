@@ -9,6 +9,7 @@ import pytest
 from meshfleet.service.http.access import ROLES
 from meshfleet.wire.rest.live import STREAM
 from tests.service.http.by_hand import ask, bearer, head
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,7 @@ def _check(headers: Mapping[str, str]) -> None:
     assert [name for name in NOWHERE if name in headers] == []
 
 
-@pytest.mark.parametrize("name", list(ROLES))
+@each_row("name", list(ROLES))
 def test_every_route_answers_with_safe_headers(service: Running, name: str) -> None:
     method, path = name.split()
     path = path.format(
@@ -47,7 +48,7 @@ def test_every_route_answers_with_safe_headers(service: Running, name: str) -> N
     _check(service.anonymous.request(method, path, content=body).headers)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "request_",
     [
         head("GET /api/nothing"),
@@ -59,7 +60,6 @@ def test_every_route_answers_with_safe_headers(service: Running, name: str) -> N
         head("POST /api/v1/auth/login", "Content-Length: 2", "Content-Type: text/plain") + b"{}",
         b"this is no request\r\n\r\n",
     ],
-    ids=["404", "405", "preflight", "origin", "401", "413", "415", "no HTTP"],
 )
 def test_errors_answer_with_safe_headers(service: Running, request_: bytes) -> None:
     answer = ask(service, request_)

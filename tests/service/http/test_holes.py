@@ -8,6 +8,7 @@ import pytest
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.service.acks import store as ledger
+from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store, walk
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def test_holes_have_the_names_that_gateways_gave_and_numbers_without_a_name(serv
 
 
 @pytest.mark.rule("rest-190", "rest-16")
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@each_row("size", [1, 2, 7, 1000])
 def test_pages_give_each_hole_once_in_the_order_of_kind_identifier_and_time(
     service: Running, size: int
 ) -> None:

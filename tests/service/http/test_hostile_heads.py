@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def healthy(service: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -60,7 +61,7 @@ def test_what_is_no_http_is_refused_and_ends_the_connection(service: Running, da
         assert connection.read() is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         ("Content-Length: 4", "Transfer-Encoding: chunked"),
@@ -75,7 +76,6 @@ def test_what_is_no_http_is_refused_and_ends_the_connection(service: Running, da
         ("Transfer-Encoding: chunked, gzip",),
         ("Transfer-Encoding: identity, chunked, chunked",),
     ],
-    ids=", ".join,
 )
 def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
     service: Running, headers: tuple[str, ...]
@@ -89,9 +89,7 @@ def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
         assert connection.read() is None
 
 
-@pytest.mark.parametrize(
-    "chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"]
-)
+@each_row("chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"])
 def test_a_broken_chunk_ends_the_connection(service: Running, chunk: bytes) -> None:
     with talk(service) as connection:
         connection.send(head("POST /api/v1/labels", bearer(service), "Transfer-Encoding: chunked") + chunk)
@@ -157,8 +155,8 @@ _BROKEN_CHUNK = head("POST /api/v1/labels", "Transfer-Encoding: chunked") + b"x\
 
 
 @pytest.mark.rule("rest-12")
-@pytest.mark.parametrize("bad", [_TWO_HOSTS, _BROKEN_CHUNK, b"no HTTP\r\n\r\n"])
-@pytest.mark.parametrize("earlier", [1, 2])
+@each_row("bad", [_TWO_HOSTS, _BROKEN_CHUNK, b"no HTTP\r\n\r\n"])
+@each_row("earlier", [1, 2])
 def test_a_refusal_comes_behind_the_answers_to_all_requests_before_it(
     service: Running, bad: bytes, earlier: int
 ) -> None:
@@ -190,9 +188,7 @@ def test_a_whole_address_counts_by_its_path(service: Running) -> None:
     assert answer.status == 200
 
 
-@pytest.mark.parametrize(
-    "path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"]
-)
+@each_row("path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"])
 def test_a_path_is_what_it_says(service: Running, path: str) -> None:
     answer = ask(service, head(f"OPTIONS {path}", "Connection: close"))
     assert answer is not None

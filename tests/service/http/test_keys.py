@@ -13,6 +13,7 @@ from meshfleet.db.tables import api_key, gateway
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import from_millis, write_time
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running
@@ -78,7 +79,7 @@ def test_the_password_of_a_gateway_has_256_bits_and_only_its_hash_is_stored(serv
 
 
 @pytest.mark.rule("auth-11", "auth-25")
-@pytest.mark.parametrize("role", list(Role))
+@each_row("role", list(Role))
 def test_a_key_is_a_bearer_with_its_role(service: Running, role: Role) -> None:
     issued = issue(service, role=role)
     with service.client(issued["key"]) as program:
@@ -113,7 +114,7 @@ def test_a_key_ends_when_it_expires(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-24")
-@pytest.mark.parametrize(
+@each_row(
     ("given", "shown"),
     [
         ("2999-01-02T03:04:05Z", "2999-01-02T03:04:05.000Z"),
@@ -129,7 +130,7 @@ def test_an_expiry_is_read_in_any_spelling(service: Running, given: str, shown: 
 
 
 @pytest.mark.rule("auth-24", "rest-5", "rest-10")
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("expiresAt", "2020-01-01T00:00:00Z"),
@@ -177,7 +178,7 @@ def test_a_revoked_key_is_out_at_once_and_its_name_is_free(service: Running) -> 
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize("identity", ["none", "%00", "%FF", "a%2Fb", "%20", "%F0%9F%98%80", "x" * 1000])
+@each_row("identity", ["none", "%00", "%FF", "a%2Fb", "%20", "%F0%9F%98%80", "x" * 1000])
 def test_a_key_that_is_not_there_is_not_found(service: Running, identity: str) -> None:
     answer = service.admin.delete(f"{KEYS}/{identity}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.service.http.rows import each_row
+
 if TYPE_CHECKING:
     import httpx
 
@@ -84,7 +86,7 @@ def test_a_new_label_is_in_the_list_and_again_changes_nothing(service: Running) 
 
 
 @pytest.mark.rule("rest-6", "rest-7", "rest-62", "rest-63", "rest-68")
-@pytest.mark.parametrize("text", TEXTS)
+@each_row("text", TEXTS)
 def test_any_label_can_be_put_on_a_device_and_taken_off_in_a_path(service: Running, text: str) -> None:
     device, other = service.new_device(), service.new_device()
     for each in (device, other):
@@ -103,7 +105,7 @@ def test_any_label_can_be_put_on_a_device_and_taken_off_in_a_path(service: Runni
 
 
 @pytest.mark.rule("rest-68")
-@pytest.mark.parametrize(
+@each_row(
     ("written", "meant"),
     [
         ("a%2fb", "a/b"),
@@ -161,7 +163,7 @@ def test_a_label_is_trimmed_and_counted_in_characters_after_it_is_composed(servi
 
 
 @pytest.mark.rule("rest-66")
-@pytest.mark.parametrize("text", MALFORMED)
+@each_row("text", MALFORMED)
 def test_a_label_that_cannot_be_is_refused(service: Running, text: str) -> None:
     before, device = _counts(service), service.new_device()
     answer = service.operator.post("/api/v1/labels", json={"label": text})
@@ -175,7 +177,7 @@ def test_a_label_that_cannot_be_is_refused(service: Running, text: str) -> None:
 
 
 @pytest.mark.rule("rest-66")
-@pytest.mark.parametrize("written", ["%FF", "%ED%A0%80", "a%C3", "%C0%AF"])
+@each_row("written", ["%FF", "%ED%A0%80", "a%C3", "%C0%AF"])
 def test_what_is_not_utf_8_is_no_label(service: Running, written: str) -> None:
     path = f"/api/v1/devices/{service.new_device()}/labels/{written}"
     answer = service.operator.put(path)
@@ -184,7 +186,7 @@ def test_what_is_not_utf_8_is_no_label(service: Running, written: str) -> None:
 
 
 @pytest.mark.rule("rest-58")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field"),
     [
         ({}, "label"),

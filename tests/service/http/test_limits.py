@@ -10,6 +10,7 @@ import pytest
 
 from meshfleet.service.http import connection as connections
 from tests.service.http.by_hand import Talk, ask, bearer, head, talk
+from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
 
 if TYPE_CHECKING:
@@ -84,14 +85,13 @@ def test_who_may_not_come_in_need_not_send_a_body(service: Running) -> None:
     assert answer.status == 401
 
 
-@pytest.mark.parametrize(
+@each_row(
     "start",
     [
         "GET /" + "x" * 200_000,
         "GET /healthz HTTP/1.1\r\nX: " + "x" * 200_000,
         "GET /healthz HTTP/1.1\r\n" + "X: x\r\n" * 40_000,
     ],
-    ids=["path", "header", "headers"],
 )
 @pytest.mark.rule("rest-27", "rest-12")
 def test_a_head_without_end_is_refused(service: Running, start: str) -> None:
@@ -188,7 +188,7 @@ def test_an_empty_line_is_no_request_and_keeps_no_connection(impatient: Running)
         assert connection.read() is None
 
 
-@pytest.mark.parametrize("line", ["POST /nothing", "POST /api/v1/labels", "GET /healthz"])
+@each_row("line", ["POST /nothing", "POST /api/v1/labels", "GET /healthz"])
 def test_the_rest_of_a_body_that_nobody_reads_keeps_no_connection(impatient: Running, line: str) -> None:
     with talk(impatient) as connection:
         connection.send(head(line, "Content-Length: 1000") + b"x")

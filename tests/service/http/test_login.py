@@ -16,6 +16,7 @@ from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.wire.rest import Role
 from tests.service.http.addresses import LOGIN, behind_a_proxy, try_login
+from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def test_a_token_says_that_it_lives_half_an_hour(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-11")
-@pytest.mark.parametrize("role", list(Role))
+@each_row("role", list(Role))
 def test_a_token_tells_whose_it_is(service: Running, role: Role) -> None:
     username = service.new_user(role)
     with service.client(service.log_in(username)) as client:
@@ -85,7 +86,7 @@ def test_an_unknown_user_and_a_wrong_password_look_the_same(service: Running) ->
 
 
 @pytest.mark.rule("auth-3")
-@pytest.mark.parametrize(
+@each_row(
     "username", ["a\0b", " ", "é", "x" * 100_000, "' OR 1=1 --", "apikey", "c0ffee000001", "\U0001f600", "%"]
 )
 def test_a_name_that_nobody_can_have_is_an_unknown_name(service: Running, username: str) -> None:
@@ -102,7 +103,7 @@ def test_a_removed_user_is_an_unknown_user(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-1", "rest-5", "rest-10", "rest-11")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field"),
     [
         ({"username": "ada"}, "password"),
@@ -127,7 +128,7 @@ def test_a_body_that_is_no_login_is_refused_and_the_field_named(
 
 
 @pytest.mark.rule("rest-11")
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",

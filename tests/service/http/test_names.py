@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac, ModelNumber
+from tests.service.http.rows import each_row
 
 if TYPE_CHECKING:
     import httpx
@@ -52,7 +53,7 @@ def _renames(service: Running, device: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.rule("rest-6", "rest-7", "rest-43", "rest-44")
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_device_takes_the_name_it_is_given_and_is_the_answer(service: Running, name: str) -> None:
     device = service.new_device()
     answer = _rename(service, device, name)
@@ -64,14 +65,14 @@ def test_a_device_takes_the_name_it_is_given_and_is_the_answer(service: Running,
 
 
 @pytest.mark.rule("rest-44")
-@pytest.mark.parametrize("around", [" ", "\t", "\r\n", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
+@each_row("around", [" ", "\t", "\r\n", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
 def test_a_name_is_trimmed(service: Running, around: str) -> None:
     name = "n" * 128
     assert _rename(service, service.new_device(), f"{around}{name}{around}").json()["friendlyName"] == name
 
 
 @pytest.mark.rule("rest-43", "rest-44")
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "",
@@ -100,7 +101,7 @@ def test_a_name_that_cannot_be_is_refused(service: Running, name: Any) -> None:
 
 
 @pytest.mark.rule("rest-43")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field"),
     [
         (b"", "body"),
@@ -227,7 +228,7 @@ def _finds(service: Running, device: str, text: str, **more: str) -> bool:
 
 
 @pytest.mark.rule("rest-36")
-@pytest.mark.parametrize(("name", "text"), FOUND)
+@each_row(("name", "text"), FOUND)
 def test_a_device_is_found_by_its_name(service: Running, name: str, text: str) -> None:
     device = _named(service, name)
     assert _finds(service, device, text)
@@ -235,7 +236,7 @@ def test_a_device_is_found_by_its_name(service: Running, name: str, text: str) -
 
 
 @pytest.mark.rule("rest-36")
-@pytest.mark.parametrize(("name", "text"), PASSED_OVER)
+@each_row(("name", "text"), PASSED_OVER)
 def test_a_device_of_another_name_is_not_found(service: Running, name: str, text: str) -> None:
     device = _named(service, name)
     assert not _finds(service, device, text)
@@ -252,7 +253,7 @@ def test_a_renamed_device_is_found_by_its_new_name_only(service: Running) -> Non
 
 
 @pytest.mark.rule("rest-36")
-@pytest.mark.parametrize("value", ["", "a%00b", "%ED%A0%80abc", "%FF%FE", "a%C3"])
+@each_row("value", ["", "a%00b", "%ED%A0%80abc", "%FF%FE", "a%C3"])
 def test_what_cannot_be_part_of_a_name_is_refused(service: Running, value: str) -> None:
     answer = service.viewer.get(f"/api/v1/devices?FriendlyName={value}")
     assert answer.status_code == 400

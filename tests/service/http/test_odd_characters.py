@@ -9,6 +9,7 @@ import pytest
 from meshfleet.service.devices import registry
 from meshfleet.wire.ids import mac_of, parse_device_id
 from tests.service.http.by_hand import ask, bearer, head
+from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ ODD = {
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path"),
     [
         ("GET", "/{}"),
@@ -64,7 +65,7 @@ def test_an_odd_text_in_a_path_is_not_found(service: Running, method: str, path:
     assert found == {name: (404, "not-found", path.format(odd)) for name, odd in ODD.items()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("odd", "status"),
     [(NUL, 404), (f"a{NUL}b", 404), ("%ff", 404), ("%ED%A0%80", 404), ("%1F", 400), ("x" * 5000, 400)],
 )
@@ -75,17 +76,15 @@ def test_an_odd_label_is_not_put_on_a_device(service: Running, odd: str, status:
     assert service.admin.get(f"/api/v1/devices/{device}").json()["labels"] == []
 
 
-@pytest.mark.parametrize("odd", [NUL, f"abc{NUL}", f"a{NUL}b", f"{NUL}abcd"])
-@pytest.mark.parametrize(
-    "name", ["Label", "FriendlyName", "ModelNumber", "FirmwareVersion", "Gateway", "Ids", "NextToken"]
-)
+@each_row("odd", [NUL, f"abc{NUL}", f"a{NUL}b", f"{NUL}abcd"])
+@each_row("name", ["Label", "FriendlyName", "ModelNumber", "FirmwareVersion", "Gateway", "Ids", "NextToken"])
 def test_a_nul_in_a_filter_of_devices_is_refused(service: Running, name: str, odd: str) -> None:
     for path in ("/api/v1/devices", "/api/v1/devices/summary"):
         assert service.admin.get(f"{path}?{name}={odd}").status_code == 400
 
 
-@pytest.mark.parametrize("odd", [NUL, f"abc{NUL}", "%1F", "x" * 5000, "%EF%BF%BF"])
-@pytest.mark.parametrize("name", ["Actor", "Action", "Target"])
+@each_row("odd", [NUL, f"abc{NUL}", "%1F", "x" * 5000, "%EF%BF%BF"])
+@each_row("name", ["Actor", "Action", "Target"])
 def test_an_odd_filter_of_the_audit_log_finds_nothing_or_is_refused(
     service: Running, name: str, odd: str
 ) -> None:
@@ -97,7 +96,7 @@ def test_an_odd_filter_of_the_audit_log_finds_nothing_or_is_refused(
 ODD_TEXTS = ["\0", "a\0b", "abcdefghij\0", "\x1f", "\x7f", "\x85", "\u2028", "\ufffe", "\U0010ffff"]
 
 
-@pytest.mark.parametrize("odd", ODD_TEXTS)
+@each_row("odd", ODD_TEXTS)
 def test_an_odd_text_in_a_body_is_refused_or_kept_as_it_is(service: Running, odd: str) -> None:
     device = service.new_device()
     mac = service.new_mac()
@@ -164,15 +163,13 @@ def test_a_label_from_before_with_such_a_character_is_shown_found_and_removed(se
 
 
 @pytest.mark.rule("auth-3")
-@pytest.mark.parametrize("odd", ["\0", "a\0b", "\x1f", "\U0010ffff", "ﬀ", "İ", "", "x" * 5000])
+@each_row("odd", ["\0", "a\0b", "\x1f", "\U0010ffff", "ﬀ", "İ", "", "x" * 5000])
 def test_nobody_logs_in_by_an_odd_name(service: Running, odd: str) -> None:
     answer = service.anonymous.post("/api/v1/auth/login", json={"username": odd, "password": PASSWORD})
     assert answer.status_code in {401, 429}
 
 
-@pytest.mark.parametrize(
-    "password", ["0123456789\0", "pässwörd-ß-ÿ", "\U0001f40e" * 10, " " * 10, "x" * 1024]
-)
+@each_row("password", ["0123456789\0", "pässwörd-ß-ÿ", "\U0001f40e" * 10, " " * 10, "x" * 1024])
 def test_a_password_may_be_any_text(service: Running, password: str) -> None:
     username = service.new_name("odd")
     created = service.admin.post(
@@ -183,7 +180,7 @@ def test_a_password_may_be_any_text(service: Running, password: str) -> None:
 
 
 @pytest.mark.rule("rest-1")
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"\xff\xfe",

@@ -15,6 +15,7 @@ from meshfleet.db import open_database
 from meshfleet.errors import FleetError, ReadinessCode, Trouble
 from meshfleet.service.operations.readiness import TEXTS, Readiness
 from tests.servers import postgresql
+from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD, Running, running
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def test_without_its_database_a_service_is_not_ready_until_it_is_back(
 
 
 @pytest.mark.rule("rest-9", "rest-12", "rest-11")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "body"),
     [
         ("GET", "/api/v1/auth/me", None),

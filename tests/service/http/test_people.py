@@ -11,6 +11,7 @@ from sqlalchemy import select
 from meshfleet.db.tables import account
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import from_millis, write_time
+from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD, Running, running
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def test_a_password_is_stored_as_argon2id_alone(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-22")
-@pytest.mark.parametrize(
+@each_row(
     ("password", "status"),
     [
         ("x" * 9, 400),
@@ -92,7 +93,7 @@ def test_a_password_has_ten_characters_or_more(service: Running, password: str, 
 
 
 @pytest.mark.rule("auth-21")
-@pytest.mark.parametrize(
+@each_row(
     "username",
     [
         "",
@@ -120,7 +121,7 @@ def test_a_name_that_cannot_be_one_is_refused(service: Running, username: object
     assert [each["field"] for each in answer.json()["errors"]] == ["username"]
 
 
-@pytest.mark.parametrize("username", ["c0ffee000001", "C0FFEE000001", "000000000000"])
+@each_row("username", ["c0ffee000001", "C0FFEE000001", "000000000000"])
 def test_a_name_like_a_gateway_is_refused(service: Running, username: str) -> None:
     assert create(service, username).status_code == 400
     assert create(service, f"{username}0").status_code == 201 or username.isupper()
@@ -135,7 +136,7 @@ def test_names_of_all_allowed_signs_work_in_paths(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-21", "rest-5")
-@pytest.mark.parametrize("role", ["root", "Admin", "", None, 1, ["admin"]])
+@each_row("role", ["root", "Admin", "", None, 1, ["admin"]])
 def test_there_are_three_roles_and_no_others(service: Running, role: object) -> None:
     for answer in (
         create(service, service.new_name("user"), role=role),
@@ -174,9 +175,7 @@ def test_what_is_absent_in_a_change_stays(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-23", "rest-15")
-@pytest.mark.parametrize(
-    "name", ["nobody", "a%20b", "%00", "%FF", "a%2Fb", "%2E%2E", "x" * 65, "apikey", "c0ffee000001"]
-)
+@each_row("name", ["nobody", "a%20b", "%00", "%FF", "a%2Fb", "%2E%2E", "x" * 65, "apikey", "c0ffee000001"])
 def test_nobody_is_not_found(service: Running, name: str) -> None:
     changes: list[dict[str, str]] = [{"role": "viewer"}, {"password": OTHER}, {}]
     for method, body in (("GET", None), *(("PUT", change) for change in changes), ("DELETE", None)):

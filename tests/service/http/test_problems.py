@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.service.http.by_hand import ask, bearer, head, talk
+from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ PROBLEMS: dict[tuple[int, str], Callable[[Running], httpx.Response]] = {
 
 
 @pytest.mark.rule("rest-9", "rest-10", "rest-12")
-@pytest.mark.parametrize(("status", "code"), PROBLEMS)
+@each_row(("status", "code"), PROBLEMS)
 def test_an_error_has_one_form(service: Running, status: int, code: str) -> None:
     answer = PROBLEMS[status, code](service)
     problem = answer.json()
@@ -87,7 +88,7 @@ def test_429_says_when_to_come_back(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-12")
-@pytest.mark.parametrize(
+@each_row(
     ("path", "methods"),
     [
         ("/healthz", {"GET"}),
@@ -98,7 +99,7 @@ def test_429_says_when_to_come_back(service: Running) -> None:
         ("/api/v1/labels", {"GET", "POST"}),
     ],
 )
-@pytest.mark.parametrize("method", ["PATCH", "OPTIONS", "TRACE"])
+@each_row("method", ["PATCH", "OPTIONS", "TRACE"])
 def test_405_says_what_is_allowed(service: Running, path: str, methods: set[str], method: str) -> None:
     answer = service.admin.request(method, path)
     assert answer.status_code == 405
@@ -134,10 +135,8 @@ def test_all_wrong_filters_are_told_at_once(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize(
-    "wrong", ["x", "bmac-", "BMAC-C0FFEE000000", "bmac-c0ffee00000g", "c0ffee000000", "%20"]
-)
-@pytest.mark.parametrize(
+@each_row("wrong", ["x", "bmac-", "BMAC-C0FFEE000000", "bmac-c0ffee00000g", "c0ffee000000", "%20"])
+@each_row(
     ("method", "path"),
     [
         ("GET", "/api/v1/devices/{}"),
@@ -156,8 +155,8 @@ def test_a_malformed_device_id_in_a_path_is_not_found(
 
 
 @pytest.mark.rule("rest-15")
-@pytest.mark.parametrize("wrong", ["x", "bmac-", "c0ffee00000", "c0ffee00000g", "c0:ff:ee:00:00:00"])
-@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
+@each_row("wrong", ["x", "bmac-", "c0ffee00000", "c0ffee00000g", "c0:ff:ee:00:00:00"])
+@each_row(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
 def test_a_malformed_mac_in_a_path_is_not_found(service: Running, method: str, tail: str, wrong: str) -> None:
     answer = service.admin.request(method, f"/api/v1/gateways/{wrong}{tail}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")

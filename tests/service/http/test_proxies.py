@@ -13,6 +13,7 @@ from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
 from meshfleet.service.http.access import address_of
 from meshfleet.settings import Settings
+from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
 
 if TYPE_CHECKING:
@@ -49,15 +50,13 @@ def _trusting(template: Path, folders: pytest.TempPathFactory, *networks: str) -
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize(
-    "told", ["203.0.113.7", "10.1.1.1", "127.0.0.2", "2001:db8::1", "203.0.113.7, 127.0.0.1"]
-)
+@each_row("told", ["203.0.113.7", "10.1.1.1", "127.0.0.2", "2001:db8::1", "203.0.113.7, 127.0.0.1"])
 def test_without_trust_nobody_is_believed(bare: Running, told: str) -> None:
     assert _address(bare, told) == "127.0.0.1"
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize(
+@each_row(
     ("told", "address"),
     [
         ("203.0.113.7", "203.0.113.7"),
@@ -87,13 +86,13 @@ def test_several_headers_are_one_list(behind: Running) -> None:
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize("told", [(), ("",), (",",), (", ,",)])
+@each_row("told", [(), ("",), (",",), (", ,",)])
 def test_a_proxy_that_tells_nothing_is_the_client(behind: Running, told: tuple[str, ...]) -> None:
     assert _address(behind, *told) == "127.0.0.1"
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize("told", ["unknown", "_hidden", "999.1.1.1", "x" * 5000, "203.0.113.7 evil", "é"])
+@each_row("told", ["unknown", "_hidden", "999.1.1.1", "x" * 5000, "203.0.113.7 evil", "é"])
 def test_what_is_no_address_is_not_taken_for_one(behind: Running, told: str) -> None:
     assert _address(behind, told) in {"127.0.0.1", None}
 
@@ -128,7 +127,7 @@ def test_a_proxy_that_speaks_tls_counts_as_tls_if_it_is_trusted(behind: Running,
     assert "Strict-Transport-Security" not in bare.anonymous.get("/healthz", headers=headers).headers
 
 
-@pytest.mark.parametrize("name", ["Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP"])
+@each_row("name", ["Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP"])
 def test_other_headers_tell_no_address(behind: Running, name: str) -> None:
     label = behind.new_name("label")
     answer = behind.admin.post("/api/v1/labels", json={"label": label}, headers={name: "for=203.0.113.7"})
@@ -161,7 +160,7 @@ def _guess(service: Running, username: str, told: str) -> int:
 
 
 @pytest.mark.rule("rest-169")
-@pytest.mark.parametrize(
+@each_row(
     ("told", "address"),
     [
         ("::ffff:203.0.113.7", "203.0.113.7"),  # on a listener for IPv4 and IPv6

@@ -9,6 +9,7 @@ import pytest
 from meshfleet.service.api import openapi_document
 from meshfleet.wire.rest.live import STREAM
 from tests.service.http.by_hand import ask, bearer, head
+from tests.service.http.rows import each_row
 from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
 
 
 @pytest.mark.rule("rest-3")
-@pytest.mark.parametrize(
-    ("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"]
-)
+@each_row(("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"])
 def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, name: str) -> None:
     others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
     place = path.format(
@@ -80,7 +79,7 @@ def test_names_are_documented_in_pascal_case() -> None:
 
 
 @pytest.mark.rule("rest-4", "rest-12")
-@pytest.mark.parametrize(
+@each_row(
     "query",
     ["Lable=x", "label[]=x", "=x", "Label.=x", "MaxResult=1", "max-results=1", "x", "Label%00=x", "a=1&b=2"],
 )
@@ -93,7 +92,7 @@ def test_an_unknown_name_is_refused_and_told(service: Running, query: str) -> No
 
 
 @pytest.mark.rule("rest-4")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path"),
     [
         ("GET", "/healthz"),
@@ -131,7 +130,7 @@ def test_what_is_repeatable_is_so_in_any_mix_of_cases(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-23")
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         "0",
@@ -159,26 +158,26 @@ def test_max_results_is_a_whole_number_from_1_to_1000(service: Running, wrong: s
 
 
 @pytest.mark.rule("rest-23")
-@pytest.mark.parametrize("path", LISTS)
+@each_row("path", LISTS)
 def test_max_results_may_be_1_and_1000(service: Running, path: str) -> None:
     for fitting in ("1", "1000"):
         assert service.admin.get(f"/api/v1/{path}?MaxResults={fitting}").status_code == 200
 
 
 @pytest.mark.rule("rest-12", "rest-19")
-@pytest.mark.parametrize("query", ["NextToken", "Connected", "Sort", "Include", "Ids", "FirmwareVersion"])
+@each_row("query", ["NextToken", "Connected", "Sort", "Include", "Ids", "FirmwareVersion"])
 def test_an_empty_value_is_a_value_and_does_not_select_all(service: Running, query: str) -> None:
     assert service.admin.get(f"/api/v1/devices?{query}=").status_code == 400
     assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
 
 
 @pytest.mark.rule("rest-12")
-@pytest.mark.parametrize("query", ["FriendlyName=%ff", "%ff=1", "FriendlyName=%C3", "FriendlyName=%ED%A0%80"])
+@each_row("query", ["FriendlyName=%ff", "%ff=1", "FriendlyName=%C3", "FriendlyName=%ED%A0%80"])
 def test_what_is_no_utf_8_is_refused(service: Running, query: str) -> None:
     assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
 
 
-@pytest.mark.parametrize("query", ["FriendlyName=%zz%z%", "FriendlyName=a%2", "&&&", "Ids=;"])
+@each_row("query", ["FriendlyName=%zz%z%", "FriendlyName=a%2", "&&&", "Ids=;"])
 def test_odd_percents_and_signs_are_no_fault_of_ours(service: Running, query: str) -> None:
     answer = ask(service, head(f"GET /api/v1/devices?{query}", bearer(service), "Connection: close"))
     assert answer is not None

@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from meshfleet.settings import Settings
+from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def test_who_does_not_trust_the_authority_finds_out(service: Running) -> None:
         service.anonymous.get("/healthz")
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/nothing", "/api/v1/devices"])
+@each_row("path", ["/healthz", "/nothing", "/api/v1/devices"])
 def test_browsers_are_told_to_come_back_over_tls_only(client: httpx.Client, path: str) -> None:
     answer = client.get(path)
     assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.service.api import openapi_document
+from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_the_examples_of_this_file_are_all_the_bodies_there_are() -> None:
 
 
 @pytest.mark.rule("rest-1", "rest-12")
-@pytest.mark.parametrize(("method", "path", "name", "field"), FIELDS)
+@each_row(("method", "path", "name", "field"), FIELDS)
 def test_a_field_of_another_type_is_refused_by_its_name(
     service: Running, method: str, path: str, name: str, field: str
 ) -> None:
@@ -78,7 +79,7 @@ def test_a_field_of_another_type_is_refused_by_its_name(
 
 
 @pytest.mark.rule("rest-5", "rest-12")
-@pytest.mark.parametrize(("method", "path", "name"), BODIES)
+@each_row(("method", "path", "name"), BODIES)
 def test_an_unknown_field_is_refused_by_its_name(service: Running, method: str, path: str, name: str) -> None:
     for unknown in ("unknown", next(iter(FITTING[name])).upper(), "__class__", "$ref"):
         answer = _ask(service, method, path, FITTING[name] | {unknown: None})
@@ -87,7 +88,7 @@ def test_an_unknown_field_is_refused_by_its_name(service: Running, method: str, 
 
 
 @pytest.mark.rule("rest-12")
-@pytest.mark.parametrize(("method", "path", "name"), BODIES)
+@each_row(("method", "path", "name"), BODIES)
 def test_a_missing_field_is_told(service: Running, method: str, path: str, name: str) -> None:
     for missing in SCHEMAS[name].get("required", ()):
         body = {field: value for field, value in FITTING[name].items() if field != missing}
@@ -97,7 +98,7 @@ def test_a_missing_field_is_told(service: Running, method: str, path: str, name:
 
 
 @pytest.mark.rule("rest-1", "rest-12")
-@pytest.mark.parametrize(("method", "path"), [(method, path) for method, path, _ in BODIES])
+@each_row(("method", "path"), [(method, path) for method, path, _ in BODIES])
 def test_a_body_that_is_no_object_is_refused(service: Running, method: str, path: str) -> None:
     for wrong in (b"", b" ", b"null", b"[]", b"1", b'"x"', b"{", b"{'x': 1}", b"NaN", b"Infinity"):
         answer = service.admin.request(method, _path(path), content=wrong)
@@ -106,7 +107,7 @@ def test_a_body_that_is_no_object_is_refused(service: Running, method: str, path
 
 
 @pytest.mark.rule("rest-12")
-@pytest.mark.parametrize(("method", "path", "name"), BODIES)
+@each_row(("method", "path", "name"), BODIES)
 def test_a_deep_body_is_refused(service: Running, method: str, path: str, name: str) -> None:
     field = next(iter(FITTING[name]))
     for start in (b"[", b'{"%s":' % field.encode(), b'{"unknown":[', b'{"%s":[{"x":' % field.encode()):
@@ -115,7 +116,7 @@ def test_a_deep_body_is_refused(service: Running, method: str, path: str, name: 
 
 
 @pytest.mark.rule("rest-12")
-@pytest.mark.parametrize(("method", "path", "name"), BODIES)
+@each_row(("method", "path", "name"), BODIES)
 def test_a_body_of_another_media_type_is_refused(service: Running, method: str, path: str, name: str) -> None:
     for other in (
         "text/plain",
@@ -130,9 +131,7 @@ def test_a_body_of_another_media_type_is_refused(service: Running, method: str, 
 
 
 @pytest.mark.rule("rest-1")
-@pytest.mark.parametrize(
-    "media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"]
-)
+@each_row("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
 def test_json_is_json_however_it_is_spelt(service: Running, media_type: str) -> None:
     body = {"label": service.new_name("label")}
     answer = service.admin.post("/api/v1/labels", json=body, headers={"Content-Type": media_type})

@@ -12,6 +12,7 @@ from meshfleet.db.samples.sample import DAY, NO_SEQ, Clock, More, Sample, Sample
 from meshfleet.service.ingest.rollups import Shown
 from meshfleet.service.telemetry import link_routes, links
 from meshfleet.wire.times import write_millis
+from tests.service.http.rows import each_row
 from tests.service.ingest.messages import A, B, P, Q, R, number
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, sample, store
 
@@ -211,7 +212,7 @@ def test_points_are_three_hundred_unless_set(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-88")
-@pytest.mark.parametrize(
+@each_row(
     ("query", "fields"),
     [
         ({"Identifier": "8800"}, ["Identifier"]),

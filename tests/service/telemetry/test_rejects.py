@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.tables import reject
+from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, ask, faults, walk
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_a_topic_that_names_no_gateway_is_listed_without_one(service: Running) -
 
 
 @pytest.mark.rule("rest-186")
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "shown"),
     [
         (b"", ""),
@@ -119,7 +120,7 @@ def test_a_token_belongs_to_its_gateway(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-95")
-@pytest.mark.parametrize(
+@each_row(
     ("query", "field"),
     [
         ({"Gateway": ""}, "Gateway"),

@@ -11,6 +11,7 @@ from meshfleet.service.telemetry.rows import KINDS
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.times import write_millis
+from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store, walk
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def test_a_row_has_twelve_fields_in_this_order(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-81", "rest-82")
-@pytest.mark.parametrize(
+@each_row(
     ("stored", "different"),
     [
         (sample(number=21, seq=0), {"seq": 0, "value": 21}),
@@ -108,7 +109,7 @@ def test_a_sample_whose_time_is_not_believed_is_listed_at_its_time_and_says_so(s
 
 
 @pytest.mark.rule("rest-180")
-@pytest.mark.parametrize(
+@each_row(
     ("number", "written"),
     [
         (0.0, "0"),
@@ -200,7 +201,7 @@ def test_the_newest_come_first_each_once_and_none_of_other_kinds(service: Runnin
 
 
 @pytest.mark.rule("rest-80", "rest-16")
-@pytest.mark.parametrize("limit", [7, 100, 959, 960, 961])
+@each_row("limit", [7, 100, 959, 960, 961])
 def test_the_pages_together_are_the_list(service: Running, busy: str, limit: int) -> None:
     whole = ask(service, path(busy), MaxResults=1000)
     assert (len(whole["items"]), whole["nextToken"]) == (960, None)
@@ -208,9 +209,9 @@ def test_the_pages_together_are_the_list(service: Running, busy: str, limit: int
 
 
 @pytest.mark.rule("rest-80", "rest-82", "rest-83")
-@pytest.mark.parametrize("kinds", [["event"], ["property", "measurement-error"], list(KINDS), None])
-@pytest.mark.parametrize("identifier", [None, "8802"])
-@pytest.mark.parametrize("bounds", [(None, None), (4, None), (None, 9), (4, 9), (4, 5)])
+@each_row("kinds", [["event"], ["property", "measurement-error"], list(KINDS), None])
+@each_row("identifier", [None, "8802"])
+@each_row("bounds", [(None, None), (4, None), (None, 9), (4, 9), (4, 5)])
 def test_filters_hold_together(
     service: Running,
     busy: str,
@@ -235,7 +236,7 @@ def test_filters_hold_together(
 
 
 @pytest.mark.rule("rest-80", "rest-187")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["2023-11-14T22:14:20Z", "2023-11-15T00:14:20.0000+02:00", "20231114T221420", "2023-W46-2T22:14:20,0Z"],
 )
@@ -277,7 +278,7 @@ def test_samples_that_arrive_meanwhile_make_none_appear_twice_or_go_missing(serv
 
 
 @pytest.mark.rule("rest-80", "rest-187")
-@pytest.mark.parametrize(
+@each_row(
     ("query", "fields"),
     [
         ({"Kind": "Property"}, ["Kind"]),
@@ -317,8 +318,8 @@ def test_what_cannot_be_asked_for_is_refused_by_name(
 
 
 @pytest.mark.rule("rest-15", "rest-80")
-@pytest.mark.parametrize("device", ["bmac-0000000000ee", "bmac-0000000000EE", "0000000000ee", "x", "%00"])
-@pytest.mark.parametrize("ending", ["samples", "series?Identifier=8800"])
+@each_row("device", ["bmac-0000000000ee", "bmac-0000000000EE", "0000000000ee", "x", "%00"])
+@each_row("ending", ["samples", "series?Identifier=8800"])
 def test_a_device_that_is_not_there_has_no_samples(service: Running, device: str, ending: str) -> None:
     answer = service.viewer.get(f"/api/v1/devices/{device}/{ending}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")

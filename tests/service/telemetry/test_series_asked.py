@@ -9,6 +9,7 @@ import pytest
 from meshfleet.db.samples.sample import DAY, Clock, More, SampleKind
 from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
+from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def test_a_series_of_what_the_catalogue_does_not_know_has_no_unit(service: Runni
 
 
 @pytest.mark.rule("rest-183")
-@pytest.mark.parametrize(
+@each_row(
     ("query", "fields"),
     [
         ({}, ["Identifier"]),
@@ -178,7 +179,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name(
 
 
 @pytest.mark.rule("rest-183")
-@pytest.mark.parametrize(
+@each_row(
     "query",
     [
         {"From": "0001-01-01T00:00:00Z", "To": "9999-12-31T23:59:59.999Z"},

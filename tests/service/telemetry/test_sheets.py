@@ -19,6 +19,7 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
 from tests.service.http.by_hand import bearer, head, talk
+from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, faults, learn_name, sample, store, walk
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def test_a_sheet_has_all_samples_the_oldest_first(service: Running, busy: str) -
 
 
 @pytest.mark.rule("rest-84")
-@pytest.mark.parametrize("size", [1, 7, 99, 100, 101])
+@each_row("size", [1, 7, 99, 100, 101])
 def test_it_does_not_matter_in_which_blocks_it_is_read(
     service: Running, busy: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +126,7 @@ def test_a_sheet_has_the_same_filters(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-181")
-@pytest.mark.parametrize("name", ["=1+1", "-1", "@SUM(1)", " =1", "=cmd|' /C calc'!A0", "\uff1d1", "\uff201"])
+@each_row("name", ["=1+1", "-1", "@SUM(1)", " =1", "=cmd|' /C calc'!A0", "\uff1d1", "\uff201"])
 def test_no_name_is_a_formula(service: Running, name: str) -> None:
     device, unique = service.new_device(), service.new_name(name)
     number = learn_name(service, unique.replace("/", "|"))
@@ -135,7 +136,7 @@ def test_no_name_is_a_formula(service: Running, name: str) -> None:
 
 
 @pytest.mark.rule("rest-181")
-@pytest.mark.parametrize("text", ["=1+1", "@x", "+1", "-1", "\t=1", "\r=1", '"=1'])
+@each_row("text", ["=1+1", "@x", "+1", "-1", "\t=1", "\r=1", '"=1'])
 def test_no_value_is_a_formula(service: Running, text: str) -> None:
     device = service.new_device()
     store(service, device, sample(more=More(text=json.dumps(text))))
@@ -145,7 +146,7 @@ def test_no_value_is_a_formula(service: Running, text: str) -> None:
 
 
 @pytest.mark.rule("rest-84", "rest-188")
-@pytest.mark.parametrize(
+@each_row(
     ("query", "fields"),
     [
         ({"MaxResults": "5"}, ["MaxResults"]),
@@ -163,7 +164,7 @@ def test_a_sheet_has_no_pages_and_refuses_what_a_list_refuses(
 
 
 @pytest.mark.rule("rest-185")
-@pytest.mark.parametrize(
+@each_row(
     ("accept", "media"),
     [
         ("text/csv", "csv"),
