@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from argon2 import PasswordHasher
 from litestar import Litestar, get
 from litestar.di import Provide
 
@@ -14,7 +15,7 @@ from meshfleet.service.accounts import routes as account_routes
 from meshfleet.service.accounts.gatekeeper import Gatekeeper
 from meshfleet.service.accounts.login import Reception
 from meshfleet.service.accounts.model import Actor
-from meshfleet.service.accounts.passwords import Passwords
+from meshfleet.service.accounts.passwords import HASHER, Passwords
 from meshfleet.service.accounts.throttle import Throttle
 from meshfleet.service.accounts.tokens import Tokens
 from meshfleet.service.asyncapi import Messaging
@@ -122,7 +123,7 @@ class Shared(NamedTuple):
 class Api:
     """Everything that answers requests, on one database. `app` is for an ASGI server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name
         self,
         database: Database,
         settings: Settings,
@@ -130,17 +131,19 @@ class Api:
         *,
         now: clock.Now = clock.now,
         steady: clock.Now = clock.steady,
+        hasher: PasswordHasher = HASHER,
     ) -> None:
         """Put everything together.
 
         `steady` is the clock by which failed logins wait and reports are counted; it is never set.
+        `hasher` is another one in tests alone, which make many passwords.
         """
         self.figures = figures = Figures()
         self.readiness = Readiness()
         self.traffic = Traffic(steady)
         tokens = Tokens(database.write_now(obtain, "tokens"))
         gatekeeper = Gatekeeper(database, tokens, now)
-        self._passwords = Passwords()
+        self._passwords = Passwords(hasher)
         self.reception = reception = Reception(
             database,
             passwords=self._passwords,

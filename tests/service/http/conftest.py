@@ -25,5 +25,14 @@ def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Runn
 
 
 @pytest.fixture(scope="module")
+def slow_hashing(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A service that hashes passwords with the usual effort, as the other ones do not."""
+    database = fresh_database(request, "sqlite")
+    with running(database, hashes_slowly=True) as service:
+        yield service
+    database.close()
+
+
+@pytest.fixture(scope="module")
 def sqlite_of_module(request: pytest.FixtureRequest) -> Database:
     return fresh_database(request, "sqlite")

@@ -192,19 +192,19 @@ def test_a_forged_token_is_refused_and_not_repeated(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-19")
-def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(service: Running) -> None:
-    username, weak = service.new_name("old"), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(slow_hashing: Running) -> None:
+    username, weak = slow_hashing.new_name("old"), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     old = weak.hash(PASSWORD)
-    service.database.write_now(
-        people.create, username, hashed=old, role=Role.VIEWER, by=COMMAND_LINE, now=service.clock()
+    slow_hashing.database.write_now(
+        people.create, username, hashed=old, role=Role.VIEWER, by=COMMAND_LINE, now=slow_hashing.clock()
     )
-    assert try_login(service, username, PASSWORD + "x", at="203.0.116.1").status_code == 401
-    assert stored(service, username) == old
-    service.log_in(username)
-    renewed = stored(service, username)
+    assert try_login(slow_hashing, username, PASSWORD + "x", at="203.0.116.1").status_code == 401
+    assert stored(slow_hashing, username) == old
+    slow_hashing.log_in(username)
+    renewed = stored(slow_hashing, username)
     assert renewed.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
-    service.log_in(username)
-    assert stored(service, username) == renewed
+    slow_hashing.log_in(username)
+    assert stored(slow_hashing, username) == renewed
 
 
 def stored(service: Running, username: str) -> str:

@@ -164,40 +164,42 @@ def test_a_password_given_by_an_admin_ends_all_logins(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-12")
-def test_no_login_with_the_old_password_outlives_the_new_one(service: Running) -> None:
+def test_no_login_with_the_old_password_outlives_the_new_one(slow_hashing: Running) -> None:
     """Somebody who knows the old password keeps logging in while its owner changes it."""
-    username, changed = service.new_user(), Event()
-    owner = service.log_in(username)
+    username, changed = slow_hashing.new_user(), Event()
+    owner = slow_hashing.log_in(username)
 
     def keep_logging_in(_: int) -> list[str]:
         tokens = []
         while not changed.is_set():
-            answer = service.anonymous.post(LOGIN, json={"username": username, "password": PASSWORD})
+            answer = slow_hashing.anonymous.post(LOGIN, json={"username": username, "password": PASSWORD})
             if answer.status_code == 200:
                 tokens.append(answer.json()["authToken"])
         return tokens
 
     with ThreadPoolExecutor(3) as threads:
         thieves = threads.map(keep_logging_in, range(3))
-        answer = ask(service, "PUT", OWN_PASSWORD, owner, {"current": PASSWORD, "password": OTHER})
+        answer = ask(slow_hashing, "PUT", OWN_PASSWORD, owner, {"current": PASSWORD, "password": OTHER})
         changed.set()
         stolen = [token for tokens in thieves for token in tokens]
     assert answer.status_code == 204
-    assert [me(service, token) for token in stolen] == [401] * len(stolen)
+    assert [me(slow_hashing, token) for token in stolen] == [401] * len(stolen)
 
 
 @pytest.mark.rule("auth-12", "auth-23")
-def test_a_password_given_by_an_admin_is_not_undone_by_a_change_that_was_under_way(service: Running) -> None:
+def test_a_password_given_by_an_admin_is_not_undone_by_a_change_that_was_under_way(
+    slow_hashing: Running,
+) -> None:
     """Who knew the password before cannot set another one once it has been replaced."""
-    username = service.new_user()
-    thief = service.log_in(username)
+    username = slow_hashing.new_user()
+    thief = slow_hashing.log_in(username)
     body = {"current": PASSWORD, "password": "the-word-of-the-thief"}
     with ThreadPoolExecutor(1) as threads:
-        theft = threads.submit(ask, service, "PUT", OWN_PASSWORD, thief, body)
-        reset = service.admin.put(f"/api/v1/users/{username}", json={"password": OTHER})
+        theft = threads.submit(ask, slow_hashing, "PUT", OWN_PASSWORD, thief, body)
+        reset = slow_hashing.admin.put(f"/api/v1/users/{username}", json={"password": OTHER})
         assert theft.result().status_code in {204, 401, 409}
     assert reset.status_code == 200
-    service.log_in(username, OTHER)
+    slow_hashing.log_in(username, OTHER)
 
 
 @pytest.mark.rule("auth-17", "auth-18")

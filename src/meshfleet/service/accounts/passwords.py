@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
+HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
 """The least that OWASP recommends: a gateway host has little memory."""
 
 _AT_ONCE: Final = 2
@@ -29,30 +29,37 @@ _WAITING: Final = 32
 
 
 class Passwords:
-    """Makes and checks hashes."""
+    """Makes and checks hashes. Another hasher than the default is for tests alone: it makes weaker hashes."""
 
-    def __init__(self) -> None:
+    def __init__(self, hasher: PasswordHasher = HASHER) -> None:
+        self._hasher = hasher
         self._threads = ThreadPoolExecutor(_AT_ONCE, "passwords")
         self._waiting = 0
         # Checked when there is no such user, so that this takes as long (auth-3).
-        self._nobody = hash_password(secrets.token_urlsafe())
+        self._nobody = hasher.hash(secrets.token_urlsafe())
 
     async def hash(self, password: str) -> str:
         """The hash to store."""
-        return await self._in_thread(hash_password, password)
+        return await self._in_thread(self._hasher.hash, password)
 
     async def check(self, hashed: str | None, password: str) -> bool:
         """Whether it is the password; with None, which is nobody's hash, it never is."""
-        fits = await self._in_thread(_fits, self._nobody if hashed is None else hashed, password)
+        fits = await self._in_thread(self._fits, self._nobody if hashed is None else hashed, password)
         return fits and hashed is not None
 
     def is_outdated(self, hashed: str) -> bool:
         """Whether a hash was made with less effort than new ones are."""
-        return _HASHER.check_needs_rehash(hashed)
+        return self._hasher.check_needs_rehash(hashed)
 
     def close(self) -> None:
         """Let checks that run come to their end."""
         self._threads.shutdown(cancel_futures=True)
+
+    def _fits(self, hashed: str, password: str) -> bool:
+        try:
+            return self._hasher.verify(hashed, password)
+        except (Argon2Error, InvalidHashError, UnicodeEncodeError):
+            return False
 
     async def _in_thread(self, work: Callable[..., Result], *args: str) -> Result:
         if self._waiting >= _WAITING:
@@ -66,11 +73,4 @@ class Passwords:
 
 def hash_password(password: str) -> str:
     """The hash to store, in a program without an event loop."""
-    return _HASHER.hash(password)
-
-
-def _fits(hashed: str, password: str) -> bool:
-    try:
-        return _HASHER.verify(hashed, password)
-    except (Argon2Error, InvalidHashError, UnicodeEncodeError):
-        return False
+    return HASHER.hash(password)
