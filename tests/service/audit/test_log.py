@@ -75,13 +75,11 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.rule("auth-27")
-@pytest.mark.parametrize("filters", [{}, {"actor": "often"}, {"actor": "rare"}, {"action": "label.remove"}])
-def test_a_page_of_a_long_log_is_found_without_walking_along_it(
-    database: Database, filters: dict[str, str]
-) -> None:
+def test_a_page_of_a_long_log_is_found_without_walking_along_it(database: Database) -> None:
     database.write_now(_fill)
     middle = Position(_END // 2, _ROWS // 2)
-    for since, until, before in (
+    filters: list[dict[str, str]] = [{}, {"actor": "often"}, {"actor": "rare"}, {"action": "label.remove"}]
+    times = (
         (None, None, None),
         (_END - 10_000, None, None),
         (_END + 1000, None, None),
@@ -91,9 +89,15 @@ def test_a_page_of_a_long_log_is_found_without_walking_along_it(
         (1000, _END, middle),
         (_END // 2 - 10_000, _END, middle),
         (None, None, middle),
-    ):
-        choice = Choice(**filters, since=since, until=until)
-        assert database.read_now(_looked_at, choice, before) <= _FEW, choice
+    )
+    failures = []
+    for chosen in filters:
+        for since, until, before in times:
+            choice = Choice(**chosen, since=since, until=until)
+            rows = database.read_now(_looked_at, choice, before)
+            if rows > _FEW:
+                failures.append((choice, before, rows))
+    assert failures == []
 
 
 @pytest.mark.rule("auth-27")

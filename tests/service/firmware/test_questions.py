@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from queue import Empty, Queue
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -148,33 +148,33 @@ def test_only_a_gateway_that_is_claimed_gets_an_address(office: Office) -> None:
         assert gateway.ask(version=record["version"]) == {"success": False}
 
 
+UNREADABLE = [
+    b"",
+    b"{",
+    b"[]",
+    b"\xff",
+    b'{"id": 1, "params": {}}',
+    b'{"id": "x"}',
+    b'{"id": "x", "params": {"modelNumber": "0018"}}',
+    b'{"id": "x", "params": {"modelNumber": "0018", "version": "1.0.0", "firmwareType": 3}}',
+    b'{"id": "x", "params": ' + b"[" * 10_000,
+    b"x" * 100_000,
+]
+
+
 @pytest.mark.rule("firmware-15")
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff",
-        b'{"id": 1, "params": {}}',
-        b'{"id": "x"}',
-        b'{"id": "x", "params": {"modelNumber": "0018"}}',
-        b'{"id": "x", "params": {"modelNumber": "0018", "version": "1.0.0", "firmwareType": 3}}',
-        b'{"id": "x", "params": ' + b"[" * 10_000,
-        b"x" * 100_000,
-    ],
-)
-def test_a_question_that_cannot_be_read_is_dropped_and_others_are_answered(
-    office: Office, payload: bytes
-) -> None:
+def test_a_question_that_cannot_be_read_is_dropped_and_others_are_answered(office: Office) -> None:
     record = released(office)
-    before = _asked(office, "malformed")
+    failures = []
     with asker(office) as gateway:
-        gateway.say(payload)
-        assert gateway.ask(version=record["version"])["success"] is True
-        with pytest.raises(Empty):
-            gateway.answers.get_nowait()
-    assert _asked(office, "malformed") == before + 1
+        for payload in UNREADABLE:
+            before = _asked(office, "malformed")
+            gateway.say(payload)
+            answer = gateway.ask(version=record["version"])
+            counted = _asked(office, "malformed") - before
+            if (answer["success"], gateway.answers.qsize(), counted) != (True, 0, 1):
+                failures.append((payload[:100], answer, counted))
+    assert failures == []
 
 
 def test_a_strange_id_comes_back_as_it_was(office: Office) -> None:
@@ -191,11 +191,11 @@ def test_a_strange_id_comes_back_as_it_was(office: Office) -> None:
 def test_many_questions_are_all_answered(office: Office) -> None:
     record = released(office)
     with asker(office) as gateway:
-        for number in range(300):
+        for number in range(100):
             params = {"modelNumber": MODEL, "version": record["version"], "firmwareType": 1}
             gateway.say(json.dumps({"id": str(number), "params": params}).encode())
-        answers = [gateway.answers.get(timeout=PATIENCE) for _ in range(300)]
-    assert {each["id"] for each in answers} == {str(number) for number in range(300)}
+        answers = [gateway.answers.get(timeout=PATIENCE) for _ in range(100)]
+    assert {each["id"] for each in answers} == {str(number) for number in range(100)}
     assert all(each["success"] for each in answers)
 
 

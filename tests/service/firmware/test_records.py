@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
-pytestmark = pytest.mark.both_databases
-
 _numbers = count(10**12)
 """Of jobs, far above those that a service gives."""
 
@@ -63,6 +61,7 @@ def _audit(service: Running, target: str) -> list[dict[str, Any]]:
     return items
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-110")
 def test_a_record_is_shown_and_listed_the_newest_first(service: Running) -> None:
     records = [uploaded(service, modelNumber="0A01") for _ in range(3)]
@@ -71,6 +70,7 @@ def test_a_record_is_shown_and_listed_the_newest_first(service: Running) -> None
     assert listed == sorted(records, key=lambda each: (each["createdAt"], each["id"]), reverse=True)
 
 
+@pytest.mark.both_databases
 def test_a_list_comes_in_pages(service: Running) -> None:
     ids = {uploaded(service, modelNumber="0A02")["id"] for _ in range(25)}
     found, token = [], None
@@ -93,6 +93,7 @@ def test_a_token_belongs_to_its_filters(service: Running) -> None:
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid-token")
 
 
+@pytest.mark.both_databases
 def test_filters_hold_together(service: Running) -> None:
     version = new_version()
     draft = uploaded(service, modelNumber="0A04", version=version)
@@ -149,6 +150,7 @@ def test_the_audit_log_tells_model_and_version(service: Running) -> None:
 STOPPED = ["CREATED", "PENDING_APPROVAL", "SCHEDULED", "IN_PROGRESS", "PAUSED"]
 
 
+@pytest.mark.both_databases
 @each_row("state", list(JobState))
 @each_row("finished", [False, True])
 def test_withdrawing_stops_the_jobs_that_are_not_over(
@@ -197,6 +199,7 @@ def test_a_record_is_removed_with_its_image(service: Running) -> None:
     assert uploaded(service, content, version=record["version"])["id"] != record["id"]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-112")
 @pytest.mark.parametrize("finished", [False, True])
 def test_what_a_job_has_used_is_not_removed(service: Running, *, finished: bool) -> None:

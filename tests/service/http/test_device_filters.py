@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Query = Sequence[tuple[str, str]]
 
-pytestmark = pytest.mark.both_databases
-
 FIRST, SECOND = Mac("aa00000000f1"), Mac("aa00000000f2")
 """Gateways."""
 
@@ -108,6 +106,7 @@ def fleet(service: Running) -> dict[str, frozenset[str]]:
     return {_make(service, has): has for has in kinds}
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-35")
 def test_a_device_is_listed_only_if_it_meets_all_filters(
     service: Running, fleet: dict[str, frozenset[str]]
@@ -119,6 +118,7 @@ def test_a_device_is_listed_only_if_it_meets_all_filters(
             assert [each for each in listed if each in fleet] == expected, names
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-35")
 def test_ids_choose_among_what_the_other_filters_leave(
     service: Running, fleet: dict[str, frozenset[str]]
@@ -132,6 +132,7 @@ def test_ids_choose_among_what_the_other_filters_leave(
         assert _ids(service, [(name, value), *ids]) == expected, name
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-34")
 def test_thousands_of_ids_fit_into_a_query(service: Running) -> None:
     device = service.new_device()
@@ -179,6 +180,7 @@ def test_values_have_several_spellings(service: Running, name: str, value: str, 
     assert (device in _ids(service, [(name, value)])) is is_met
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-49")
 def test_a_version_finds_its_betas_and_a_beta_only_itself(service: Running) -> None:
     gateway = service.new_mac()
@@ -192,6 +194,7 @@ def test_a_version_finds_its_betas_and_a_beta_only_itself(service: Running) -> N
         assert _ids(service, [("Gateway", gateway), ("FirmwareVersion", text)]) == found, text
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-35", "rest-67")
 def test_of_several_labels_a_device_must_have_all(service: Running) -> None:
     accented = service.new_name("Gebäude 3/É")
@@ -207,6 +210,7 @@ def test_of_several_labels_a_device_must_have_all(service: Running) -> None:
     assert _ids(service, [("Label", accented), ("Label", "nobody made this")]) == []
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-34")
 def test_more_labels_than_anybody_needs_still_get_an_answer(service: Running) -> None:
     device = service.new_device()

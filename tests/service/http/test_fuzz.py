@@ -21,6 +21,7 @@ from meshfleet.service.api import openapi_document
 from meshfleet.service.http.access import ROLES
 from meshfleet.wire.rest.live import STREAM
 from tests.service.firmware.uploads import uploaded
+from tests.service.http.rows import each_row
 from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ ASKING = "POST /api/v1/devices/{device_id}/requests"
 ANY_WILL_DO = "GET /api/v1/images/{token}/{file_name}"
 """All that it takes are texts, and no text is of the wrong kind."""
 
-EXAMPLES = 10
 OPERATIONS = openapi_document()["paths"]
 
 
@@ -91,16 +91,31 @@ def known(service: Running) -> dict[str, list[str]]:
 
 
 @pytest.mark.rule("rest-9", "rest-12", "rest-16", "rest-162")
-@pytest.mark.parametrize(("name", "mode"), list(_modes()))
+@each_row(("name", "mode"), _modes())
 def test_an_operation_answers_as_its_document_says(
     service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: GenerationMode
 ) -> None:
+    _fuzz(service, schema, known, name, mode, examples=3)
+
+
+@pytest.mark.part("fuzz")
+@each_row(("name", "mode"), _modes())
+def test_an_operation_answers_so_however_often_it_is_asked(
+    service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: GenerationMode
+) -> None:
+    _fuzz(service, schema, known, name, mode, examples=50)
+
+
+def _fuzz(  # noqa: PLR0913, PLR0917 # as the tests
+    service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: GenerationMode, examples: int
+) -> None:
+    """Send requests to an operation, and check each answer against the document."""
     method, path = name.split()
     headers = {"Authorization": service.admin.headers["Authorization"]}
     checks = [check for check in CHECKS if (name, check) != (ASKING, not_a_server_error)]
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         derandomize=True,
         database=None,
         phases=[Phase.generate],

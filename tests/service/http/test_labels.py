@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
-pytestmark = pytest.mark.both_databases
-
 ACUTE = "\N{COMBINING ACUTE ACCENT}"
 DOOR = "\N{DOOR}"
 TEXTS = ["plain", "two words", "a/b", "/", "//", "/a/", "a%2Fb", "a%2fb", "a%252Fb", "100%", "%", "%%", "%25"]
@@ -142,6 +140,7 @@ def test_a_slash_that_is_not_encoded_parts_the_path(service: Running) -> None:
     assert _labels(service, device) == []
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-67")
 def test_two_spellings_of_the_same_letters_are_one_label_and_two_cases_are_two(service: Running) -> None:
     device = service.new_device()
@@ -206,6 +205,7 @@ def test_a_body_that_is_no_label_is_refused(service: Running, body: Any, field: 
     assert [each["field"] for each in answer.json()["errors"]] == [field]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-60")
 def test_a_label_is_put_on_all_devices_at_once(service: Running) -> None:
     label, devices = service.new_name("label"), [service.new_device() for _ in range(3)]
@@ -217,6 +217,7 @@ def test_a_label_is_put_on_all_devices_at_once(service: Running) -> None:
     assert _audited(service, label) == ["label.create"]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-60")
 def test_if_one_device_is_unknown_nothing_happens_at_all(service: Running) -> None:
     label, device = service.new_name("label"), service.new_device()
@@ -256,6 +257,7 @@ def test_a_label_is_not_made_for_an_unknown_device(service: Running) -> None:
     assert _audited(service, label) == []
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-62", "rest-63", "rest-64")
 def test_a_label_that_is_not_attached_cannot_be_taken_off(service: Running) -> None:
     device, other, label = service.new_device(), service.new_device(), service.new_name("label")
@@ -272,6 +274,7 @@ def test_a_label_that_is_not_attached_cannot_be_taken_off(service: Running) -> N
     assert _audited(service, label) == ["label.create"]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-61", "rest-65")
 def test_a_removed_label_is_gone_from_everything_at_once(service: Running) -> None:
     label, kept = service.new_name("label"), service.new_name("kept")
@@ -288,6 +291,7 @@ def test_a_removed_label_is_gone_from_everything_at_once(service: Running) -> No
     assert service.operator.post("/api/v1/labels", json={"label": label}).json()["deviceCount"] == 0
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-33", "rest-61", "rest-16")
 def test_labels_come_in_the_order_of_their_letters(service: Running) -> None:
     device, prefix = service.new_device(), service.new_name("o")
