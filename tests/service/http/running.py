@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _PATIENCE = 30.0
 """Seconds until a service must have started; reached only when it is broken."""
 
+_WAITS_IN_CONNECTION = 64 * 1024
+"""Bytes that a connection holds for a client that does not read. By itself it would grow to megabytes."""
+
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
 
@@ -141,6 +144,7 @@ def running(
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WAITS_IN_CONNECTION)
         http = Listen("127.0.0.1", listener.getsockname()[1])
         chosen = replace(settings or Settings(), data=Path(folder), http=http)
         hasher = {} if hashes_slowly else {"hasher": QUICK_HASHER}

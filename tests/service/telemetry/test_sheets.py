@@ -305,11 +305,11 @@ def test_sheets_that_nobody_takes_keep_no_thread_from_others(
     service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are more of them than threads to read with, each longer than what waits in a connection."""
-    monkeypatch.setattr(routes, "_LINES", 20)
+    monkeypatch.setattr(routes, "_LINES", 5)
     device, text = service.new_device(), json.dumps("x" * 100_000)
-    store(service, device, *(sample(AT + each, more=More(text=text)) for each in range(200)))
+    store(service, device, *(sample(AT + each, more=More(text=text)) for each in range(100)))
     with ExitStack() as stack:
         for _ in range(12):
             stream = service.viewer.stream("GET", path(device), headers=CSV)
             assert stack.enter_context(stream).status_code == 200
-        assert len(walk(service, path(device), MaxResults=10, From=write_millis(AT + 175))) == 25
+        assert len(walk(service, path(device), MaxResults=10, From=write_millis(AT + 75))) == 25
