@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,11 +11,12 @@ from meshfleet.testing import running_fleet
 from meshfleet.wire.ids import ModelNumber, Version, device_id
 from meshfleet.wire.package import pack
 from meshfleet.wire.rest import FIRMWARE
+from tests.eventually import eventually
 from tests.images import bare_image
 from tests.servers import TRUSTING_NOBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from meshfleet.testing import RunningFleet
 
@@ -39,13 +39,6 @@ def admin(fleet: RunningFleet) -> Iterator[httpx.Client]:
         login = client.post("/api/v1/auth/login", json={"username": fleet.user, "password": fleet.password})
         client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
         yield client
-
-
-def _until(holds: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < until, "it never comes"
-        time.sleep(0.05)
 
 
 def _device(admin: httpx.Client, device: str) -> dict[str, Any]:
@@ -76,21 +69,21 @@ def _state(admin: httpx.Client, device: str) -> str:
 @pytest.mark.rule("firmware-20", "firmware-30", "firmware-21")
 def test_a_device_gets_the_firmware_that_was_uploaded(fleet: RunningFleet, admin: httpx.Client) -> None:
     device = device_id(fleet.gateways[0].devices[0])
-    _until(lambda: _device(admin, device)["modelNumber"] != "0000")
+    eventually(lambda: _device(admin, device)["modelNumber"] != "0000")
     model = _device(admin, device)["modelNumber"]
     assert _device(admin, device)["firmwareVersion"] != NEWER
 
     _start(admin, device, model)  # before there is any image
-    _until(lambda: _state(admin, device) == "failed")
+    eventually(lambda: _state(admin, device) == "failed")
 
     package = pack(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(NEWER))
     _release(admin, "new firmware.zip", package, modelNumber=model, version=NEWER)
     _start(admin, device, model)
-    _until(lambda: _device(admin, device)["firmwareVersion"] == NEWER)
+    eventually(lambda: _device(admin, device)["firmwareVersion"] == NEWER)
     figures = admin.get("/metrics").text
     assert 'meshfleet_firmware_questions_total{outcome="answered"} 1.0' in figures
     assert f"meshfleet_image_bytes_total {float(len(package))}" in figures
 
     _release(admin, "app.bin", bare_image(), modelNumber=model, version=NEWEST, bare="true")
     _start(admin, device, model, NEWEST)
-    _until(lambda: _device(admin, device)["firmwareVersion"] == NEWEST)
+    eventually(lambda: _device(admin, device)["firmwareVersion"] == NEWEST)

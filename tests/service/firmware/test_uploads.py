@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import pytest
 
 from meshfleet.wire.package import MAX_SIZE
 from meshfleet.wire.rest import FIRMWARE
+from tests.eventually import eventually
 from tests.service.firmware.uploads import (
     BUNDLE,
     MODEL,
@@ -365,9 +365,9 @@ def test_who_goes_away_in_the_middle_leaves_nothing_behind(service: Running) -> 
     lines = ["Content-Type: multipart/form-data; boundary=x", f"Content-Length: {len(whole)}"]
     with talk(service) as connection:
         connection.send(head(f"POST {FIRMWARE}", bearer(service), *lines) + whole[:2_500_000])
-        _until(lambda: bool(under_way(service)))
+        eventually(lambda: under_way(service), "the file of an upload")
         connection.hang_up()
-    _until(lambda: not under_way(service))
+    eventually(lambda: not under_way(service), "the end of that file")
     assert digest(content) not in kept(service)
 
 
@@ -395,10 +395,3 @@ def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memor
     assert answer.json()["size"] == pieces * len(content)
     assert answer.json()["sha256"] == digest(content * pieces)
     assert most < 8 * 1024 * 1024
-
-
-def _until(holds: Any) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, "it never comes"
-        time.sleep(0.01)

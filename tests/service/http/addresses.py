@@ -5,18 +5,16 @@ from __future__ import annotations
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
-import pytest
-
 from meshfleet.settings import Settings
 from tests.broker.stage import Clock
 from tests.databases import fresh_database
-from tests.service.http import running
-from tests.service.http.running import PASSWORD, Running
+from tests.service.http.running import PASSWORD, Running, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
+    import pytest
 
 
 LOGIN: Final = "/api/v1/auth/login"
@@ -37,10 +35,8 @@ def behind_a_proxy(request: pytest.FixtureRequest, database_kind: str) -> Iterat
     """A service, for a module, that believes us where a request comes from, with a clock that stands."""
     database = fresh_database(request, database_kind)
     settings = Settings(trusted_proxies=(ip_network("127.0.0.1"),))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "Clock", StandingClock)
-        with running.running(database, settings) as service:
-            yield service
+    with running(database, settings, clock=StandingClock()) as service:
+        yield service
     database.close()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-import time
 from contextlib import contextmanager
 from http.client import parse_headers
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,15 +60,16 @@ class Talk:
         return self._stream.read()
 
     def is_cut_off(self) -> bool:
-        """Whether the server ends the connection although we do not read: it then takes no more from us."""
-        until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
+        """Wait until the server ends a connection that we do not read from: it then takes no more from us."""
+
+        def takes_no_more() -> bool:
             try:
                 self.send(b"\r\n")
             except OSError:
                 return True
-            time.sleep(0.01)
-        return False
+            return False
+
+        return eventually(takes_no_more, "the end of the connection")
 
     def hang_up(self) -> None:
         self._connection.shutdown(socket.SHUT_RDWR)

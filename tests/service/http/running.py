@@ -132,13 +132,17 @@ class Running:
 
 @contextmanager
 def running(
-    database: Database, settings: Settings | None = None, *, hashes_slowly: bool = False
+    database: Database,
+    settings: Settings | None = None,
+    *,
+    clock: Clock | None = None,
+    hashes_slowly: bool = False,
 ) -> Iterator[Running]:
     """Run a service on a database, in a thread of its own.
 
     It hashes passwords with little effort, or slowly with as much as a real one.
     """
-    clock = Clock()
+    clock = clock or Clock()
     with (
         TemporaryDirectory(prefix="meshfleet-samples-") as folder,
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,

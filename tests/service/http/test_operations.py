@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
@@ -14,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from meshfleet.db import open_database
 from meshfleet.errors import FleetError, ReadinessCode, Trouble
 from meshfleet.service.operations.readiness import TEXTS, Readiness
+from tests.eventually import eventually
 from tests.servers import postgresql
 from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD, Running, running
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
     from meshfleet.db import Database
-
-_PATIENCE = 30.0
-"""Seconds until a server must be ready; reached only when it is broken."""
 
 
 @pytest.mark.rule("rest-159", "rest-160")
@@ -172,14 +169,14 @@ def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
 
 def _open(address: str, folder: Path) -> Database:
     """A server that listens may still refuse, because it is starting up."""
-    until = time.monotonic() + _PATIENCE
-    while True:
+
+    def try_to_open() -> Database | None:
         try:
             return open_database(address, folder)
         except FleetError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.02)
+            return None
+
+    return eventually(try_to_open, f"a server at {address}")
 
 
 @pytest.mark.rule("rest-159")
