@@ -45,8 +45,9 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
     log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
     # It is heavy, and not needed to tell of mistakes.
     from meshfleet.service import app  # noqa: PLC0415
+    from meshfleet.service.http.limits import HTTP_LIMITS  # noqa: PLC0415
 
-    settings = allow_clients(settings, app.CONNECTIONS)
+    settings = allow_clients(settings, HTTP_LIMITS.connections)
     started = _say_json if as_json else partial(_say, settings.data)
     work = _demo(as_json=as_json) if demo else app.serve
     run(until_stopped(partial(work, settings, started=started)))

@@ -35,6 +35,7 @@ from meshfleet.service.gateways.traffic import Traffic
 from meshfleet.service.http import access, document
 from meshfleet.service.http.asked import Asked
 from meshfleet.service.http.door import Door
+from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.pages import Pages
 from meshfleet.service.http.parameters import read_limit
 from meshfleet.service.http.problems import answer
@@ -132,11 +133,12 @@ class Api:
         now: clock.Now = clock.now,
         steady: clock.Now = clock.steady,
         hasher: PasswordHasher = HASHER,
+        limits: HttpLimits = HTTP_LIMITS,
     ) -> None:
         """Put everything together.
 
         `steady` is the clock by which failed logins wait and reports are counted; it is never set.
-        `hasher` is another one in tests alone, which make many passwords.
+        `hasher` and `limits` are other ones in tests alone, which make many passwords and do not wait.
         """
         self.figures = figures = Figures()
         self.readiness = Readiness()
@@ -185,7 +187,7 @@ class Api:
             traffic=self.traffic,
             window=self.window,
         )
-        self.app = Door(Console(Sharing(routes(), shared), site.load()), figures)
+        self.app = Door(Console(Sharing(routes(), shared), site.load()), figures, limits)
 
     def close(self) -> None:
         """Let go of threads."""

@@ -27,6 +27,7 @@ from meshfleet.service.api import Api, openapi_document
 from meshfleet.service.exclusive import hold_service_lock
 from meshfleet.service.folder import held
 from meshfleet.service.http.connection import Connection
+from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.live.socket import LARGEST_MESSAGE, Socket
 from meshfleet.service.mqtt.listeners import entrances_of, with_ports
@@ -50,12 +51,6 @@ _log = logging.getLogger(__name__)
 
 _ADMIN: Final = "admin"
 _ADMIN_PASSWORD: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # where it is, not what it is
-
-CONNECTIONS: Final = 2000
-"""At once; who comes then is told to come back."""
-
-_KEPT: Final = 30
-"""Seconds that an idle connection is kept."""
 
 _COLLECTED: Final = (50_000, 20, 50)
 """How rarely Python looks for circles: reports make none, but objects by the million, and looking at them all
@@ -100,7 +95,7 @@ async def serve(
         try:
             with contextlib.ExitStack() as stack:
                 await asyncio.to_thread(stack.enter_context, hold_service_lock(database, settings))
-                async with HttpServer(settings, listener) as http:
+                async with HttpServer(settings, listener, HTTP_LIMITS) as http:
                     await _upgrade(database)
                     await _run(database, settings, http, entrances, started=started, prepare=prepare)
         finally:
@@ -178,8 +173,8 @@ class HttpServer:
     Leaving the block lets requests that run come to their end.
     """
 
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
-        self._server = _Server(_config(settings, self._answer))
+    def __init__(self, settings: Settings, listener: socket.socket, limits: HttpLimits) -> None:
+        self._server = _Server(_config(settings, self._answer, limits))
         self._listener = listener
         self._app: ASGIApp = answer_starting
         self._serving: asyncio.Task[None]
@@ -219,18 +214,28 @@ class HttpServer:
 
 
 async def answer_requests(
-    api: Api, settings: Settings, listener: socket.socket, *, started: Callable[[], None]
+    api: Api,
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    started: Callable[[], None],
+    limits: HttpLimits = HTTP_LIMITS,
 ) -> None:
     """Answer requests with an API that is there already, until cancelled."""
-    async with HttpServer(settings, listener) as http:
+    async with HttpServer(settings, listener, limits) as http:
         await http.run(api, started=started)
 
 
-def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
+def _config(settings: Settings, app: ASGIApp, limits_of_all: HttpLimits) -> uvicorn.Config:
+    class Limited(Connection):
+        """uvicorn makes connections by their class alone, so that the class has the limits."""
+
+        limits = limits_of_all
+
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http=Connection,
+        http=Limited,
         ws=Socket,
         ws_max_size=LARGEST_MESSAGE,
         ws_per_message_deflate=False,  # frames are made once for all listeners
@@ -240,8 +245,8 @@ def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=[str(each) for each in settings.trusted_proxies],
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=_KEPT,
+        limit_concurrency=limits_of_all.connections,
+        timeout_keep_alive=limits_of_all.keep_alive_seconds,  # type: ignore[arg-type] # it waits for fractions too
         timeout_graceful_shutdown=_GRACE,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,

@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.errors import TooSlow
 from meshfleet.service.http.door import Door
+from meshfleet.service.http.limits import HTTP_LIMITS
 from meshfleet.service.operations.figures import Figures
 from meshfleet.settings import Settings
 from meshfleet.wire.rest import FIRMWARE
@@ -99,5 +100,5 @@ async def test_an_upload_may_take_its_time_as_long_as_it_goes_on(
         statuses.append(message["status"])
 
     scope: Any = {"type": "http", "scheme": "http", "method": "POST", "raw_path": path.encode(), "state": {}}
-    await Door(read_all, Figures())(scope, receive, send)
+    await Door(read_all, Figures(), HTTP_LIMITS)(scope, receive, send)
     assert statuses == [status]

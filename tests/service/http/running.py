@@ -22,6 +22,7 @@ from meshfleet.service.api import Api
 from meshfleet.service.app import answer_requests
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
+from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.settings import Listen, Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import Role
@@ -131,11 +132,12 @@ class Running:
 
 
 @contextmanager
-def running(
+def running(  # by name
     database: Database,
     settings: Settings | None = None,
     *,
     clock: Clock | None = None,
+    limits: HttpLimits = HTTP_LIMITS,
     hashes_slowly: bool = False,
 ) -> Iterator[Running]:
     """Run a service on a database, in a thread of its own.
@@ -152,8 +154,8 @@ def running(
         http = Listen("127.0.0.1", listener.getsockname()[1])
         chosen = replace(settings or Settings(), data=Path(folder), http=http)
         hasher = {} if hashes_slowly else {"hasher": QUICK_HASHER}
-        api = Api(database, chosen, samples, now=clock, steady=clock.steady, **hasher)
-        with _serving(api, chosen, listener):
+        api = Api(database, chosen, samples, now=clock, steady=clock.steady, limits=limits, **hasher)
+        with _serving(api, chosen, listener, limits):
             service = Running(chosen.own_url, database, samples, clock)
             service.addresses = api.addresses
             service.data = chosen.data
@@ -164,10 +166,10 @@ def running(
 
 
 @contextmanager
-def _serving(api: Api, settings: Settings, listener: socket.socket) -> Iterator[None]:
+def _serving(api: Api, settings: Settings, listener: socket.socket, limits: HttpLimits) -> Iterator[None]:
     started = threading.Event()
     loop = asyncio.new_event_loop()
-    serving = loop.create_task(answer_requests(api, settings, listener, started=started.set))
+    serving = loop.create_task(answer_requests(api, settings, listener, started=started.set, limits=limits))
     thread = threading.Thread(target=_run, args=(loop, serving), name="service")
     thread.start()
     try:

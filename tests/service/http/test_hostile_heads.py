@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.service.http.limits import HttpLimits
 from tests.service.http.by_hand import ask, bearer, head, talk
 from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
@@ -224,11 +225,8 @@ def test_an_old_client_gets_an_answer_and_a_closed_connection(service: Running) 
         assert connection.read() is None
 
 
-def test_when_all_connections_are_taken_a_problem_says_so(
-    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("meshfleet.service.app.CONNECTIONS", 2)
-    with running(sqlite_database) as full, talk(full), talk(full):
+def test_when_all_connections_are_taken_a_problem_says_so(sqlite_database: Database) -> None:
+    with running(sqlite_database, limits=HttpLimits(connections=2)) as full, talk(full), talk(full):
         answer = ask(full, head("GET /healthz", "Connection: close"))
     sqlite_database.close()
     assert answer is not None
@@ -245,10 +243,9 @@ def test_requests_that_wait_in_a_row_are_limited(service: Running) -> None:
     assert service.anonymous.get("/healthz").status_code == 200
 
 
-def test_who_does_not_read_is_cut_off(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshfleet.service.http.connection._READ_SECONDS", 0.05)
-    monkeypatch.setattr("meshfleet.service.http.connection._PIPELINED", 10_000)
-    with running(sqlite_database) as patient, talk(patient) as connection:
+def test_who_does_not_read_is_cut_off(sqlite_database: Database) -> None:
+    limits = HttpLimits(read_seconds=0.05, pipelined=10_000)
+    with running(sqlite_database, limits=limits) as patient, talk(patient) as connection:
         connection.send(head("GET /api/v1/openapi.json") * 500)
         assert connection.is_cut_off()
     sqlite_database.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.service.http import connection as connections
+from meshfleet.service.http.limits import HttpLimits
 from tests.service.http.by_hand import Talk, ask, bearer, head, talk
 from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
@@ -39,11 +40,10 @@ def healthy(service: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None
 
 
 @pytest.fixture
-def impatient(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def impatient(sqlite_database: Database) -> Iterator[Running]:
     """A service all of whose limits of time are short."""
-    for name in ("http.connection._HEAD_SECONDS", "http.door._BODY_SECONDS", "app._KEPT"):
-        monkeypatch.setattr(f"meshfleet.service.{name}", 0.1)
-    with running(sqlite_database) as service:
+    short = HttpLimits(head_seconds=0.1, body_seconds=0.1, keep_alive_seconds=0.1)
+    with running(sqlite_database, limits=short) as service:
         yield service
     sqlite_database.close()
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from meshfleet.service.http.limits import HttpLimits
 from tests.service.http.by_hand import ask, bearer, head, talk
 from tests.service.http.rows import each_row
-from tests.service.http.running import PASSWORD
+from tests.service.http.running import PASSWORD, Running, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
 
-    from tests.service.http.running import Running
+    from meshfleet.db import Database
 
 FIELDS = ["type", "title", "status", "detail", "instance", "code", "errors"]
 MEDIA_TYPE = "application/problem+json"
@@ -190,13 +191,12 @@ def test_what_is_no_http_at_all_gets_a_problem_too(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-9", "rest-12")
-def test_a_body_that_does_not_come_in_time_gets_a_problem(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("meshfleet.service.http.door._BODY_SECONDS", 0.05)
-    with talk(service) as connection:
+def test_a_body_that_does_not_come_in_time_gets_a_problem(sqlite_database: Database) -> None:
+    limits = HttpLimits(body_seconds=0.05)
+    with running(sqlite_database, limits=limits) as service, talk(service) as connection:
         connection.send(head("POST /api/v1/labels", bearer(service), "Content-Length: 15") + b'{"label"')
         answer = connection.read()
+    sqlite_database.close()
     assert answer is not None
     assert (answer.status, answer.headers["Content-Type"]) == (408, MEDIA_TYPE)
     assert answer.json()["code"] == "too-slow"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import httptools
 import msgspec
@@ -20,6 +20,7 @@ from websockets.exceptions import InvalidHandshake
 from websockets.server import ServerProtocol
 
 from meshfleet.service.http.headers import SAFE, TRANSPORT_SECURITY
+from meshfleet.service.http.limits import HTTP_LIMITS
 from meshfleet.wire.rest import LIVE, Problem
 from meshfleet.wire.rest.problems import MEDIA_TYPE
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from websockets.http11 import Request
 
-_HEAD_SECONDS: Final = 20.0
 _LARGEST_HEAD: Final = 64 * 1024
 """Bytes of a request line and its headers."""
 _LINE: Final = len(b"  HTTP/1.1\r\n")
@@ -39,8 +39,6 @@ _FIELD: Final = len(b": \r\n")
 _LINGER_SECONDS: Final = 2.0
 """For a client to read why it is refused while it still sends: a close would reset the connection, and the
 answer be lost."""
-_READ_SECONDS: Final = 30.0
-"""For a client to take what it asked for."""
 
 _SOCKET: Final = LIVE.encode("ascii")
 _READING: Final = ("GET", "HEAD")
@@ -51,9 +49,6 @@ _HOST: Final = re.compile(
     re.ASCII,
 )
 """The value of a Host header: RFC 9110, 7.2 and RFC 3986, 3.2.2."""
-
-_PIPELINED: Final = 16
-"""Requests that wait for the one before: enough for anybody, and few enough to remember."""
 
 
 class _Refused(Exception):
@@ -66,6 +61,8 @@ class _Refused(Exception):
 
 class Connection(HttpToolsProtocol):
     """One client's connection."""
+
+    limits: ClassVar = HTTP_LIMITS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -142,7 +139,7 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self.app = _tell_to_upgrade if self._is_for_socket() else self._inside
         super().on_headers_complete()
-        if len(self.pipeline) > _PIPELINED:
+        if len(self.pipeline) > self.limits.pipelined:
             self.transport.abort()
 
     def on_message_complete(self) -> None:
@@ -263,7 +260,7 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client does not take its answer; it gets some time, and then the connection ends."""
         super().pause_writing()
-        self._unread = self.loop.call_later(_READ_SECONDS, self.transport.abort)
+        self._unread = self.loop.call_later(self.limits.read_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """It does."""
@@ -324,7 +321,7 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         # Not by closing, which would wait until all that was written is read.
-        self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
+        self._deadline = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
 
     def _reads_again(self) -> None:
         if self._unread is not None:

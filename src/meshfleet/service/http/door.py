@@ -16,14 +16,12 @@ from meshfleet.wire.rest import FIRMWARE
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+    from meshfleet.service.http.limits import HttpLimits
     from meshfleet.service.operations.figures import Figures
 
 _SAFE: Final = [(name.encode("ascii"), value.encode("ascii")) for name, value in SAFE.items()]
 _SECURE: Final = [*_SAFE, (b"strict-transport-security", TRANSPORT_SECURITY.encode("ascii"))]
 """As they are sent."""
-
-_BODY_SECONDS: Final = 30.0
-"""For a whole body, which is small; of an upload, for each piece of it."""
 
 _UPLOADS: Final = {("POST", FIRMWARE)}
 """Nobody but an admin gets as far as to send the body."""
@@ -32,9 +30,10 @@ _UPLOADS: Final = {("POST", FIRMWARE)}
 class Door:
     """Lets requests in to an application, and its answers out."""
 
-    def __init__(self, inside: ASGIApp, figures: Figures) -> None:
+    def __init__(self, inside: ASGIApp, figures: Figures, limits: HttpLimits) -> None:
         self._inside = inside
         self._figures = figures
+        self._body_seconds = limits.body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -49,7 +48,7 @@ class Door:
         scope = {**scope, "method": method, "path": canonical(scope["raw_path"])}
         is_upload = (method, scope["path"].rstrip("/")) in _UPLOADS
         try:
-            await self._inside(scope, _in_time(receive, anew=is_upload), answer)
+            await self._inside(scope, _in_time(receive, self._body_seconds, anew=is_upload), answer)
         finally:
             route = scope.get("path_template") or "none"
             self._figures.count_request(scope["method"], route, answer.status, time.perf_counter() - started)
@@ -73,16 +72,16 @@ class _Answer:
         await self._send(message)
 
 
-def _in_time(receive: Receive, *, anew: bool) -> Receive:
+def _in_time(receive: Receive, seconds: float, *, anew: bool) -> Receive:
     """Receive a body, or give up when it does not come; `anew`: its time begins anew with every piece."""
     clock = asyncio.get_running_loop().time
-    until = clock() + _BODY_SECONDS
+    until = clock() + seconds
     whole = False
 
     async def next_part() -> Any:
         nonlocal whole, until
         if anew:
-            until = clock() + _BODY_SECONDS
+            until = clock() + seconds
         if whole:  # what comes now is that the client goes, and that may take as long as it likes
             return await receive()
         try:
