@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import NotLoggedIn
 from meshfleet.service.accounts.tokens import Tokens
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 SECRET = bytes(range(32))
 NOW = 1_700_000_000

@@ -27,7 +27,7 @@ from meshfleet.wire.topics import (
     Topic,
     Topics,
 )
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 LEVELS = {
     "gateway": "[0-9a-f]{12}",

@@ -16,7 +16,7 @@ from meshfleet.service.asyncapi import describe
 from meshfleet.service.asyncapi.servers import Server
 from meshfleet.wire.codes import Kind, Operation
 from tests.service.asyncapi.validator import judge
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from meshfleet.service.asyncapi import describe
 from meshfleet.wire import diagnostics, gating, payload, reports, requests, responses
 from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from meshfleet.wire.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from enum import Enum

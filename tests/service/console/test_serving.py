@@ -10,7 +10,7 @@ import pytest
 
 from meshfleet.service.console import site
 from tests.parts import CONSOLE, need
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshfleet.service.console import site
 from tests.service.http.by_hand import ask, head
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path

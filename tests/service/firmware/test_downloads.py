@@ -17,7 +17,7 @@ from meshfleet.wire.ids import Mac
 from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware
 from tests.images import bare_image
 from tests.service.firmware.uploads import digest, new_content, released, uploaded
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from typing import Any

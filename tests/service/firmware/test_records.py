@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from meshfleet.db.tables import job, transition
 from meshfleet.wire.rest import FIRMWARE, JobState
 from tests.service.firmware.uploads import digest, faults, kept, new_content, new_version, released, uploaded
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

@@ -25,7 +25,7 @@ from tests.service.firmware.uploads import (
     uploaded,
 )
 from tests.service.http.by_hand import bearer, head, talk
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

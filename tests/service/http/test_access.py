@@ -9,7 +9,7 @@ import pytest
 from meshfleet.service.http.access import OPEN, ROLES
 from meshfleet.wire.rest import Role
 from meshfleet.wire.rest.live import STREAM
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

@@ -10,8 +10,8 @@ import pytest
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import from_millis, write_time
 from tests.service.http.addresses import behind_a_proxy
-from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD, Running, running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from meshfleet.service.presence import store
 from meshfleet.service.presence.model import Cause, Change
 from meshfleet.wire.ids import mac_number, mac_of, parse_device_id
 from meshfleet.wire.times import write_millis
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

@@ -10,7 +10,7 @@ import pytest
 
 from meshfleet.service.devices import registry
 from meshfleet.wire.ids import Mac, ModelNumber, Version
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import pytest
 
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import pytest
 import schemathesis
 
 from meshfleet.service.api import openapi_document
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

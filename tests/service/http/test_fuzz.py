@@ -21,8 +21,8 @@ from meshfleet.service.api import openapi_document
 from meshfleet.service.http.access import ROLES
 from meshfleet.wire.rest.live import STREAM
 from tests.service.firmware.uploads import uploaded
-from tests.service.http.rows import each_row
 from tests.service.jobs.shop import Shop
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

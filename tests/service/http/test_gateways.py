@@ -14,8 +14,8 @@ from meshfleet.settings import Settings
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.rest import BrokerPlace
 from meshfleet.wire.times import from_millis, write_time
-from tests.service.http.rows import each_row
 from tests.service.http.running import running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

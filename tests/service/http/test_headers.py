@@ -9,7 +9,7 @@ import pytest
 from meshfleet.service.http.access import ROLES
 from meshfleet.wire.rest.live import STREAM
 from tests.service.http.by_hand import ask, bearer, head
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ import pytest
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.service.acks import store as ledger
-from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store, walk
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running

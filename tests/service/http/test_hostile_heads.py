@@ -9,8 +9,8 @@ import pytest
 
 from meshfleet.service.http.limits import HttpLimits
 from tests.service.http.by_hand import ask, bearer, head, talk
-from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

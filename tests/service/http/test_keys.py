@@ -13,7 +13,7 @@ from meshfleet.db.tables import api_key, gateway
 from meshfleet.wire.ids import mac_number
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import from_millis, write_time
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running

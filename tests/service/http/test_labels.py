@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

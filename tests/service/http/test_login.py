@@ -16,8 +16,8 @@ from meshfleet.service.accounts import people
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.wire.rest import Role
 from tests.service.http.addresses import LOGIN, behind_a_proxy, try_login
-from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import Mac, ModelNumber
-from tests.service.http.rows import each_row
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

@@ -9,8 +9,8 @@ import pytest
 from meshfleet.service.devices import registry
 from meshfleet.wire.ids import mac_of, parse_device_id
 from tests.service.http.by_hand import ask, bearer, head
-from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

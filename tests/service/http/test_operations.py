@@ -15,8 +15,8 @@ from meshfleet.errors import FleetError, ReadinessCode, Trouble
 from meshfleet.service.operations.readiness import TEXTS, Readiness
 from tests.eventually import eventually
 from tests.servers import postgresql
-from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD, Running, running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

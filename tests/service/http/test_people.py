@@ -11,8 +11,8 @@ from sqlalchemy import select
 from meshfleet.db.tables import account
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import from_millis, write_time
-from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD, Running, running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx

@@ -13,8 +13,8 @@ from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
 from meshfleet.service.http.access import address_of
 from meshfleet.settings import Settings
-from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ import pytest
 from meshfleet.service.api import openapi_document
 from meshfleet.wire.rest.live import STREAM
 from tests.service.http.by_hand import ask, bearer, head
-from tests.service.http.rows import each_row
 from tests.service.jobs.shop import Shop
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running

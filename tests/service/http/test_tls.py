@@ -13,8 +13,8 @@ import pytest
 import trustme
 
 from meshfleet.settings import Settings
-from tests.service.http.rows import each_row
 from tests.service.http.running import Running, running
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

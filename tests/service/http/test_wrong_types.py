@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.service.api import openapi_document
-from tests.service.http.rows import each_row
 from tests.service.http.running import PASSWORD
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ from meshfleet.db.samples.sample import DAY, NO_SEQ, Clock, More, Sample, Sample
 from meshfleet.service.ingest.rollups import Shown
 from meshfleet.service.telemetry import link_routes, links
 from meshfleet.wire.times import write_millis
-from tests.service.http.rows import each_row
 from tests.service.ingest.messages import A, B, P, Q, R, number
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, sample, store
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.tables import reject
-from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, ask, faults, walk
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -11,8 +11,8 @@ from meshfleet.service.telemetry.rows import KINDS
 from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Identifier
 from meshfleet.wire.times import write_millis
-from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store, walk
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.http.running import Running

@@ -9,8 +9,8 @@ import pytest
 from meshfleet.db.samples.sample import DAY, Clock, More, SampleKind
 from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
-from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
 from tests.eventually import eventually
 from tests.service.http.by_hand import bearer, head, talk
-from tests.service.http.rows import each_row
 from tests.service.telemetry.stock import AT, faults, learn_name, sample, store, walk
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db.samples.sample import Use, Wanted
