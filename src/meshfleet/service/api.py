@@ -49,7 +49,7 @@ from meshfleet.service.jobs.shown.news import News
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.figures import LiveFigures
-from meshfleet.service.live.live import Live
+from meshfleet.service.live.live import PACE, Live, Pace
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.operations.figures import Figures
 from meshfleet.service.operations.readiness import Readiness
@@ -130,6 +130,7 @@ class Api:
         settings: Settings,
         samples: SampleStore,
         *,
+        pace: Pace = PACE,
         now: clock.Now = clock.now,
         steady: clock.Now = clock.steady,
         hasher: PasswordHasher = HASHER,
@@ -137,6 +138,7 @@ class Api:
     ) -> None:
         """Put everything together.
 
+        `pace` is another one in tests alone, which cannot wait for that long.
         `steady` is the clock by which failed logins wait and reports are counted; it is never set.
         `hasher` and `limits` are other ones in tests alone, which make many passwords and do not wait.
         """
@@ -158,7 +160,7 @@ class Api:
         )
         self.rollups = Rollups()
         self.window = Window(database.write_now(obtain, "requests"))
-        self.live = Live(database, gatekeeper, self.traffic, now)
+        self.live = Live(database, gatekeeper, self.traffic, now, pace=pace)
         figures.show(LiveFigures(self.live.hub))
         self.bell = Bell()
         self.addresses = Addresses(database.write_now(obtain, "images"), settings.url, now)

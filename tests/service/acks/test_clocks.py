@@ -15,6 +15,7 @@ from tests.service.acks.ground import TEMPERATURE, at
 from tests.service.acks.test_series import FIRST, HOUR, MINUTE, SECOND
 from tests.service.ingest.intake import DAY, NOON
 from tests.service.ingest.messages import A, number, temperature
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.acks.ground import Ground
@@ -89,16 +90,15 @@ def test_we_are_sure_of_a_clock_that_is_always_ahead_once_its_time_has_come() ->
 
 
 @pytest.mark.rule("ack-27")
-@pytest.mark.parametrize(
+@each_row(
     ("time", "seq", "now"),
     [
-        (FIRST + 2 * MINUTE, 1, FIRST + 2 * MINUTE),
-        (FIRST + 2 * MINUTE, 0, FIRST + 2 * MINUTE),
-        (FIRST + 2 * MINUTE, 250, FIRST + 2 * MINUTE),
-        (FIRST + MINUTE, 2, FIRST + 2 * MINUTE),
-        (FIRST + 9 * MINUTE, 2, FIRST + 10 * MINUTE),
+        pytest.param(FIRST + 2 * MINUTE, 1, FIRST + 2 * MINUTE, id="once more"),
+        pytest.param(FIRST + 2 * MINUTE, 0, FIRST + 2 * MINUTE, id="out of order"),
+        pytest.param(FIRST + 2 * MINUTE, 250, FIRST + 2 * MINUTE, id="of a backfill"),
+        pytest.param(FIRST + MINUTE, 2, FIRST + 2 * MINUTE, id="not fresh"),
+        pytest.param(FIRST + 9 * MINUTE, 2, FIRST + 10 * MINUTE, id="not ahead of us"),
     ],
-    ids=["once more", "out of order", "of a backfill", "not fresh", "not ahead of us"],
 )
 def test_no_other_older_sample_means_that_a_clock_was_set_back(time: int, seq: int, now: int) -> None:
     assert not ahead().is_set_back(time, seq, now)

@@ -6,6 +6,7 @@ import pytest
 
 from meshfleet.service.acks.series import Hole, Series
 from tests.service.acks.test_series import FIRST, HOUR, MINUTE, SECOND
+from tests.tables import each_row
 
 # --- When to ask ---
 
@@ -33,19 +34,27 @@ def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_ope
 # --- When to look ---
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hole", "due_after"),
     [
-        (Hole(0, 1, FIRST), 10 * SECOND),
-        (Hole(0, 1, FIRST - HOUR, checked_at=FIRST), MINUTE),
-        (Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST, checked_at=FIRST - MINUTE), 2 * SECOND),
-        (Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST, checked_at=FIRST - 9 * SECOND), SECOND),
-        (
+        pytest.param(Hole(0, 1, FIRST), 10 * SECOND, id="new"),
+        pytest.param(Hole(0, 1, FIRST - HOUR, checked_at=FIRST), MINUTE, id="looked at"),
+        pytest.param(
+            Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST, checked_at=FIRST - MINUTE),
+            2 * SECOND,
+            id="touched",
+        ),
+        pytest.param(
+            Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST, checked_at=FIRST - 9 * SECOND),
+            SECOND,
+            id="touched again and again",
+        ),
+        pytest.param(
             Hole(0, 1, FIRST - HOUR, untold=1, touched_at=FIRST + 1, checked_at=FIRST, lost_at=FIRST),
             2 * SECOND + 1,
+            id="lost and touched",
         ),
     ],
-    ids=["new", "looked at", "touched", "touched again and again", "lost and touched"],
 )
 def test_a_hole_is_looked_at_soon_after_something_came_and_now_and_then(hole: Hole, due_after: int) -> None:
     if hole.checked_at == FIRST - MINUTE:  # else the other limit comes first
@@ -58,7 +67,7 @@ def test_a_lost_hole_is_not_looked_at_until_something_comes() -> None:
     assert not Hole(0, 1, FIRST, checked_at=FIRST, lost_at=FIRST).is_due(FIRST + 1000 * HOUR)
 
 
-@pytest.mark.parametrize(("time", "is_inside"), [(1, False), (2, True), (8, True), (9, False), (0, False)])
+@each_row(("time", "is_inside"), [(1, False), (2, True), (8, True), (9, False), (0, False)])
 def test_only_what_lies_between_the_two_samples_belongs_into_a_hole(time: int, *, is_inside: bool) -> None:
     series = Series(9, 9, holes=[Hole(1, 9, 0)])
     assert series.touch(time, FIRST) == is_inside

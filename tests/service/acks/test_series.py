@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshfleet.service.acks.series import Hole, Series, complete_up_to, gaps
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -175,7 +176,7 @@ def test_after_255_comes_0() -> None:
     assert series.holes is None
 
 
-@pytest.mark.parametrize("seq", [0, 1, 5, 7, 255])
+@each_row("seq", [0, 1, 5, 7, 255])
 def test_any_other_number_than_the_next_shows_a_hole(seq: int) -> None:
     series = Series(FIRST, 5)
     assert series.go_on(FIRST + MINUTE, seq, FIRST)

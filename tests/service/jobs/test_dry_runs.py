@@ -13,6 +13,7 @@ from meshfleet.service.devices.model import Sighting
 from meshfleet.wire.ids import DeviceId, Mac, Version, mac_of
 from meshfleet.wire.rest import DryRun
 from tests.service.jobs.shop import MINUTE, UNTOUCHED, number_of
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -60,7 +61,7 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-122")
-@pytest.mark.parametrize(
+@each_row(
     ("order", "minutes"),
     [
         ({}, 10 * 200 / 60),
@@ -112,7 +113,7 @@ def test_a_dry_run_tells_how_many_another_job_is_not_over_with(shop: Shop) -> No
 
 
 @pytest.mark.rule("rest-122")
-@pytest.mark.parametrize(
+@each_row(
     ("rhythms", "beat"),
     [
         ([1.5] * 10, 1.5),

@@ -5,6 +5,7 @@ import pytest
 from meshfleet.service.jobs.fitness import Facts, Misfit, MisfitCode, Need, method_of, misfit
 from meshfleet.wire.ids import Version
 from meshfleet.wire.products import Way
+from tests.tables import each_row
 
 MODEL = 0x0018
 NEED = Need(MODEL, Version(3, 4, 2))
@@ -26,14 +27,14 @@ def test_a_device_of_the_model_with_an_older_version_fits() -> None:
 
 
 @pytest.mark.rule("rest-119")
-@pytest.mark.parametrize(("model", "told"), [(0x0011, "its model is 0011"), (0, "its model is not known")])
+@each_row(("model", "told"), [(0x0011, "its model is 0011"), (0, "its model is not known")])
 def test_a_device_of_another_model_does_not_fit(model: int, told: str) -> None:
     found = misfit(Facts(model, "1.0.0", "3.4.1", 0), NEED)
     assert found == Misfit(MisfitCode.WRONG_MODEL, f"{told}, and the firmware is for 0018")
 
 
 @pytest.mark.rule("rest-119")
-@pytest.mark.parametrize(
+@each_row(
     ("hardware", "list_", "fitting"),
     [
         ("1.0.0", (), True),
@@ -52,7 +53,7 @@ def test_the_hardware_must_be_among_those_of_the_firmware(
 
 
 @pytest.mark.rule("rest-119", "rest-145")
-@pytest.mark.parametrize("version", ["3.4.2", "3.4.2-beta.4"])
+@each_row("version", ["3.4.2", "3.4.2-beta.4"])
 def test_who_runs_the_very_version_is_there_already(version: str) -> None:
     need = NEED._replace(version=Version.parse(version), allow_downgrade=True)
     assert fits(running("3.4.2", Version.parse(version).beta), need) == "ALREADY_THERE"
@@ -60,7 +61,7 @@ def test_who_runs_the_very_version_is_there_already(version: str) -> None:
 
 
 @pytest.mark.rule("rest-120", "rest-145")
-@pytest.mark.parametrize(("version", "beta"), [("3.4.3", 0), ("3.5.0", 9), ("3.10.0", 0), ("10.0.0", 0)])
+@each_row(("version", "beta"), [("3.4.3", 0), ("3.5.0", 9), ("3.10.0", 0), ("10.0.0", 0)])
 def test_a_downgrade_is_for_who_allows_it(version: str, beta: int) -> None:
     assert fits(running(version, beta), NEED) == "DOWNGRADE"
     assert fits(running(version, beta), NEED._replace(allow_downgrade=True)) is None
@@ -75,7 +76,7 @@ def test_from_a_release_to_its_beta_is_a_downgrade() -> None:
 
 
 @pytest.mark.rule("rest-119")
-@pytest.mark.parametrize(
+@each_row(
     ("version", "beta", "fitting"),
     [("3.0.0", 0, True), ("3.1.0", 0, True), ("3.0.0", 5, False), ("2.9.9", 0, False), ("0.0.0", 0, False)],
 )
@@ -128,7 +129,7 @@ def test_the_first_reason_is_told() -> None:
 
 
 @pytest.mark.rule("firmware-32")
-@pytest.mark.parametrize(
+@each_row(
     ("model", "method", "expected"),
     [
         (0x0018, None, Way.DOWNLOAD),

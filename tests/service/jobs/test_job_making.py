@@ -16,6 +16,7 @@ from meshfleet.wire.ids import ModelNumber, Version, mac_number
 from meshfleet.wire.rest import ExecutionState, Wave
 from meshfleet.wire.times import write_millis
 from tests.service.jobs.shop import JOBS, MINUTE, UNTOUCHED, job_number, number_of
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
@@ -236,9 +237,7 @@ def test_only_released_firmware_is_brought_to_devices(shop: Shop, state: str) ->
         assert (answer.status_code, answer.json()["code"]) == (409, "not-released")
 
 
-@pytest.mark.parametrize(
-    "firmware", ["", "fw-0", "fw-0123456789abcdef", "FW-0123456789ABCDEF", "\0", "x" * 1000]
-)
+@each_row("firmware", ["", "fw-0", "fw-0123456789abcdef", "FW-0123456789ABCDEF", "\0", "x" * 1000])
 def test_unknown_firmware_is_a_mistake(shop: Shop, firmware: str) -> None:
     answer = shop.ask(firmware, {"deviceIds": shop.devices(1)})
     assert answer.status_code == 400
@@ -246,7 +245,7 @@ def test_unknown_firmware_is_a_mistake(shop: Shop, firmware: str) -> None:
 
 
 @pytest.mark.rule("rest-122")
-@pytest.mark.parametrize(
+@each_row(
     ("order", "fields"),
     [
         ({"name": ""}, ["name"]),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.tables import each_row
+
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
 
@@ -32,7 +34,7 @@ def _faults(shop: Shop, **order: Any) -> list[str]:
 
 
 @pytest.mark.rule("rest-122")
-@pytest.mark.parametrize("name", [*UNSEEN, *LINES, *EMPTY])
+@each_row("name", [*UNSEEN, *LINES, *EMPTY])
 def test_a_name_with_characters_that_nobody_sees_is_refused(shop: Shop, name: str) -> None:
     before = shop.traces()
     assert _faults(shop, name=name) == ["name"]
@@ -41,7 +43,7 @@ def test_a_name_with_characters_that_nobody_sees_is_refused(shop: Shop, name: st
     assert shop.traces() == before
 
 
-@pytest.mark.parametrize("name", ["x", "Büro / lobby ☕", "固件 3.4.2", "بوابة", "a  b", "e\u0301"])
+@each_row("name", ["x", "Büro / lobby ☕", "固件 3.4.2", "بوابة", "a  b", "e\u0301"])
 def test_a_name_in_any_script_is_kept_as_it_is(shop: Shop, name: str) -> None:
     job = shop.make(shop.firmware(), shop.devices(1), name=name, waves=[{"name": name, "count": 1}])
     assert shop.show(job["id"])["name"] == name

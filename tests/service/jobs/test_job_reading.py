@@ -14,6 +14,7 @@ from meshfleet.service import clock
 from meshfleet.wire.rest import ExecutionDetail, ExecutionPage, JobPage
 from meshfleet.wire.times import write_millis
 from tests.service.jobs.shop import JOBS, MINUTE, job_number, number_of
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
@@ -59,7 +60,7 @@ def test_jobs_are_selected_by_state_and_firmware(shop: Shop) -> None:
     assert walk(shop, JOBS, 10, FirmwareId="fw-none") == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "field"),
     [
         ({"State": "DONE"}, "State"),
@@ -361,7 +362,7 @@ def test_what_is_not_in_a_job_is_not_found(shop: Shop) -> None:
         assert shop.service.viewer.get(f"{JOBS}/{path}").status_code == 404, path
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "fields"),
     [
         ({"State": "DONE"}, ["State"]),

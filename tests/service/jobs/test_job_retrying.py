@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.wire.times import write_millis
 from tests.service.jobs.shop import JOBS, MINUTE
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
@@ -83,7 +84,7 @@ def test_a_retry_of_a_retry_keeps_its_name_short(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-139")
-@pytest.mark.parametrize("state", ["CREATED", "SCHEDULED", "IN_PROGRESS", "PAUSED", "CANCELING"])
+@each_row("state", ["CREATED", "SCHEDULED", "IN_PROGRESS", "PAUSED", "CANCELING"])
 def test_a_job_that_is_not_over_is_not_tried_again(shop: Shop, state: str) -> None:
     (device,) = shop.devices(1)
     job = shop.make(shop.firmware(), [device])

@@ -13,6 +13,7 @@ from meshfleet.db.tables import execution
 from meshfleet.service.jobs.changes import nobody
 from meshfleet.service.jobs.making import superseding
 from tests.service.jobs.shop import count_anew, job_number
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -101,7 +102,7 @@ def test_a_job_of_which_all_are_refused_has_failed_at_once(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-129")
-@pytest.mark.parametrize("policy", ["reject", "supersede"])
+@each_row("policy", ["reject", "supersede"])
 def test_a_job_that_is_over_has_nothing_to_say(shop: Shop, policy: str) -> None:
     devices = shop.devices(1)
     older = shop.make(shop.firmware(), devices, onNewerJob=policy)
@@ -112,7 +113,7 @@ def test_a_job_that_is_over_has_nothing_to_say(shop: Shop, policy: str) -> None:
 
 
 @pytest.mark.rule("rest-129")
-@pytest.mark.parametrize(("policy", "left"), [("reject", "REJECTED"), ("supersede", "SUPERSEDED")])
+@each_row(("policy", "left"), [("reject", "REJECTED"), ("supersede", "SUPERSEDED")])
 def test_of_jobs_that_come_at_the_same_time_one_has_the_device(shop: Shop, policy: str, left: str) -> None:
     (device,) = shop.devices(1)
     firmware = shop.firmware()

@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.wire.times import write_millis
 from tests.service.jobs.shop import JOBS, MINUTE
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
@@ -53,7 +54,7 @@ def audited(shop: Shop, job_id: str) -> list[str]:
 
 
 @pytest.mark.rule("rest-137", "rest-138", "rest-132")
-@pytest.mark.parametrize(("state", "deed", "after"), CASES)
+@each_row(("state", "deed", "after"), CASES)
 def test_a_deed_moves_a_job_or_is_refused(shop: Shop, state: str, deed: str, after: str | None) -> None:
     job = make(shop, state)
     before = shop.row(job)
@@ -92,7 +93,7 @@ def test_an_applied_job_begins_or_waits_for_its_time(shop: Shop) -> None:
     assert shop.row(later)["started_at"] is None
 
 
-@pytest.mark.parametrize("state", ["IN_PROGRESS", "PAUSED"])
+@each_row("state", ["IN_PROGRESS", "PAUSED"])
 def test_what_is_staged_is_applied_once(shop: Shop, state: str) -> None:
     job = make(shop, state, stage=True)
     assert shop.do("apply", job).json()["state"] == state
@@ -106,7 +107,7 @@ def test_what_is_staged_is_applied_once(shop: Shop, state: str) -> None:
     assert shop.steps(job)[1:] == [(state, state, "apply")]
 
 
-@pytest.mark.parametrize("state", ["CANCELING", "CANCELED", "COMPLETED", "SCHEDULED"])
+@each_row("state", ["CANCELING", "CANCELED", "COMPLETED", "SCHEDULED"])
 def test_what_is_staged_is_applied_while_the_job_runs(shop: Shop, state: str) -> None:
     assert shop.do("apply", make(shop, state, stage=True)).status_code == 409
 
@@ -148,7 +149,7 @@ def test_resuming_forgives_what_failed_up_to_now(shop: Shop) -> None:
     assert shop.row(job)["started_at"] == started
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reason", "wave", "soaks"),
     [("GATE", 1, False), ("GATE_FAILED", 1, False), ("ABORT_CRITERIA", 0, True), ("USER", 0, True)],
 )
@@ -168,10 +169,8 @@ def test_a_cancelled_job_tells_who_stopped_it_first(shop: Shop) -> None:
     assert shop.do("cancel", stopped).json()["stopCause"] == "DEADLINE"
 
 
-@pytest.mark.parametrize("deed", ["apply", "pause", "resume", "cancel", "retry"])
-@pytest.mark.parametrize(
-    "job", ["job-0", "job-999999999999999999", "job-x", "1", "job-01", "job-1%00", "%2e%2e"]
-)
+@each_row("deed", ["apply", "pause", "resume", "cancel", "retry"])
+@each_row("job", ["job-0", "job-999999999999999999", "job-x", "1", "job-01", "job-1%00", "%2e%2e"])
 def test_there_is_no_job_with_such_an_id(shop: Shop, deed: str, job: str) -> None:
     answer = shop.service.operator.post(f"{JOBS}/{job}/{deed}")
     assert answer.status_code == 404
@@ -230,7 +229,7 @@ def test_firmware_can_be_removed_when_its_jobs_are_deleted(shop: Shop) -> None:
     assert shop.service.admin.delete(path).status_code == 204
 
 
-@pytest.mark.parametrize("deed", ["apply", "pause", "resume", "cancel", "retry"])
+@each_row("deed", ["apply", "pause", "resume", "cancel", "retry"])
 def test_who_may_only_look_does_nothing(shop: Shop, deed: str) -> None:
     job = make(shop, "PAUSED")
     assert shop.service.viewer.post(f"{JOBS}/{job}/{deed}").status_code == 403

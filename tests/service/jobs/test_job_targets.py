@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.wire.ids import Version
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
@@ -103,7 +104,7 @@ def test_every_device_is_meant_by_who_says_so(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-117")
-@pytest.mark.parametrize("chosen", [{}, {"Label": []}, {"FriendlyName": ""}])
+@each_row("chosen", [{}, {"Label": []}, {"FriendlyName": ""}])
 def test_a_filter_that_lets_everybody_through_is_refused(shop: Shop, chosen: dict[str, Any]) -> None:
     shop.device()
     assert faults(shop, {"filter": chosen}) == [
@@ -111,7 +112,7 @@ def test_a_filter_that_lets_everybody_through_is_refused(shop: Shop, chosen: dic
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "chosen",
     [
         {},
@@ -154,7 +155,7 @@ def test_unknown_and_malformed_labels_are_named(shop: Shop) -> None:
     assert found[0][1] == "there is no such label"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("chosen", "field"),
     [
         ({"ModelNumber": "18"}, "ModelNumber"),
@@ -175,7 +176,7 @@ def test_a_wrong_filter_is_named_also_beside_a_right_one(
         assert [each for each, _ in faults(shop, {"filter": chosen | more})] == [f"targets.filter.{field}"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("chosen", "field"),
     [
         ({"deviceIds": "all"}, "targets.deviceIds"),

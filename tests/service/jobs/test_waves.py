@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from meshfleet.service.jobs.making.waves import FallenWave, Waves, faults
 from meshfleet.wire.rest import Wave
+from tests.tables import each_row
 
 devices = st.sets(st.integers(0, 2**48 - 1), max_size=200)
 seeds = st.integers(0, 2**63 - 1)
@@ -74,7 +75,7 @@ def test_another_seed_gives_another_order() -> None:
 
 
 @pytest.mark.rule("rest-123", "rest-124")
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "number", "sizes"),
     [
         ([], 7, [7]),
@@ -103,7 +104,7 @@ def test_a_wave_without_devices_is_left_out_and_the_others_keep_their_names() ->
 
 
 @pytest.mark.rule("rest-123")
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "wrong"),
     [
         ([Wave()], ["waves[0]"]),

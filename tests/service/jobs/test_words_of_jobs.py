@@ -14,6 +14,7 @@ from meshfleet.service.jobs.waiting import JobNow, Waiter, Waiting, waiting_for
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
 from meshfleet.wire.rest import Outcome
+from tests.tables import each_row
 
 BAD = {E.FAILED, E.TIMED_OUT, E.REJECTED}
 IN_PROGRESS = JobNow(S.IN_PROGRESS, wave=1, start_at=None, heartbeats=3, is_staging=False)
@@ -30,7 +31,7 @@ def test_an_outcome_tells_how_it_went(counts: dict[E, int]) -> None:
     assert (told is Outcome.SUCCEEDED) == (E.SUCCEEDED in there and there <= {E.SUCCEEDED, E.SKIPPED})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("there", "told"),
     [
         ((), "NONE"),
@@ -57,8 +58,8 @@ def test_every_state_of_a_job_has_its_moves_and_nothing_follows_an_end() -> None
     )
 
 
-@pytest.mark.parametrize("before", list(S))
-@pytest.mark.parametrize("after", list(S))
+@each_row("before", list(S))
+@each_row("after", list(S))
 def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None:
     if after in JOB_MOVES[before]:
         check_move(before, after)
@@ -68,7 +69,7 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
 
 
 @pytest.mark.rule("rest-133")
-@pytest.mark.parametrize(
+@each_row(
     ("job", "waiter", "told"),
     [
         (IN_PROGRESS, QUEUED, "rate: its turn has not come"),

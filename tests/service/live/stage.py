@@ -22,6 +22,7 @@ from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.api import Api
 from meshfleet.service.app import answer_requests
 from meshfleet.service.ingest.ingest import Ingest
+from meshfleet.service.live.live import PACE, Pace
 from meshfleet.settings import Settings
 from tests.broker.stage import Clock
 from tests.service.http.running import Running
@@ -201,7 +202,7 @@ class Stage(Running):
 
 
 @contextmanager
-def staged(database: Database) -> Iterator[Stage]:
+def staged(database: Database, pace: Pace = PACE) -> Iterator[Stage]:
     """Run all of it on a database, in a thread of its own."""
     clock = Clock()
     with (
@@ -209,7 +210,7 @@ def staged(database: Database) -> Iterator[Stage]:
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        api = Api(database, Settings(data=Path(folder)), samples, now=clock, steady=clock.steady)
+        api = Api(database, Settings(data=Path(folder)), samples, pace=pace, now=clock, steady=clock.steady)
         with _serving(api, listener) as loop:
             ingest = Ingest(database, samples, prefix="", guests=None, now=clock)
             for follower in (api.live.reports, api.traffic):

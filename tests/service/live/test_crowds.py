@@ -18,6 +18,7 @@ from meshfleet.service.live.listener import BACKLOG, Listener
 from meshfleet.service.live.ring import Coverage
 from meshfleet.service.live.want import Interest, Want
 from meshfleet.wire.rest import Role
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.live.stage import Stage
@@ -85,7 +86,7 @@ async def test_an_event_is_shown_only_to_those_who_named_its_device_or_gateway()
     assert len(asked) == 2 * 50
 
 
-@pytest.mark.parametrize(
+@each_row(
     "event",
     [
         {"about": "report", "device": 1, "gateway": 9},
@@ -97,7 +98,6 @@ async def test_an_event_is_shown_only_to_those_who_named_its_device_or_gateway()
         {"about": "execution", "device": 1, "gateway": 9, "job": 5},
         {"about": "device", "type": "resync"},
     ],
-    ids=str,
 )
 def test_the_index_finds_exactly_the_wants_that_take_an_event_and_loses_them_with_their_holders(
     event: dict[str, Any],

@@ -8,6 +8,7 @@ import pytest
 
 from meshfleet.wire.ids import Mac, mac_number
 from tests.service.ingest.messages import A, B, D, E, P, dfu, heartbeat, link, report, spelt, temperature
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.live.stage import Stage
@@ -188,7 +189,7 @@ def test_a_filter_chooses_any_of_its_values_and_several_must_all_hold(
 
 
 @pytest.mark.rule("rest-147")
-@pytest.mark.parametrize(
+@each_row(
     ("query", "field"),
     [
         ("Types=nonsense", "Types"),

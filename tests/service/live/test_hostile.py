@@ -11,14 +11,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.live.live import OF_ACCOUNT
+from meshfleet.service.live.live import OF_ACCOUNT, PACE, Pace
 from tests.service.ingest.messages import temperature
+from tests.service.live.stage import staged
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.db import Database
     from tests.service.live.stage import Stage
 
 LARGE = "x" * 60_000
 MASK = b"\0\0\0\0"
+
+
+@pytest.fixture
+def hasty(sqlite_database: Database) -> Iterator[Stage]:
+    """A service that waits only for a moment until it is shown a token."""
+    with staged(sqlite_database, Pace(first_frame=0.25)) as stage:
+        yield stage
+    sqlite_database.close()
 
 
 def _open_stream(stage: Stage) -> socket.socket:
@@ -123,17 +135,19 @@ def test_one_who_vanishes_leaves_nothing_behind_not_even_in_the_log(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING or record.exc_info]
 
 
-def test_who_says_nothing_is_shown_out(stage: Stage) -> None:
-    with stage.call_up() as talk:
+def test_who_says_nothing_is_shown_out(hasty: Stage) -> None:
+    with hasty.call_up() as talk:
         code, last = talk.end()
     assert (code, last["error"]["code"]) == (4408, "too-slow")
 
 
-def test_half_a_frame_is_no_first_frame(stage: Stage) -> None:
-    with _open_socket(stage) as connection:
-        connection.sendall(_text(b'{"token": "%b"}' % stage.key.encode())[:20])
+def test_half_a_frame_is_no_first_frame(hasty: Stage) -> None:
+    with _open_socket(hasty) as connection:
+        connection.sendall(_text(b'{"token": "%b"}' % hasty.key.encode())[:20])
         got = b""
-        while part := connection.recv(4096):
+        while struct.pack(">H", 4408) not in got:  # which closes it
+            part = connection.recv(4096)
+            assert part, got
             got += part
     assert b"too-slow" in got
 
@@ -195,9 +209,15 @@ def test_elsewhere_who_asks_for_a_web_socket_gets_a_plain_answer(stage: Stage) -
 
 @pytest.mark.rule("rest-150")
 def test_a_stream_shows_every_quarter_of_a_minute_that_it_lives_and_asks_not_to_be_held_back(
-    stage: Stage,
+    sqlite_database: Database,
 ) -> None:
-    with stage.talk() as idle, stage.stream() as stream:
+    assert PACE == (15.0, 10.0), "tests do not wait for that long"
+    each_second = Pace(comment=1.0)
+    with (
+        staged(sqlite_database, each_second) as stage,
+        stage.talk() as idle,
+        stage.stream() as stream,
+    ):
         idle.subscribe()
         assert stream.answer.headers["content-type"].startswith("text/event-stream")
         assert stream.answer.headers["x-accel-buffering"] == "no"
@@ -207,6 +227,7 @@ def test_a_stream_shows_every_quarter_of_a_minute_that_it_lives_and_asks_not_to_
             assert stream.next_comment().startswith(":")
         stage.take(temperature(stage.clock(), 1))
         assert idle.next() == stream.next(), "nobody who only waits is shown out"
+    sqlite_database.close()
 
 
 def test_the_head_of_a_stream_comes_alone_and_its_connection_goes_on(stage: Stage) -> None:

@@ -23,6 +23,7 @@ from meshfleet.service.live.reports import Reports
 from meshfleet.service.live.ring import Coverage
 from meshfleet.service.live.want import Interest, Want
 from meshfleet.wire.rest import Role
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -185,7 +186,7 @@ def test_of_those_who_left_only_so_much_is_remembered() -> None:
     assert not coverage.reaches(wants[0], 0)
 
 
-@pytest.mark.parametrize("length", [0, 1, 125, 126, 65_535, 65_536, 70_000])
+@each_row("length", [0, 1, 125, 126, 65_535, 65_536, 70_000])
 def test_a_frame_is_what_the_library_reads(length: int) -> None:
     client = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN, max_size=None)
     client.receive_data(framed(b"x" * length))

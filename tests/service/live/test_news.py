@@ -19,6 +19,7 @@ from meshfleet.service.live.want import Want
 from meshfleet.wire.ids import Mac, mac_number
 from meshfleet.wire.rest import Role
 from tests.service.ingest.messages import A, B, D, E, heartbeat
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -79,7 +80,7 @@ def test_a_device_that_goes_to_another_gateway_is_told_to_listeners_of_both(stag
         assert old.next()["data"]["id"] == f"bmac-{E}", "it is told only once that it left"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("several", "one"),
     [
         ([GatewayNews(None, 50), GatewayNews("renamed")], GatewayNews(None, 50)),
@@ -88,7 +89,6 @@ def test_a_device_that_goes_to_another_gateway_is_told_to_listeners_of_both(stag
         ([GatewayNews("released"), GatewayNews(None, 2), GatewayNews("renamed")], GatewayNews("released", 2)),
         ([GatewayNews("claimed"), GatewayNews("released")], GatewayNews("released")),
     ],
-    ids=str,
 )
 def test_several_news_of_a_gateway_become_one_that_tells_most(
     several: list[GatewayNews], one: GatewayNews

@@ -9,6 +9,7 @@ import pytest
 from meshfleet.wire.ids import Mac, mac_number
 from tests.service.ingest.messages import D, E, temperature
 from tests.service.live.stage import staged
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -83,7 +84,7 @@ def test_that_somebody_else_wants_the_rest_by_now_does_not_bring_back_what_nobod
 
 
 @pytest.mark.rule("rest-156")
-@pytest.mark.parametrize("after", ["", "nonsense", "0-1", "9" * 5000, "-"])
+@each_row("after", ["", "nonsense", "0-1", "9" * 5000, "-"])
 def test_who_comes_with_an_id_that_nobody_knows_is_told_to_resync_first(stage: Stage, after: str) -> None:
     with stage.stream(after=after, Types="report") as stream:
         stage.take(temperature(stage.clock(), 1))

@@ -21,6 +21,7 @@ from meshfleet.service.live.socket import Socket
 from tests.service.http.by_hand import ask, bearer, head, talk
 from tests.service.ingest.messages import temperature
 from tests.service.live.stage import PATIENCE, Stage, staged
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,7 @@ def _read_until(connection: socket.socket, mark: bytes) -> bytes:
 # --- Wrong handshakes ---
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         head(LIVE),
@@ -116,7 +117,7 @@ def test_the_head_of_that_answer_comes_alone(stage: Stage) -> None:
         assert (answer.status_code, answer.headers["upgrade"], answer.content) == (426, "websocket", b"")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "framing", "body"),
     [
         ("POST", (), b""),
@@ -126,7 +127,7 @@ def test_the_head_of_that_answer_comes_alone(stage: Stage) -> None:
         ("OPTIONS", (), b""),
     ],
 )
-@pytest.mark.parametrize("wish", [HANDSHAKE, ()], ids=["handshake", "plain"])
+@each_row("wish", [pytest.param(HANDSHAKE, id="handshake"), pytest.param((), id="plain")])
 def test_a_web_socket_is_opened_by_no_other_method(
     stage: Stage, method: str, framing: tuple[str, ...], body: bytes, wish: tuple[str, ...]
 ) -> None:
@@ -178,7 +179,7 @@ def test_one_who_vanishes_in_front_of_a_handshake_is_not_missed(on_either_loop: 
 # --- What comes with a handshake ---
 
 
-@pytest.mark.parametrize("cut", [None, 1, 20])
+@each_row("cut", [None, 1, 20])
 def test_what_comes_right_behind_a_handshake_is_heard(on_either_loop: Stage, cut: int | None) -> None:
     stage = on_either_loop
     first = _text(b'{"token": "%b"}' % stage.key.encode())
@@ -219,9 +220,9 @@ def test_a_text_that_is_none_and_a_goodbye_end_a_conversation_and_nothing_else(s
 # --- Wishes that are not heard ---
 
 
-@pytest.mark.parametrize("wish", ["h2c", "websocket", "h2c, websocket", "TLS/1.3"])
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("chunked", [True, False])
+@each_row("wish", ["h2c", "websocket", "h2c, websocket", "TLS/1.3"])
+@each_row("at_once", [True, False])
+@each_row("chunked", [True, False])
 def test_a_request_that_would_like_another_protocol_is_answered_in_this_one(
     stage: Stage, wish: str, *, at_once: bool, chunked: bool
 ) -> None:

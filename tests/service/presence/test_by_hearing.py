@@ -6,6 +6,7 @@ import pytest
 
 from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, number, temperature
 from tests.service.presence.scene import DAY, HOUR, NOON, SECOND, STEP, Pulse, Scene, brief
+from tests.tables import each_row
 
 
 def hearing(*pulses: Pulse, seconds: int = 600) -> Scene:
@@ -35,7 +36,7 @@ def test_whoever_it_brings_keeps_it() -> None:
 
 
 @pytest.mark.rule("rest-51", "rest-78")
-@pytest.mark.parametrize("every", [60, 300])
+@each_row("every", [60, 300])
 def test_it_goes_after_three_of_its_intervals_and_all_devices_with_it(every: int) -> None:
     devices = [f"c0ffee00{each:04x}" for each in range(20)]
     pulses = [Pulse(A, every), *(Pulse(each, 60) for each in devices)]
@@ -87,7 +88,7 @@ def test_a_gateway_that_misses_a_beat_and_goes_on_hides_no_silence() -> None:
 
 
 @pytest.mark.rule("report-49", "rest-78")
-@pytest.mark.parametrize("age", [60, 3600, 40 * DAY // SECOND, -60, -3600, -40 * DAY // SECOND])
+@each_row("age", [60, 3600, 40 * DAY // SECOND, -60, -3600, -40 * DAY // SECOND])
 def test_what_is_old_makes_no_gateway_look_alive(age: int) -> None:
     scene = Scene(by_hearing=True)
     at = NOON - age * SECOND

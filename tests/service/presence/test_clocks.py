@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from meshfleet.service.presence.clocks import Clocks
 from tests.service.ingest.messages import A, B, D, E, heartbeat, number, temperature
 from tests.service.presence.scene import HOUR, MINUTE, NOON, SECOND, Pulse, Scene, brief
+from tests.tables import each_row
 
 G = number(A)
 W = "c0ffee0000c1"
@@ -29,7 +30,7 @@ def silent() -> Clocks:
 
 
 @pytest.mark.rule("report-48")
-@pytest.mark.parametrize("off", OFFS)
+@each_row("off", OFFS)
 def test_a_measured_clock_is_corrected(off: int) -> None:
     clocks = Clocks()
     clocks.measure(G, NOON - 400, NOON + 600, NOON + 100 + off * SECOND)
@@ -166,7 +167,7 @@ def test_one_of_several_devices_is_not_believed_alone_for_half_an_hour() -> None
 
 
 @pytest.mark.rule("report-48")
-@pytest.mark.parametrize("second", [8, 0], ids=["another device", "the gateway itself"])
+@each_row("second", [pytest.param(8, id="another device"), pytest.param(0, id="the gateway itself")])
 def test_two_of_them_are(second: int) -> None:
     clocks = silent()
     for now, witness in [(NOON, 7), (NOON + 30 * SECOND, second), (NOON + MINUTE, 7)]:
@@ -191,7 +192,10 @@ def test_an_offset_is_proved_for_one_connection() -> None:
 
 
 @pytest.mark.rule("report-48")
-@pytest.mark.parametrize(("off", "shifts"), [(6 * 3600, {G: -6 * HOUR}), (0, {})], ids=["still", "set right"])
+@each_row(
+    ("off", "shifts"),
+    [pytest.param(6 * 3600, {G: -6 * HOUR}, id="still"), pytest.param(0, {}, id="set right")],
+)
 def test_a_fresh_report_proves_the_clock_of_a_gateway_that_never_answers_after_it_has_come_back(
     off: int, shifts: dict[int, int]
 ) -> None:
@@ -209,8 +213,8 @@ def test_a_fresh_report_proves_the_clock_of_a_gateway_that_never_answers_after_i
 
 
 @pytest.mark.rule("report-48", "rest-51")
-@pytest.mark.parametrize("off", OFFS)
-@pytest.mark.parametrize("by_hearing", [True, False], ids=["another broker", "embedded"])
+@each_row("off", OFFS)
+@each_row("by_hearing", [pytest.param(True, id="another broker"), pytest.param(False, id="embedded")])
 def test_behind_a_clock_that_is_off_devices_are_connected_within_two_minutes(
     off: int,
     by_hearing: bool,  # noqa: FBT001 # a parameter
@@ -229,7 +233,7 @@ def test_behind_a_clock_that_is_off_devices_are_connected_within_two_minutes(
 
 
 @pytest.mark.rule("report-48")
-@pytest.mark.parametrize("off", OFFS)
+@each_row("off", OFFS)
 def test_behind_a_clock_that_is_measured_devices_are_connected_at_once(off: int) -> None:
     scene = Scene(A)
     scene.clocks.measure(G, NOON, NOON, NOON + off * SECOND)
@@ -243,7 +247,7 @@ def test_behind_a_clock_that_is_measured_devices_are_connected_at_once(off: int)
 @pytest.mark.rule("report-48", "report-49", "rest-51")
 @settings(max_examples=40)
 @given(jumps=st.lists(st.tuples(st.sampled_from([*OFFS, 0]), st.integers(180, 400)), max_size=5))
-@pytest.mark.parametrize("by_hearing", [True, False], ids=["another broker", "embedded"])
+@each_row("by_hearing", [pytest.param(True, id="another broker"), pytest.param(False, id="embedded")])
 def test_nobody_flips_because_a_clock_was_set(
     by_hearing: bool,  # noqa: FBT001 # a parameter
     jumps: list[tuple[int, int]],
@@ -258,7 +262,7 @@ def test_nobody_flips_because_a_clock_was_set(
 
 
 @pytest.mark.rule("report-48", "rest-51")
-@pytest.mark.parametrize("drift", [-30, -3, 3, 30])
+@each_row("drift", [-30, -3, 3, 30])
 def test_nobody_flips_because_a_clock_drifts(drift: int) -> None:
     """By so many seconds in ten minutes."""
     scene = Scene(A, silent=True)
@@ -272,7 +276,14 @@ def test_nobody_flips_because_a_clock_drifts(drift: int) -> None:
 
 
 @pytest.mark.rule("report-48", "rest-51")
-@pytest.mark.parametrize("quiet", [60, 600, 1200], ids=["a minute", "ten minutes", "twenty minutes"])
+@each_row(
+    "quiet",
+    [
+        pytest.param(60, id="a minute"),
+        pytest.param(600, id="ten minutes"),
+        pytest.param(1200, id="twenty minutes"),
+    ],
+)
 def test_a_device_with_a_wrong_clock_does_not_disturb_the_others(quiet: int) -> None:
     """It speaks often, and the others, whose clock is right, only now and then."""
     scene = Scene(A, silent=True)
@@ -316,7 +327,7 @@ def test_the_rhythm_survives_a_change_to_a_gateway_whose_clock_is_hours_behind()
 
 
 @pytest.mark.rule("rest-52")
-@pytest.mark.parametrize("off", OFFS)
+@each_row("off", OFFS)
 def test_two_gateways_of_which_one_has_a_wrong_clock_do_not_disturb_the_rhythm(off: int) -> None:
     scene = Scene(A, B)
     scene.clocks.measure(number(B), NOON, NOON, NOON + off * SECOND)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from meshfleet.service.presence.rhythm import Rhythm
 from tests.service.presence.scene import DAY, HOUR, MINUTE, NOON, SECOND
+from tests.tables import each_row
 
 A, B, C = 1, 2, 3
 TWENTY = 20 * MINUTE
@@ -30,7 +31,7 @@ def beaten(*gaps: int) -> Rhythm:
 
 
 @pytest.mark.rule("rest-52")
-@pytest.mark.parametrize("gaps", [(), (MINUTE,), (MINUTE, MINUTE)])
+@each_row("gaps", [(), (MINUTE,), (MINUTE, MINUTE)])
 def test_until_three_gaps_are_known_it_is_twenty_minutes(gaps: tuple[int, ...]) -> None:
     assert beaten(*gaps).interval == TWENTY
     assert beaten(*gaps).patience == HOUR
@@ -107,8 +108,8 @@ def test_a_gap_wider_than_can_be_kept_is_none() -> None:
 
 
 @pytest.mark.rule("rest-52")
-@pytest.mark.parametrize("apart", [-4 * SECOND, -1, 0, 1, 4 * SECOND])
-@pytest.mark.parametrize("every", [MINUTE, 5 * MINUTE, TWENTY])
+@each_row("apart", [-4 * SECOND, -1, 0, 1, 4 * SECOND])
+@each_row("every", [MINUTE, 5 * MINUTE, TWENTY])
 def test_two_gateways_that_hear_the_same_heartbeats_do_not_halve_it(apart: int, every: int) -> None:
     """Whichever clock is a little ahead, and whoever is first to tell."""
     one, other = rhythm(), rhythm()
@@ -149,7 +150,7 @@ def test_another_gateway_that_is_there_and_heard_it_lately_takes_its_place() -> 
     assert (made.gateway, made.other) == (A, 0)
 
 
-@pytest.mark.parametrize(("present", "after"), [({C}, 1), (set(), 1), ({A}, HOUR), ({A}, 2 * HOUR)])
+@each_row(("present", "after"), [({C}, 1), (set(), 1), ({A}, HOUR), ({A}, 2 * HOUR)])
 def test_one_that_is_away_or_heard_it_long_ago_does_not(present: set[int], after: int) -> None:
     made = rhythm()
     made.hear(B, NOON + 1)

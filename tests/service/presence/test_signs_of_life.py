@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, prop, report, temperature
 from tests.service.presence.scene import DAY, HOUR, MINUTE, NOON, SECOND, Pulse, Scene, brief
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ KINDS: dict[str, Callable[[int], Publish]] = {
     "event-decoded": lambda at: report("event-decoded/unheard-of", at, seq=1, value=1),
 }
 
-every_kind = pytest.mark.parametrize("made", KINDS.values(), ids=KINDS)
+every_kind = each_row("made", [pytest.param(made, id=kind) for kind, made in KINDS.items()])
 
 
 @pytest.mark.rule("report-48")
@@ -41,7 +42,7 @@ def test_a_report_of_any_kind_is_a_sign_of_life(made: Callable[[int], Publish]) 
 
 @pytest.mark.rule("report-48", "report-49")
 @every_kind
-@pytest.mark.parametrize("age", [MINUTE - 1, -MINUTE + 1, 0])
+@each_row("age", [MINUTE - 1, -MINUTE + 1, 0])
 def test_it_is_one_for_less_than_a_minute(made: Callable[[int], Publish], age: int) -> None:
     scene = Scene(A)
     assert len(scene.see(made(NOON - age))) == 1
@@ -49,7 +50,7 @@ def test_it_is_one_for_less_than_a_minute(made: Callable[[int], Publish], age: i
 
 @pytest.mark.rule("report-48", "report-49")
 @every_kind
-@pytest.mark.parametrize("age", [MINUTE, 61 * SECOND, HOUR, 40 * DAY, -MINUTE, -HOUR, -400 * DAY])
+@each_row("age", [MINUTE, 61 * SECOND, HOUR, 40 * DAY, -MINUTE, -HOUR, -400 * DAY])
 def test_afterwards_it_is_none(made: Callable[[int], Publish], age: int) -> None:
     scene = Scene(A)
     assert scene.see(made(NOON - age)) == []
@@ -79,7 +80,7 @@ def test_of_a_batch_the_fresh_reports_count_wherever_they_are() -> None:
 
 
 @pytest.mark.rule("report-49", "rest-51")
-@pytest.mark.parametrize("is_last", [True, False])
+@each_row("is_last", [True, False])
 def test_a_gateway_that_only_replays_is_not_the_one_that_hears_a_device(
     is_last: bool,  # noqa: FBT001 # a parameter
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.service.ingest.messages import A, B, D, E, heartbeat, number, temperature
 from tests.service.presence.scene import HOUR, MINUTE, NOON, SECOND, STEP, Pulse, Scene, brief
+from tests.tables import each_row
 
 LATE = 2 * STEP
 """Seconds within which silence is noticed."""
@@ -21,7 +22,7 @@ def test_a_device_that_is_heard_comes_once() -> None:
 
 
 @pytest.mark.rule("rest-51", "rest-52")
-@pytest.mark.parametrize("minutes", [1, 2, 7, 20, 45])
+@each_row("minutes", [1, 2, 7, 20, 45])
 def test_it_goes_after_three_intervals_and_not_before(minutes: int) -> None:
     scene = Scene(A)
     scene.see(heartbeat(NOON))
@@ -36,7 +37,7 @@ def test_it_goes_after_three_intervals_and_not_before(minutes: int) -> None:
 
 
 @pytest.mark.rule("rest-51", "rest-52")
-@pytest.mark.parametrize("minutes", [1, 19, 20])
+@each_row("minutes", [1, 19, 20])
 def test_one_whose_rhythm_is_not_known_has_an_hour(minutes: int) -> None:
     scene = Scene(A)
     scene.see(heartbeat(NOON))
@@ -129,7 +130,15 @@ def test_a_heartbeat_beside_other_reports_is_not_lost() -> None:
 
 
 @pytest.mark.rule("rest-51", "rest-192")
-@pytest.mark.parametrize("pause", [31, 200, 7200, 365 * 86400], ids=["31 s", "200 s", "2 h", "a year"])
+@each_row(
+    "pause",
+    [
+        pytest.param(31, id="31 s"),
+        pytest.param(200, id="200 s"),
+        pytest.param(7200, id="2 h"),
+        pytest.param(365 * 86400, id="a year"),
+    ],
+)
 def test_nobody_is_silent_because_we_slept_or_our_clock_went_forward(pause: int) -> None:
     scene = Scene(A)
     scene.see(heartbeat(NOON), heartbeat(NOON, device=E))
@@ -142,7 +151,15 @@ def test_nobody_is_silent_because_we_slept_or_our_clock_went_forward(pause: int)
 
 
 @pytest.mark.rule("rest-51")
-@pytest.mark.parametrize("back", [1, 200, 7200, 365 * 86400], ids=["1 s", "200 s", "2 h", "a year"])
+@each_row(
+    "back",
+    [
+        pytest.param(1, id="1 s"),
+        pytest.param(200, id="200 s"),
+        pytest.param(7200, id="2 h"),
+        pytest.param(365 * 86400, id="a year"),
+    ],
+)
 def test_a_clock_of_ours_that_was_set_back_makes_nobody_silent_nor_hides_who_is(back: int) -> None:
     scene = Scene(A)
     scene.see(heartbeat(NOON), heartbeat(NOON, device=E))

@@ -13,6 +13,7 @@ from tests.service.requests.office import IN_VAIN, Office
 from tests.service.requests.office import office as running_office
 from tests.service.requests.third_party import nothing
 from tests.service.telemetry.stock import store
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx
@@ -64,7 +65,7 @@ def test_what_comes_after_the_deadline_changes_nothing(office: Office, third: Ga
 
 
 @pytest.mark.rule("rest-197")
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [{}, {"value": "abc"}, {"value": 5}, {"value": "ff", "status": "ok"}, {"value": "ff", "time": "soon"}],
 )

@@ -23,6 +23,7 @@ from meshfleet.wire.topics import RequestTopic, Topics
 from tests.broker.stage import PASSWORD, D, G, Stage
 from tests.gateway.online.running import Crew, fresh_mac
 from tests.service.requests.third_party import Said, gateway, nothing
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -140,7 +141,7 @@ async def test_the_second_of_two_answers_is_recognised(stage: Stage) -> None:
     assert asking.heard[Fate.ANSWER] == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [{}, {"value": "abc"}, {"value": "2011", "status": "fine"}, {"value": "2011", "time": "yesterday"}],
 )
@@ -153,7 +154,7 @@ async def test_an_answer_that_nobody_can_read_is_an_error(stage: Stage, fields: 
     assert asking.pending == 0
 
 
-@pytest.mark.parametrize("noise", [b"\xff\xfe", b"{", b"[]", b'{"id": NaN}'])
+@each_row("noise", [b"\xff\xfe", b"{", b"[]", b'{"id": NaN}'])
 async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: Stage, noise: bytes) -> None:
     asking = asking_on(stage)
     async with gateway(stage.port, lambda asked: [Said(asked.answer().topic, noise)]) as third:

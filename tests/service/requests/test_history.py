@@ -10,6 +10,7 @@ import pytest
 from meshfleet.wire.rest import Role
 from tests.service.requests.office import IN_VAIN
 from tests.service.requests.third_party import nothing
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
@@ -65,7 +66,7 @@ def test_what_times_out_later_says_so(office: Office, third: Gateway, device: Ma
 
 
 @pytest.mark.rule("rest-103")
-@pytest.mark.parametrize(
+@each_row(
     ("prefer", "status"),
     [
         ("respond-async", 202),
@@ -86,7 +87,7 @@ def test_a_preference_is_read_as_it_may_be_written(
 
 
 @pytest.mark.rule("rest-104")
-@pytest.mark.parametrize("request_id", ["x", "%00", "a%2Fb", "%FF", "0" * 5000, "'; DROP TABLE request"])
+@each_row("request_id", ["x", "%00", "a%2Fb", "%FF", "0" * 5000, "'; DROP TABLE request"])
 def test_a_request_that_nobody_knows_is_not_found(office: Office, request_id: str) -> None:
     answer = office.viewer.get(f"/api/v1/requests/{request_id}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
@@ -172,7 +173,7 @@ def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(
 
 
 @pytest.mark.rule("rest-195", "auth-26")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "identifier", "body"),
     [
         ("write", "8010", {"value": "0a"}),

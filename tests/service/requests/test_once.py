@@ -11,6 +11,7 @@ import pytest
 from meshfleet.wire.rest import Role
 from tests.service.requests.office import IN_VAIN
 from tests.service.requests.third_party import nothing
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx
@@ -31,7 +32,7 @@ def told(answer: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.rule("rest-25")
-@pytest.mark.parametrize(("operation", "body"), [("read", {}), ("write", {"value": "ff", "key": "aa" * 16})])
+@each_row(("operation", "body"), [("read", {}), ("write", {"value": "ff", "key": "aa" * 16})])
 def test_the_same_key_and_body_get_the_same_answer(
     office: Office, third: Gateway, device: Mac, operation: str, body: dict[str, Any]
 ) -> None:
@@ -186,7 +187,7 @@ def test_a_key_whose_request_was_never_sent_is_free_again(office: Office) -> Non
         assert len(back.asked) == 1
 
 
-@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "a\tb", "schlüssel"])
+@each_row("key", ["", "a b", "x" * 256, "a\tb", "schlüssel"])
 def test_a_malformed_key_is_refused(office: Office, third: Gateway, device: Mac, key: str) -> None:
     third.asked.clear()
     headers: Any = [(b"Idempotency-Key", key.encode("latin-1"))]
@@ -198,7 +199,7 @@ def test_a_malformed_key_is_refused(office: Office, third: Gateway, device: Mac,
     assert third.asked == []
 
 
-@pytest.mark.parametrize("key", ["x", "~" * 255, "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"])
+@each_row("key", ["x", "~" * 255, "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"])
 def test_any_text_of_ascii_without_spaces_is_a_key(
     office: Office, third: Gateway, device: Mac, key: str
 ) -> None:

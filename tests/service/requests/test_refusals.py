@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.tables import each_row
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,7 +47,7 @@ def fields(answer: httpx.Response) -> list[str]:
 
 
 @pytest.mark.rule("rest-97", "rest-198")
-@pytest.mark.parametrize(
+@each_row(
     ("body", "code", "field"),
     [
         # Identifiers
@@ -175,7 +177,7 @@ def test_a_gateway_that_is_away_is_told_of_at_once(office: Office) -> None:
 
 
 @pytest.mark.rule("version-12", "rest-106")
-@pytest.mark.parametrize("version", ["1.2.0", "2.1.0", "2.3.9"])
+@each_row("version", ["1.2.0", "2.1.0", "2.3.9"])
 def test_what_a_gateway_is_too_old_for_is_not_sent(office: Office, version: str) -> None:
     wanted: list[tuple[str, str, dict[str, Any]]] = [
         ("2.0.0", "write-decoded", {"identifier": "x", "value": 1, "ext": {"a": 1}}),

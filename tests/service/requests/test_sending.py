@@ -8,6 +8,7 @@ import pytest
 
 from meshfleet.wire.times import write_millis
 from tests.service.requests.office import IN_VAIN
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.ids import Mac
@@ -34,7 +35,7 @@ def last(third: Gateway) -> Asked:
 
 
 @pytest.mark.rule("rest-97", "request-19", "request-26", "request-35")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "identifier", "given"),
     [
         ("apiversion", None, {"priority": 3}),
@@ -77,7 +78,7 @@ def test_what_is_at_its_default_is_the_same_as_not_given(office: Office, third: 
 
 
 @pytest.mark.rule("rest-97")
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "identifier", "given", "sent"),
     [
         ("write", "8010", {}, {}),
@@ -108,7 +109,7 @@ def test_null_is_written_in_all_its_spellings_and_nothing_else_is_null(  # noqa:
 
 
 @pytest.mark.rule("rest-97", "rest-105")
-@pytest.mark.parametrize(("operation", "identifier"), [("ack", "8100"), ("ack-decoded", "temperature")])
+@each_row(("operation", "identifier"), [("ack", "8100"), ("ack-decoded", "temperature")])
 def test_an_ack_is_sent_and_not_waited_for(
     office: Office, third: Gateway, device: Mac, operation: str, identifier: str
 ) -> None:
@@ -176,8 +177,8 @@ def test_the_answer_has_all_that_the_response_had_and_through_which_gateway(
 
 
 @pytest.mark.rule("rest-99")
-@pytest.mark.parametrize("status", [4, 5, 6, 7, 9, 10, 11, 77, -1])
-@pytest.mark.parametrize("operation", ["read", "write"])
+@each_row("status", [4, 5, 6, 7, 9, 10, 11, 77, -1])
+@each_row("operation", ["read", "write"])
 def test_a_response_is_http_200_whatever_its_status(
     office: Office, third: Gateway, device: Mac, operation: str, status: int
 ) -> None:

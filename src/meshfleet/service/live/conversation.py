@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from meshfleet.service.live.live import Live
     from meshfleet.service.live.want import Want
 
-_TOKEN_SECONDS: Final = 10.0
-"""For the first frame."""
-
 _SUBSCRIPTIONS: Final = 100
 _NAMED: Final = 5000
 """Devices, gateways and jobs that all subscriptions of a conversation may name."""
@@ -101,7 +98,7 @@ class Conversation:
         if self._socket.scope["query_string"]:
             raise InvalidRequest([Fault("query", "there is none here: filters and the token go into frames")])
         try:
-            async with asyncio.timeout(_TOKEN_SECONDS):
+            async with asyncio.timeout(self._live.pace.first_frame):
                 frame = await self._next_frame()
         except TimeoutError:
             raise TooSlow("the first frame, with the token, did not come") from None

@@ -36,8 +36,8 @@ _TICK: Final = 0.025
 """Seconds for which events are collected."""
 
 _LOOK: Final = 1.0
-_COMMENT: Final = 15.0 - _LOOK / 2
-"""Seconds until the next comment is due; it comes with the nearest look, so every 15 (rest-150)."""
+COMMENT: Final = 15.0
+"""Seconds between two comments (rest-150)."""
 
 BUDGET: Final = 64 * 1024 * 1024
 BUDGET_OF_ACCOUNT: Final = 16 * 1024 * 1024
@@ -54,8 +54,10 @@ _encode = msgspec.json.Encoder().encode
 class Hub:
     """Tells events to listeners. Lives in one event loop: nothing here may be called from another thread."""
 
-    def __init__(self, now: Now) -> None:
+    def __init__(self, now: Now, *, comment: float = COMMENT) -> None:
+        """Begin without listeners. `comment` is how often a stream shows that it lives, in seconds."""
         self._now = now
+        self._comment = comment - _LOOK / 2  # it comes with the nearest look
         self._run = f"{now():x}"
         self._number = 0
         self.interest = {about: Interest(about) for about in LIVE_TYPES}
@@ -277,7 +279,7 @@ class Hub:
             self._coverage.age(now)
             self.since = self.since if self._coverage else None
             for listener in self.listeners:
-                if listener.comment and now >= listener.commented + _COMMENT:
+                if listener.comment and now >= listener.commented + self._comment:
                     listener.commented = now
                     listener.give_ahead(listener.comment)
 

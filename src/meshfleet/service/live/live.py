@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import TooManyListeners
 from meshfleet.service.live.changes import Changes
 from meshfleet.service.live.devices import Devices
 from meshfleet.service.live.guard import Guard
-from meshfleet.service.live.hub import Hub
+from meshfleet.service.live.hub import COMMENT, Hub
 from meshfleet.service.live.jobs import Jobs
 from meshfleet.service.live.reports import Reports
 
@@ -27,11 +27,32 @@ OF_ACCOUNT: Final = 100
 """Streams and WebSockets at once: of all, and of one account."""
 
 
+class Pace(NamedTuple):
+    """Seconds after which listeners hear something, or are no longer waited for."""
+
+    comment: float = COMMENT
+    """Between two comments of a stream."""
+    first_frame: float = 10.0
+    """Until a WebSocket has sent its token."""
+
+
+PACE: Final = Pace()
+
+
 class Live:
     """All that tells what happens."""
 
-    def __init__(self, database: Database, gatekeeper: Gatekeeper, traffic: Traffic, now: Now) -> None:
-        self.hub = Hub(now)
+    def __init__(
+        self,
+        database: Database,
+        gatekeeper: Gatekeeper,
+        traffic: Traffic,
+        now: Now,
+        *,
+        pace: Pace = PACE,
+    ) -> None:
+        self.pace = pace
+        self.hub = Hub(now, comment=pace.comment)
         self.devices = Devices(self.hub, database, traffic, now)
         """For whoever changes devices or gateways."""
         self.reports = Reports(self.hub, self.devices)

@@ -11,6 +11,7 @@ from meshfleet.wire.codes import Operation, Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 from tests.service.jobs.engine.stand import DEVICE, IMAGE, LEGACY, OURS, Stand, brought_to
+from tests.tables import each_row
 
 READ, WRITE = Operation.READ_DECODED, Operation.WRITE_DECODED
 OTHER = DEVICE + 2
@@ -115,7 +116,7 @@ ABORTS = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("way", "where"),
     [
         (Way.DOWNLOAD, S.TRANSFERRING),
@@ -124,9 +125,7 @@ ABORTS = {
         (Way.BROADCAST, S.TRANSFERRING),
     ],
 )
-@pytest.mark.parametrize(
-    ("status", "after"), [(Status.OK, S.CANCELED), (Status.FAILED, None), (Status.TIMEOUT, None)]
-)
+@each_row(("status", "after"), [(Status.OK, S.CANCELED), (Status.FAILED, None), (Status.TIMEOUT, None)])
 def test_canceling_aborts_what_can_be_taken_back(way: Way, where: S, status: Status, after: S | None) -> None:
     stand = brought_to(where, way, stage=where is S.STAGED)
     stand.wish(is_canceling=True)

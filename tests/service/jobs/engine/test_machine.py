@@ -15,6 +15,7 @@ from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import ExecutionState as S
 from tests.service.jobs.engine.stand import OTHER, OURS, Stand, brought_to, state
+from tests.tables import each_row
 
 ERRORS = {
     1: ("NO_IMAGE", S.FAILED, True),
@@ -31,8 +32,8 @@ ERRORS = {
 
 
 @pytest.mark.rule("firmware-6")
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("retries", [0, 1])
+@each_row("error", ERRORS)
+@each_row("retries", [0, 1])
 def test_an_error_of_a_device_ends_the_attempt(error: int, retries: int) -> None:
     code, end, is_again = ERRORS[error]
     stand = brought_to(S.TRANSFERRING, retries=retries)
@@ -46,7 +47,7 @@ def test_an_error_of_a_device_ends_the_attempt(error: int, retries: int) -> None
         assert stand.x.reason
 
 
-@pytest.mark.parametrize("error", [2, 4])
+@each_row("error", [2, 4])
 def test_who_restarts_already_can_only_fail(error: int) -> None:
     stand = brought_to(S.APPLYING)
     stand.told("failed", 100, error)
@@ -69,7 +70,7 @@ START_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("status", START_ANSWERS)
+@each_row("status", START_ANSWERS)
 def test_an_answer_to_the_first_command_tells_whether_it_begins(status: Status) -> None:
     after, step = START_ANSWERS[status]
     stand = brought_to(S.DISPATCHED)
@@ -78,7 +79,7 @@ def test_an_answer_to_the_first_command_tells_whether_it_begins(status: Status) 
     assert (None if ask is None else ask.step) is step
 
 
-@pytest.mark.parametrize("status", [*START_ANSWERS][5:])
+@each_row("status", [*START_ANSWERS][5:])
 def test_a_device_that_does_not_go_into_dfu_mode_refuses(status: Status) -> None:
     stand = brought_to(S.DISPATCHED, Way.NORDIC_DFU)
     stand.answer(status)
@@ -101,7 +102,7 @@ def test_an_unclear_command_is_sent_again_only_to_a_device_that_is_idle_and_runs
     assert ask.step is Step.START
 
 
-@pytest.mark.parametrize("way", list(Way))
+@each_row("way", list(Way))
 def test_a_device_that_is_idle_may_have_done_it_and_restarted(way: Way) -> None:
     stand = brought_to(S.DISPATCHED, way)
     if way is Way.NORDIC_DFU:
@@ -136,7 +137,7 @@ def test_a_bad_status_of_the_version_before_another_attempt_is_no_excuse() -> No
     assert stand.x.beats == 0
 
 
-@pytest.mark.parametrize("heartbeats", [2, 20, 100])
+@each_row("heartbeats", [2, 20, 100])
 def test_there_is_time_for_as_many_heartbeats_as_are_wanted(heartbeats: int) -> None:
     stand = brought_to(S.CONFIRMING, heartbeats=heartbeats)
     stand.confirm()
@@ -152,7 +153,7 @@ def test_every_heartbeat_that_counts_is_evidence() -> None:
     assert kept == [True, True, True, False, False]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "after"),
     [
         ("fetching", S.TRANSFERRING),
@@ -193,8 +194,8 @@ PASSING = {
 
 
 @pytest.mark.rule("firmware-42")
-@pytest.mark.parametrize("status", PASSING)
-@pytest.mark.parametrize("way", [Way.DOWNLOAD, Way.NORDIC_DFU])
+@each_row("status", PASSING)
+@each_row("way", [Way.DOWNLOAD, Way.NORDIC_DFU])
 def test_what_may_pass_is_tried_again_for_minutes_with_growing_pauses(status: Status, way: Way) -> None:
     stand = brought_to(S.DISPATCHED, way)
     began, sent = stand.now, [stand.now]
@@ -287,7 +288,7 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize("where", CLOCKS)
+@each_row("where", CLOCKS)
 def test_every_state_has_a_clock(where: S) -> None:
     end, code, after = CLOCKS[where]
     stand = brought_to(where, stage=where is S.STAGED)
@@ -310,8 +311,8 @@ def test_every_state_has_a_clock(where: S) -> None:
 
 
 @pytest.mark.rule("firmware-40")
-@pytest.mark.parametrize("told", ["idle", "done"])
-@pytest.mark.parametrize(
+@each_row("told", ["idle", "done"])
+@each_row(
     ("way", "where"),
     [
         (Way.DOWNLOAD, S.DISPATCHED),
@@ -369,7 +370,7 @@ def test_a_silence_that_was_ours_does_not_decide() -> None:
     assert stand.is_in(S.CONFIRMING)
 
 
-@pytest.mark.parametrize("where", [each for each in CLOCKS if each is not S.STAGED])
+@each_row("where", [each for each in CLOCKS if each is not S.STAGED])
 def test_all_states_together_have_a_clock(where: S) -> None:
     stand = brought_to(where, total=60_000_000)
     stand.x = replace(stand.lost(), expires=2**62)
@@ -380,7 +381,7 @@ def test_all_states_together_have_a_clock(where: S) -> None:
     assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "TOO_LONG")
 
 
-@pytest.mark.parametrize("where", [S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED])
+@each_row("where", [S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED])
 def test_who_is_given_up_is_told_to_stop(where: S) -> None:
     stand = brought_to(where, stage=where is S.STAGED)
     stand.x = replace(stand.lost(), expires=stand.now)
@@ -457,7 +458,7 @@ def test_without_heartbeats_the_version_alone_decides() -> None:
     assert stand.is_in(S.SUCCEEDED)
 
 
-@pytest.mark.parametrize("where", CLOCKS)
+@each_row("where", CLOCKS)
 def test_a_device_that_is_forgotten_is_removed(where: S) -> None:
     stand = brought_to(where, stage=where is S.STAGED)
     stand.happen(Gone())
@@ -500,7 +501,7 @@ def test_a_staged_device_is_not_told_to_start_when_the_job_is_canceled() -> None
     assert ask is None or ask.step is not Step.APPLY
 
 
-@pytest.mark.parametrize("canceling", [False, True])
+@each_row("canceling", [False, True])
 def test_an_update_of_somebody_else_is_not_aborted(*, canceling: bool) -> None:
     stand = Stand()
     stand.dispatch()
@@ -526,7 +527,7 @@ def test_a_device_that_restarted_unseen_may_have_done_it() -> None:
 
 
 @pytest.mark.rule("firmware-41")
-@pytest.mark.parametrize(
+@each_row(
     "resting",
     [{"word": "idle"}, {"word": "done", "version": "1.0.0"}, {"word": "failed", "version": "1.0.0"}],
 )
@@ -556,7 +557,7 @@ def test_a_device_that_never_begins_is_given_up_when_the_clock_of_the_start_is_o
 
 
 @pytest.mark.rule("firmware-39")
-@pytest.mark.parametrize("where", [each for each in CLOCKS if each is not S.STAGED])
+@each_row("where", [each for each in CLOCKS if each is not S.STAGED])
 def test_clocks_stand_still_while_the_gateway_is_away(where: S) -> None:
     stand = brought_to(where)
     stand.x = stand.lost()
@@ -610,7 +611,7 @@ def test_a_gateway_that_is_updated_itself_may_be_away_for_as_long_as_a_restart_t
 
 
 @pytest.mark.rule("firmware-43")
-@pytest.mark.parametrize("way", list(Way))
+@each_row("way", list(Way))
 def test_a_command_that_never_left_is_canceled_at_once(way: Way) -> None:
     stand = brought_to(S.DISPATCHED, way)
     assert "sent" not in stand.move.cause.replace("to be sent", "")
@@ -655,7 +656,7 @@ def test_a_bad_heartbeat_is_named_with_its_status() -> None:
     assert stand.x.reason == "only 0 of 2 good heartbeats came in time: a heartbeat came with status 3"
 
 
-@pytest.mark.parametrize(("total", "until"), [(None, 100 * 60_000), (45 * 60_000, 45 * 60_000)])
+@each_row(("total", "until"), [(None, 100 * 60_000), (45 * 60_000, 45 * 60_000)])
 def test_without_a_known_rhythm_the_clock_of_the_job_decides(total: int | None, until: int) -> None:
     stand = Stand(total=total)
     stand.scene = replace(stand.scene, rhythm=None)
