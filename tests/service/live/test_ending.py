@@ -143,9 +143,11 @@ def test_when_the_service_stops_everybody_is_told_even_while_somebody_does_not_r
         listening = stage.stream(httpx.Client(base_url=stage.url, headers=stage.viewer.headers, timeout=30))
         stream = listening.__enter__()
         text = "x" * 60_000
-        for round_ in range(200):
-            stage.take(temperature(stage.clock() + round_, text))
-            stream.next()
+        for first in range(0, 200, 10):
+            now = stage.clock() + first
+            stage.take(*(temperature(now + each, text) for each in range(10)))
+            for _ in range(10):
+                stream.next()
         talking = stage.talk()
         talk = talking.__enter__()
         talk.subscribe()
