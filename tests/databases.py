@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from meshfleet.db import Database, open_database
 from meshfleet.db import postgresql as on_server
@@ -16,6 +17,7 @@ from meshfleet.db import sqlite as in_file
 from tests.servers import postgresql
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -37,7 +39,7 @@ def database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Dat
 def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
     path = tmp_path / "meshfleet.sqlite"
     shutil.copy(sqlite_template, path)
-    return Database(in_file.engines(path))
+    return open_sqlite(path)
 
 
 @pytest.fixture
@@ -73,7 +75,18 @@ def fresh_database(request: pytest.FixtureRequest, kind: str) -> Database:
         return Database(on_server.engines(make_database(server, f"fresh_{next(_numbers)}")))
     path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
     shutil.copy(request.getfixturevalue("sqlite_template"), path)
-    return Database(in_file.engines(path))
+    return open_sqlite(path)
+
+
+def open_sqlite(path: Path) -> Database:
+    """Open a file that need not survive a power cut: to wait for the disk takes most of the time."""
+    engines = in_file.engines(path)
+
+    @event.listens_for(engines.writers, "connect")
+    def hurry(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+
+    return Database(engines)
 
 
 def make_database(server: str, name: str) -> str:

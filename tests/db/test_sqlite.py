@@ -120,10 +120,10 @@ async def _gather_pragmas(database: Database) -> list[dict[str, object]]:
     return list(await asyncio.gather(*(database.read(look) for _ in range(4))))
 
 
-@pytest.mark.usefixtures("file")
-def test_every_connection_is_set_up(sqlite_database: Database) -> None:
-    assert sqlite_database.write_now(pragmas) == _PRAGMAS
-    assert asyncio.run(_gather_pragmas(sqlite_database)) == [_PRAGMAS] * 4
+def test_every_connection_is_set_up(file: Path) -> None:
+    with closing(Database(in_file.engines(file))) as database:  # `sqlite_database` does not wait for the disk
+        assert database.write_now(pragmas) == _PRAGMAS
+        assert asyncio.run(_gather_pragmas(database)) == [_PRAGMAS] * 4
 
 
 # --- One writer ---

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.outside import PATIENCE
 from tests.databases import make_database
+from tests.eventually import eventually_async
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.updating import Desk
 from tests.service.jobs.engine.estate import Estate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("rest-142", "rest-143", "rest-144")]
 
-KILLS = 4
+KILLS, FEW_KILLS = 4, 2
 OUTAGE = 25
 """Seconds after which clocks are moved, and some more."""
 _numbers = count(1)
@@ -48,9 +48,11 @@ async def test_updates_outlive_an_outage_that_is_longer_than_their_clocks(servic
         job = await begin(
             estate, desk, "download", timeouts={"stepMinutes": 0.1}, retry={"max": 0, "backoffSeconds": 1}
         )
-        async with asyncio.timeout(PATIENCE):
-            while any(not each["progress"] for each in (await desk.executions(job)).values()):  # noqa: ASYNC110 # nobody tells
-                await asyncio.sleep(0.1)
+
+        async def are_under_way() -> bool:
+            return all(each["progress"] for each in (await desk.executions(job)).values())
+
+        await eventually_async(are_under_way, "all transfers begin")
         await asyncio.to_thread(service.kill)
         await asyncio.sleep(OUTAGE)
         await asyncio.to_thread(service.start)
@@ -58,22 +60,25 @@ async def test_updates_outlive_an_outage_that_is_longer_than_their_clocks(servic
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "size"),
+    ("kind", "method", "size", "kills"),
     [
-        ("sqlite", "download", {}),
-        ("postgresql", "broadcast", {}),
+        ("sqlite", "download", {"devices": 4}, FEW_KILLS),
+        pytest.param("sqlite", "download", {}, KILLS, marks=pytest.mark.part("long")),
+        pytest.param("postgresql", "broadcast", {}, KILLS, marks=pytest.mark.part("long")),
         # A gateway sends to one after the other. And slower, for nobody waits in DFU mode for long.
-        ("sqlite", "nordic-dfu", {"devices": 4, "speed": 20.0}),
+        pytest.param(
+            "sqlite", "nordic-dfu", {"devices": 4, "speed": 20.0}, KILLS, marks=pytest.mark.part("long")
+        ),
     ],
 )
 async def test_a_job_survives_kills_of_the_service(
-    service: Service, method: str, size: dict[str, Any]
+    service: Service, method: str, size: dict[str, Any], kills: int
 ) -> None:
     estate, desk = Estate(service, **size), Desk(service)
     chance = random.Random(len(method))  # noqa: S311 # no secret
     async with estate.life():
         job = await begin(estate, desk, method)
-        for _ in range(KILLS):
+        for _ in range(kills):
             await asyncio.sleep(chance.uniform(0.2, 2.5))  # at any moment
             await asyncio.to_thread(service.kill)
             await asyncio.to_thread(service.start)

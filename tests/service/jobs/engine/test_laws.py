@@ -20,8 +20,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from meshfleet.db import Database
-from meshfleet.db import sqlite as in_file
 from meshfleet.errors import Conflict
 from meshfleet.wire.rest import (
     Concurrency,
@@ -36,6 +34,7 @@ from meshfleet.wire.rest import (
     Wave,
 )
 from meshfleet.wire.times import write_millis
+from tests.databases import open_sqlite
 from tests.service.jobs.engine.chaos import run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
@@ -43,9 +42,8 @@ from tests.service.jobs.engine.rows import LEGACY, MODEL, firmware_id
 from tests.service.jobs.engine.world import Weather, World
 
 LONG = int(os.environ.get("MESHFLEET_LONG_RUNS", "0"))
-"""How many runs, if more than a few are wanted, each with dice of its own."""
+"""How many runs of the long search, if other ones are wanted: then each has dice of its own."""
 
-STEPS = 25 if LONG else 12
 MINUTE = 60_000
 
 some = st.integers(0, 7)
@@ -134,7 +132,7 @@ class Fleet(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         path = self.folder / "meshfleet.sqlite"
         shutil.copy(self.template, path)
-        self.world = World(Database(in_file.engines(path)), seed)
+        self.world = World(open_sqlite(path), seed)
         self.laws = Laws(self.world)
         self.world.weather, self.world.ahead = weather, 60 * ahead * MINUTE
         for device, fate in zip(self.world.devices.values(), fates, strict=True):
@@ -250,12 +248,15 @@ def _template(sqlite_template: Path) -> None:
     Fleet.template = sqlite_template
 
 
-def test_the_laws_hold_whatever_happens() -> None:
+@pytest.mark.parametrize(
+    ("runs", "steps"), [(3, 12), pytest.param(LONG or 40, 25, marks=pytest.mark.part("fuzz"))]
+)
+def test_the_laws_hold_whatever_happens(runs: int, steps: int) -> None:
     run_state_machine_as_test(
         Fleet,
         settings=settings(
-            max_examples=LONG or 12,
-            stateful_step_count=STEPS,
+            max_examples=runs,
+            stateful_step_count=steps,
             deadline=None,
             derandomize=not LONG,
             database=None,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.db import Database
-from meshfleet.db import sqlite as in_file
+from tests.databases import open_sqlite
 from tests.service.jobs.engine.chaos import run_out, stir
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.world import World
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.db import Database
+
 STEPS = 8
 HOUR = 3_600_000
 
@@ -30,7 +31,7 @@ def fresh(sqlite_template: Path, tmp_path: Path) -> Callable[[str], Database]:
     def make(name: str) -> Database:
         path = tmp_path / f"{name}.sqlite"
         shutil.copy(sqlite_template, path)
-        return Database(in_file.engines(path))
+        return open_sqlite(path)
 
     return make
 

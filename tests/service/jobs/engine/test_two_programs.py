@@ -17,6 +17,7 @@ from meshfleet.wire.ids import DeviceId, device_id
 from meshfleet.wire.topics import RequestTopic, Topics
 from tests.cli.outside import PATIENCE, url
 from tests.databases import make_database
+from tests.eventually import eventually_async
 from tests.link.proxy import EAGER
 from tests.scenarios.serving import Service
 from tests.scenarios.updating import Desk
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("rest-142", "rest-143", "rest-144")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.part("long"),  # test_two_runners.py is the short one
+    pytest.mark.rule("rest-142", "rest-143", "rest-144"),
+]
 
 LEASE = 60
 """Seconds after which what a killed program had sent is taken over by the other."""
@@ -91,9 +96,8 @@ class Wire:
     async def goes_on(self, sender: str) -> None:
         """Wait until a program asks something more."""
         before = self.asked[sender]
-        async with asyncio.timeout(LEASE + PATIENCE):
-            while self.asked[sender] == before:  # noqa: ASYNC110 # it knows nothing of tests
-                await asyncio.sleep(0.02)
+        patience = LEASE + PATIENCE
+        await eventually_async(lambda: self.asked[sender] != before, "another request", patience=patience)
 
 
 async def _beside(database: str, mosquitto: Mosquitto) -> Beside:

@@ -14,7 +14,7 @@ from meshfleet.service.jobs.engine.runner import Runner
 from meshfleet.service.mqtt.outside import Outside
 from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.topics import Topics
-from tests.cli.outside import PATIENCE
+from tests.eventually import eventually_async
 from tests.service.jobs.engine.world import START
 
 if TYPE_CHECKING:
@@ -70,14 +70,16 @@ async def test_a_service_without_jobs_notes_that_it_runs(database: Database) -> 
     )
     asking = Asking(broker, Topics(), now)
     runner = Runner(database, asking, now, steady=now)
+
+    async def is_noted() -> bool:
+        return await database.read(_alive_at) == now()
+
     running = asyncio.create_task(runner.run())
     try:
-        async with asyncio.timeout(PATIENCE):
-            for _ in range(3):
-                while await database.read(_alive_at) != now():  # noqa: ASYNC110 # it is in the database
-                    await asyncio.sleep(0.01)
-                seconds += uptime.PAUSE / 1000
-                runner.wake()
+        for _ in range(3):
+            await eventually_async(is_noted, "it notes that it runs")
+            seconds += uptime.PAUSE / 1000
+            runner.wake()
     finally:
         running.cancel()
         await asyncio.wait([running])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually_async
 from tests.service.jobs.engine.estate import MODEL
 
 if TYPE_CHECKING:
@@ -19,9 +19,11 @@ async def begin(
     estate: Estate, desk: Desk, method: str, *, per_gateway: int = 4, **wishes: dict[str, float]
 ) -> str:
     """Make the job, as soon as all devices are known; its id."""
-    async with asyncio.timeout(PATIENCE):
-        while len(await desk.known(MODEL)) < estate.size:  # noqa: ASYNC110 # the service knows nothing of tests
-            await asyncio.sleep(0.2)
+
+    async def are_known() -> bool:
+        return len(await desk.known(MODEL)) >= estate.size
+
+    await eventually_async(are_known, "the service hears of all devices", patience=PATIENCE)
     firmware = await desk.upload(MODEL, NEW)
     order = {
         "name": "all",
