@@ -6,9 +6,8 @@ import json
 import os
 import socket
 import threading
-import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import count
 from signal import SIGKILL, SIGTERM
@@ -25,6 +24,7 @@ from meshfleet.service.accounts.model import SERVICE
 from meshfleet.service.secrets import obtain
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program, run
+from tests.eventually import eventually
 from tests.servers import free_port, postgresql
 
 if TYPE_CHECKING:
@@ -70,11 +70,8 @@ def log_in(url: str, password: str | None) -> int:
 
 def wait_until(address: str, query: str, expected: int) -> None:
     """Wait until a query on a server has this answer."""
-    until = time.monotonic() + PATIENCE
     with psycopg.connect(address, autocommit=True) as server:
-        while server.execute(query.encode()).fetchone() != (expected,):
-            assert time.monotonic() < until, query
-            time.sleep(0.02)
+        eventually(lambda: server.execute(query.encode()).fetchone() == (expected,), query)
 
 
 # --- Two that start at once ---
@@ -232,10 +229,13 @@ def test_a_service_that_runs_out_of_file_descriptors_says_so(tmp_path: Path) -> 
 
 def _wait_for_codes(client: httpx.Client, expected: list[str]) -> None:
     """Wait until a service gives these reasons why it is not ready, over a connection that it has already."""
-    until = time.monotonic() + PATIENCE
-    while (found := [each["code"] for each in client.get("/readyz").json().get("reasons", [])]) != expected:
-        assert time.monotonic() < until, found
-        time.sleep(0.02)
+
+    def is_told() -> bool:
+        found = [each["code"] for each in client.get("/readyz").json().get("reasons", [])]
+        assert found == expected
+        return True
+
+    eventually(is_told, f"it is not ready because of {expected}")
 
 
 def test_a_server_that_crashes_is_a_moment_without_answers(tmp_path: Path) -> None:
@@ -246,10 +246,14 @@ def test_a_server_that_crashes_is_a_moment_without_answers(tmp_path: Path) -> No
             url = said(program)["url"]
             assert log_in(url, "correct-horse") == 200
             _crash(server)
-            until = time.monotonic() + PATIENCE
-            while (status := log_in(url, "correct-horse")) != 200:
-                assert status == 503
-                assert time.monotonic() < until
+            told: set[int] = set()
+
+            def is_back() -> bool:
+                told.add(log_in(url, "correct-horse"))
+                return 200 in told
+
+            eventually(is_back, "the server answers again")
+            assert told <= {200, 503}
             assert httpx.get(f"{url}/readyz", timeout=PATIENCE).status_code == 200
             code, _, errors = program.end(SIGTERM)
     assert code == 0
@@ -258,13 +262,12 @@ def test_a_server_that_crashes_is_a_moment_without_answers(tmp_path: Path) -> No
 
 
 def _wait_for(server: str) -> None:
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return psycopg.connect(server).close()
-        except psycopg.OperationalError:
-            assert time.monotonic() < until
-        time.sleep(0.02)
+    def is_ready() -> bool:
+        with suppress(psycopg.OperationalError), psycopg.connect(server):
+            return True
+        return False
+
+    eventually(is_ready, "the server is ready")
 
 
 def _crash(server: str) -> None:

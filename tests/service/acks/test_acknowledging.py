@@ -23,7 +23,7 @@ from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, numb
 if TYPE_CHECKING:
     from tests.service.acks.ground import Ground
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
+pytestmark = pytest.mark.anyio
 
 OLD = "02005e000009"
 """A gateway that is too old for acknowledgements."""
@@ -123,6 +123,7 @@ async def test_below_a_prefix_acks_go_there_too(in_file: Ground) -> None:
 # --- After the commit ---
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("ack-9")
 @pytest.mark.parametrize("failures", [1, 3])
 async def test_nothing_is_acknowledged_while_the_database_fails(ground: Ground, failures: int) -> None:
@@ -136,6 +137,7 @@ async def test_nothing_is_acknowledged_while_the_database_fails(ground: Ground, 
     assert len(await ground.intake.samples()) == 1
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("ack-9")
 async def test_whoever_hears_an_ack_finds_the_sample(ground: Ground) -> None:
     """At the moment that it is sent, another connection to the database has it."""
@@ -158,6 +160,7 @@ async def test_whoever_hears_an_ack_finds_the_sample(ground: Ground) -> None:
 COUNTED = "SELECT count(*) FROM sample"
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("ack-9")
 async def test_a_report_that_the_database_refuses_is_not_acknowledged_and_others_are(ground: Ground) -> None:
     ground.intake.store.refuses = lambda row: row[5] == 13.0
@@ -198,6 +201,7 @@ async def test_a_sample_that_comes_again_is_acknowledged_again_and_stored_once(g
     assert ground.series.holes is None
 
 
+@pytest.mark.both_databases
 async def test_a_sample_through_two_gateways_is_acknowledged_to_both_and_stored_once(ground: Ground) -> None:
     raw, decoded = report("measurement/8800", NOON, seq=1, value="0866"), temperature(NOON, gateway=B)
     assert await ground.take(raw, decoded) == [

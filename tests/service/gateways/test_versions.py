@@ -26,6 +26,7 @@ from meshfleet.wire.ids import Mac, Version, mac_number
 from meshfleet.wire.times import write_millis
 from meshfleet.wire.topics import Topics
 from tests.broker.stage import PASSWORD, Clock, G, Stage
+from tests.eventually import eventually_async
 from tests.gateway.online.running import Crew, fresh_mac
 from tests.servers import Mosquitto
 from tests.service.mqtt.house import away
@@ -94,10 +95,14 @@ class Watched:
 
     async def look_until(self, holds: Callable[[], object]) -> None:
         """Look until something holds."""
-        async with asyncio.timeout(ANSWERS):
-            while not holds():
-                await self.look(seconds=1.0)
-                await asyncio.sleep(0.005)
+
+        async def look() -> bool:
+            if holds():
+                return True
+            await self.look(seconds=1.0)
+            return False
+
+        await eventually_async(look, "what is looked for while time passes", patience=ANSWERS)
 
     @property
     def shown(self) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.service.ingest.ingest import PAUSES, Pauses
 from tests.service.ingest.intake import Intake
 
 if TYPE_CHECKING:
@@ -22,16 +23,22 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def intake(database: Database, tmp_path: Path) -> Iterator[Intake]:
-    made = Intake(database, tmp_path)
+def pauses() -> Pauses:
+    """How long ingest waits."""
+    return PAUSES
+
+
+@pytest.fixture
+def intake(database: Database, tmp_path: Path, pauses: Pauses) -> Iterator[Intake]:
+    made = Intake(database, tmp_path, pauses=pauses)
     yield made
     made.close()
 
 
 @pytest.fixture
-def in_file(sqlite_database: Database, tmp_path: Path) -> Iterator[Intake]:
+def in_file(sqlite_database: Database, tmp_path: Path, pauses: Pauses) -> Iterator[Intake]:
     """For what has nothing to do with the database."""
-    made = Intake(sqlite_database, tmp_path)
+    made = Intake(sqlite_database, tmp_path, pauses=pauses)
     yield made
     made.close()
     sqlite_database.close()

@@ -11,7 +11,8 @@ from meshfleet.broker import Batch
 from meshfleet.broker.changes import Changes
 from meshfleet.db.samples import Sample, SampleKind, Wanted, open_samples
 from meshfleet.db.tables import device, device_state, foreign_name, reading_journal, reject
-from meshfleet.service.ingest.ingest import Ingest
+from meshfleet.service.ingest.ingest import PAUSES, Ingest, Pauses
+from meshfleet.service.ingest.rollups import AT_ONCE, Rollups
 from tests.service.ingest.messages import D, number
 from tests.service.ingest.stores import Fragile
 
@@ -40,14 +41,24 @@ REPORTED = frozenset(
 class Intake:
     """A pipeline on a database. `restart` is what a crash and a new start are to it."""
 
-    def __init__(
-        self, database: Database, folder: Path, *, guests: Guests | None = None, owner: bytes | None = None
+    def __init__(  # noqa: PLR0913 # by name
+        self,
+        database: Database,
+        folder: Path,
+        *,
+        guests: Guests | None = None,
+        owner: bytes | None = None,
+        pauses: Pauses = PAUSES,
+        at_once: int = AT_ONCE,
     ) -> None:
+        """`at_once`: how many minutes are told by one flush."""
         self.now = NOON
         self.database = database
         self._folder = folder
         self._guests = guests
         self._owner = owner
+        self._pauses = pauses
+        self._at_once = at_once
         self.store, self.ingest = self._begin()
 
     def _begin(self) -> tuple[Fragile, Ingest]:
@@ -58,6 +69,8 @@ class Intake:
             prefix="",
             guests=self._guests,
             owner=self._owner,
+            rollups=Rollups(at_once=self._at_once),
+            pauses=self._pauses,
             now=lambda: self.now,
         )
         return store, made

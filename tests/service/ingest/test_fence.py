@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.broker import own
 from meshfleet.errors import UnusableDatabase
+from meshfleet.service.ingest.ingest import Pauses
 from tests.service.ingest.intake import MINUTE, NOON, SECOND, Intake
 from tests.service.ingest.messages import E, heartbeat, temperature
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def first(postgresql_database: Database, tmp_path: Path) -> Iterator[Intake]:
-    made = Intake(postgresql_database, tmp_path, owner=postgresql_database.write_now(own))
+    owner = postgresql_database.write_now(own)
+    made = Intake(postgresql_database, tmp_path, owner=owner, pauses=Pauses(look=0.01))
     yield made
     made.close()
     postgresql_database.close()
@@ -57,8 +59,7 @@ async def test_who_was_overtaken_flushes_nothing(first: Intake, second: Intake) 
     assert len(await second.samples(kinds=range(6))) == 1
 
 
-async def test_who_was_overtaken_ends(first: Intake, second: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshfleet.service.ingest.ingest._PAUSE", 0.01)
+async def test_who_was_overtaken_ends(first: Intake, second: Intake) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(first.ingest.run(), 30)
     assert caught.group_contains(UnusableDatabase, match="another Meshfleet")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.db.samples import SampleKind
-from meshfleet.service.ingest import rollups
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.rollups import Rollups
-from tests.service.ingest.intake import MINUTE, NOON, SECOND
+from tests.service.ingest.intake import MINUTE, NOON, SECOND, Intake
 from tests.service.ingest.messages import heartbeat, link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
+    from meshfleet.db import Database
     from meshfleet.wire.mqtt.packets import Publish
-    from tests.service.ingest.intake import Intake
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
+pytestmark = pytest.mark.anyio
 
 EVERY = 3 * SECOND
 TIMES = 200
@@ -52,6 +52,7 @@ async def test_a_reading_that_repeats_does_not_keep_the_journal(intake: Intake, 
     assert (time, shown["count"], intake.journal()) == (at, 1, 0)
 
 
+@pytest.mark.both_databases
 async def test_fresh_readings_that_trickle_into_an_old_minute_do_not_keep_the_journal(intake: Intake) -> None:
     late = NOON - 5 * 60 * MINUTE
     trickle = [link(late + place, -50 - place % 40) for place in range(TIMES)]
@@ -99,11 +100,20 @@ async def counts(intake: Intake) -> list[int]:
     return [shown["count"] for minutes in found for _, _, _, shown in minutes]
 
 
+@pytest.fixture
+def in_threes(sqlite_database: Database, tmp_path: Path) -> Iterator[Intake]:
+    """A pipeline that tells three minutes with one flush."""
+    made = Intake(sqlite_database, tmp_path, at_once=3)
+    yield made
+    made.close()
+    sqlite_database.close()
+
+
 @pytest.mark.parametrize("restarts", [(), (0,), (1,), (0, 1, 2)], ids=str)
 async def test_minutes_that_are_too_many_for_one_flush_are_told_by_the_next_ones(
-    intake: Intake, monkeypatch: pytest.MonkeyPatch, restarts: tuple[int, ...]
+    in_threes: Intake, restarts: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(rollups, "_AT_ONCE", 3)
+    intake = in_threes
     for at in (NOON, NOON + SECOND):
         await intake.take(*(heartbeat(at, device=device) for device in DEVICES))
     for flush in range(3):
@@ -120,9 +130,9 @@ async def test_minutes_that_are_too_many_for_one_flush_are_told_by_the_next_ones
 
 
 async def test_what_comes_between_two_of_these_flushes_counts_where_it_belongs(
-    intake: Intake, monkeypatch: pytest.MonkeyPatch
+    in_threes: Intake,
 ) -> None:
-    monkeypatch.setattr(rollups, "_AT_ONCE", 3)
+    intake = in_threes
     await intake.take(*(heartbeat(NOON, device=device) for device in DEVICES))
     intake.now += 10 * MINUTE
     await intake.ingest.flush()
@@ -133,6 +143,7 @@ async def test_what_comes_between_two_of_these_flushes_counts_where_it_belongs(
     assert (await counts(intake), intake.journal()) == ([1] * 3 + [2] * 5, 0)
 
 
+@pytest.mark.both_databases
 async def test_a_flush_beside_a_batch_does_not_forget_what_it_has_not_written(intake: Intake) -> None:
     """The journal was empty before: if it numbered batches anew, the old number would say that it is done."""
     for place in range(3):

@@ -10,7 +10,9 @@ from sqlalchemy import func, select
 
 from meshfleet.db.tables import device, device_state
 from meshfleet.service.devices import registry
+from meshfleet.service.ingest.ingest import Pauses
 from meshfleet.wire.ids import Mac
+from tests.eventually import eventually_async
 from tests.service.ingest.intake import MINUTE, NOON, Intake
 from tests.service.ingest.messages import A, B, P, Q, heartbeat, link, number, prop, temperature
 
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    return Pauses(look=0.01)
+
 
 T = NOON - MINUTE
 DEVICES = [f"{0xC0FFEE100000 + 4 * place:012x}" for place in range(200)]
@@ -94,10 +102,7 @@ async def test_a_running_pipeline_writes_what_it_learns_and_outlives_a_database_
     await in_file.take(heartbeat(T, 3))
     in_file.store.failures = 1
     running = asyncio.create_task(in_file.ingest.run())
-    for _ in range(600):
-        if in_file.state() is not None:
-            break
-        await asyncio.sleep(0.05)
+    await eventually_async(lambda: in_file.state() is not None, "its state is written")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.exc import ProgrammingError
 
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.service.ingest.ingest import PAUSES, Pauses
 from meshfleet.service.operations.readiness import Readiness
 from tests.service.ingest.intake import NOON, batch
 from tests.service.ingest.messages import heartbeat, temperature
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-MODULE = "meshfleet.service.ingest.ingest"
-
 
 class InsufficientPrivilege(Exception):
     """As drivers have them: what it says is not for strangers."""
@@ -34,10 +33,18 @@ def refused() -> ProgrammingError:
     return ProgrammingError("DELETE FROM secrets", {"value": "topsecret"}, InsufficientPrivilege("topsecret"))
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{MODULE}._PAUSE", 0.01)
-    monkeypatch.setattr(f"{MODULE}._LONGEST_PAUSE", 0.02)
+@pytest.fixture
+def room() -> float:
+    """Seconds that a batch waits for room."""
+    return PAUSES.room
+
+
+@pytest.fixture
+def pauses(room: float) -> Pauses:
+    return Pauses(look=0.01, longest=0.02, room=room)
+
+
+impatient = pytest.mark.parametrize("room", [0.02])
 
 
 @asynccontextmanager
@@ -92,12 +99,7 @@ async def test_of_two_troubles_one_is_told_after_the_other(in_file: Intake) -> N
 # --- No room ---
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{MODULE}._PATIENCE", 0.02)
-
-
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_a_batch_for_which_there_is_no_room_is_given_back_and_stored_once_later(intake: Intake) -> None:
     waiting = batch([temperature(NOON), heartbeat(NOON, 3)])
     intake.store.has_room.clear()
@@ -112,7 +114,7 @@ async def test_a_batch_for_which_there_is_no_room_is_given_back_and_stored_once_
     assert intake.state().status == 3
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 async def test_who_waits_for_room_learns_why_there_is_none(in_file: Intake) -> None:
     in_file.store.on_tend = OSError("the disk is full")
     in_file.store.has_room.clear()

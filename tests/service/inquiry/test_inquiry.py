@@ -21,6 +21,7 @@ from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
 from meshfleet.wire.topics import Topics
 from tests.broker.stage import PASSWORD, D, G, Stage
+from tests.eventually import eventually_async
 from tests.gateway.online.running import Crew, fresh_mac
 from tests.service.mqtt.house import away
 from tests.service.requests.third_party import gateway, nothing
@@ -78,16 +79,17 @@ class Curious:
         await self.inquiry.go_on(self._tasks)
 
     async def go_on_until(self, holds: Callable[[], object], *, seconds: float = 10.0) -> None:
-        async with asyncio.timeout(LONG):
-            while not holds():
-                await self.go_on(seconds=seconds)
-                await asyncio.sleep(0.005)
+        async def look() -> bool:
+            if holds():
+                return True
+            await self.go_on(seconds=seconds)
+            return False
+
+        await eventually_async(look, "what is waited for while time passes", patience=LONG)
 
     async def until_quiet(self) -> None:
         """Wait until nobody is being asked."""
-        async with asyncio.timeout(LONG):
-            while visits():  # noqa: ASYNC110 # nobody tells
-                await asyncio.sleep(0.002)
+        await eventually_async(lambda: not visits(), "everybody has been asked", patience=LONG)
 
     def shown(self, mac: str = D) -> tuple[str, str, str]:
         """Model and versions of a device as REST shows them."""

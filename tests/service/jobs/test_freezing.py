@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.both_databases
 
-MANY = 20_000
+MANY = 6_000
+FEW = 5_000
+"""More than one chunk, and no multiple of it."""
 FIRST = 0xC00000000000
 FIRMWARE = "fw-0000000000000000"
 NOW = 1_700_000_000_000
@@ -163,8 +165,8 @@ def break_off(database: Database, after: int) -> freezing.Draft:
 
 
 def test_what_a_broken_off_job_left_behind_is_swept_away_in_chunks(database: Database) -> None:
-    database.write_now(fill, 5000)
-    break_off(database, 5000)
+    database.write_now(fill, FEW)
+    break_off(database, FEW)
     kept = make(database)
     broken = break_off(database, 2000)
     assert not database.write_now(freezing.sweep, NOW)
@@ -241,7 +243,7 @@ def test_a_job_of_which_its_maker_did_not_hear_that_it_was_published_keeps_its_d
 
 @pytest.mark.rule("rest-215")
 def test_the_rows_of_a_deleted_job_go_in_chunks_and_those_of_others_stay(database: Database) -> None:
-    database.write_now(fill, MANY // 4)
+    database.write_now(fill, FEW)
     other, made = (int(make(database).id.removeprefix("job-")) for _ in range(2))
     kept = [count(database, each) for each in REMOVED]
 

@@ -14,8 +14,6 @@ from tests.tables import each_row
 if TYPE_CHECKING:
     from tests.service.jobs.shop import Shop
 
-pytestmark = pytest.mark.both_databases
-
 REFUSED = None
 
 TABLE: dict[str, dict[str, str | None]] = {
@@ -53,6 +51,7 @@ def audited(shop: Shop, job_id: str) -> list[str]:
     return [each["action"] for each in reversed(page["items"])]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-137", "rest-138", "rest-132")
 @each_row(("state", "deed", "after"), CASES)
 def test_a_deed_moves_a_job_or_is_refused(shop: Shop, state: str, deed: str, after: str | None) -> None:
@@ -136,6 +135,7 @@ def test_a_job_that_was_paused_before_its_time_goes_back_to_wait_for_it(shop: Sh
     assert shop.row(job)["started_at"] is not None
 
 
+@pytest.mark.both_databases
 def test_resuming_forgives_what_failed_up_to_now(shop: Shop) -> None:
     fitting, there = shop.devices(4), shop.devices(1, "3.4.2")
     job = shop.make(shop.firmware(), [*fitting, *there])["id"]
@@ -195,6 +195,7 @@ def test_a_job_is_deleted_when_it_is_over_or_was_never_started(shop: Shop) -> No
     assert not wrong
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-214", "rest-215")
 def test_a_deleted_job_is_kept_in_the_audit_log_alone(shop: Shop) -> None:
     fitting, newer = shop.devices(3), shop.devices(1, "4.0.0")
@@ -221,6 +222,7 @@ def test_a_deleted_job_is_kept_in_the_audit_log_alone(shop: Shop) -> None:
     assert shop.do("cancel", child["id"]).json()["state"] == "CANCELING"
 
 
+@pytest.mark.both_databases
 def test_firmware_can_be_removed_when_its_jobs_are_deleted(shop: Shop) -> None:
     job = make(shop, "COMPLETED")
     path = f"/api/v1/firmware/{shop.firmware()}"

@@ -284,13 +284,19 @@ async def _never_answer(_scope: Any, _receive: Any, _send: Any) -> None:
     await asyncio.Event().wait()
 
 
+class _Hasty(Socket):
+    """One that is not answered in time."""
+
+    handshake_seconds = 0.1
+
+
 @contextmanager
 def _serving_nobody() -> Iterator[tuple[str, int]]:
     """A server with our connections, in front of an application that never answers."""
     config = uvicorn.Config(
         _never_answer,
         http=Connection,
-        ws=Socket,
+        ws=_Hasty,
         lifespan="off",
         log_config=None,
         timeout_graceful_shutdown=0,
@@ -306,8 +312,7 @@ def _serving_nobody() -> Iterator[tuple[str, int]]:
             thread.join()
 
 
-def test_a_handshake_that_stays_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshfleet.service.live.socket._HANDSHAKE_SECONDS", 0.1)
+def test_a_handshake_that_stays_without_an_answer_ends() -> None:
     with _serving_nobody() as address, socket.create_connection(address, PATIENCE) as connection:
         connection.sendall(head(LIVE, *HANDSHAKE))
         assert connection.recv(1) == b""

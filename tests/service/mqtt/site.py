@@ -11,7 +11,8 @@ from meshfleet.service.mqtt.endpoint import Endpoint
 from meshfleet.service.mqtt.listeners import Entrance
 from meshfleet.settings import Settings
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Suback, Subscribe
-from tests.broker.raw import PATIENCE, Raw
+from tests.broker.raw import Raw
+from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +101,4 @@ def connect(who: Credentials, **options: object) -> Connect:
 
 async def until(holds: Callable[[], object]) -> None:
     """Wait until something holds that the service does by itself."""
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 # the service knows nothing of tests
-            await asyncio.sleep(0.01)
+    await eventually_async(lambda: bool(holds()), "what the service does by itself")

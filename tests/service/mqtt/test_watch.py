@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.service.mqtt.house import Credentials, House
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
+pytestmark = pytest.mark.anyio
 
 D = "02005e0000aa"
 REPORTS = "mt/gateway/+/device/#"
@@ -78,6 +78,7 @@ anything = pytest.mark.parametrize(
 
 
 @anything
+@pytest.mark.both_databases
 @pytest.mark.rule("broker-19")
 async def test_who_lost_something_is_cut_off_and_nobody_else_is(
     house: House, site: Site, make: Make, change: Change
@@ -181,6 +182,7 @@ async def test_who_came_with_new_credentials_stays_when_the_old_ones_are_cut_off
     assert await owner.until_pong() == []
 
 
+@pytest.mark.both_databases
 async def test_what_changed_while_the_service_was_down_counts_when_it_is_up(house: House) -> None:
     people = [house.gateway(), house.person(), house.program()]
     async with Site(house) as site:
@@ -224,6 +226,7 @@ async def test_who_is_let_in_while_its_account_ends_is_cut_off_too(
         assert await client.until_end() == [Connack()]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("broker-19")
 async def test_changes_take_effect_although_the_database_was_away(
     house: House, site: Site, caplog: pytest.LogCaptureFixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from meshfleet.settings import Listen, Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.times import write_millis
 from tests.broker.stage import Clock
+from tests.eventually import eventually
 from tests.service.http.running import Running
 from tests.service.requests.third_party import Gateway, nothing
 
@@ -170,10 +170,7 @@ class Office(Running):
 
     def until(self, holds: Callable[[], object]) -> None:
         """Wait until something holds that the service does by itself."""
-        until = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < until, "it never comes"
-            time.sleep(0.02)
+        eventually(lambda: bool(holds()), "what the service does by itself")
 
     def _gateway_of(self, device: Mac) -> str | None:
         answer = self.viewer.get("/api/v1/devices", params={"Ids": device_id(device), "Include": "live"})

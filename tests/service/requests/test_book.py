@@ -24,6 +24,7 @@ from meshfleet.wire.ids import Mac, mac_number
 from meshfleet.wire.rest import NewRequest, RequestState
 from tests.broker.raw import PATIENCE
 from tests.broker.stage import Clock
+from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -137,9 +138,7 @@ async def test_what_cannot_be_written_is_refused_and_what_is_over_is_written_lat
         with pytest.raises(DatabaseUnavailable):
             await book.settle()
         execute(database, "ALTER TABLE request_away RENAME TO request")
-        async with asyncio.timeout(PATIENCE):
-            while len(history(database)) < 4:  # noqa: ASYNC110 # it comes by itself
-                await asyncio.sleep(0.01)
+        await eventually_async(lambda: len(history(database)) == 4, "all four are written")
         await book.settle()
         ends = {each.id: (each.state, each.problem and each.problem.code) for each in history(database)}
         assert ends == {
@@ -275,15 +274,15 @@ async def test_one_that_the_database_never_takes_stops_no_others(
     assert caplog.text.count("cannot be written into the history") == 2
 
 
-async def test_only_so_many_wait_for_a_database_that_is_away(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_so_many_wait_for_a_database_that_is_away(sqlite_database: Database) -> None:
     clock = Clock()
-    monkeypatch.setattr("meshfleet.service.requests.book._MOST", 3)
-    book = Book(database, clock, retention=None)
+    book = Book(sqlite_database, clock, retention=None, most=3)
     for _ in range(5):
         book.note(write_entry(clock()))
     assert book.dropped == 2
+    with pytest.raises(Unrecorded):
+        await book.write(write_entry(clock()))
+    sqlite_database.close()
 
 
 async def test_who_comes_while_the_last_round_is_written_is_refused(database: Database) -> None:

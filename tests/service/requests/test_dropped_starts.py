@@ -17,6 +17,7 @@ from meshfleet.wire.ids import Mac, mac_number
 from meshfleet.wire.topics import Topics
 from tests.broker.raw import PATIENCE
 from tests.broker.stage import D, G
+from tests.eventually import eventually_async
 from tests.service.requests.third_party import gateway, nothing
 
 if TYPE_CHECKING:
@@ -36,12 +37,10 @@ async def test_starts_that_wait_for_their_turn_are_dropped_with_their_job(stage:
     others = [letter("other job", 2, Step.START), letter("question", 1, Step.STATE)]
     async with gateway(stage.port, nothing) as third, asyncio.timeout(PATIENCE):
         post.send(letter("sent", 1, Step.START))
-        while not third.asked:  # noqa: ASYNC110 # it hears of it in its own thread
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: bool(third.asked), "the first start is sent")
         for each in [letter("waits", 1, Step.START), *others]:
             post.send(each)
-        while asking.queued < len(others) + 1:  # noqa: ASYNC110 # as above
-            await asyncio.sleep(0)
+        await eventually_async(lambda: asking.queued == len(others) + 1, "the others wait for their turn")
         post.send(letter("new", 1, Step.MODE))
         post.drop_starts(1)
         dropped = [await post.replies.get() for _ in range(2)]

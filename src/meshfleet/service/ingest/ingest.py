@@ -50,15 +50,6 @@ _log = logging.getLogger(__name__)
 _SLICE: Final = 500
 """Messages that are read before others have their turn."""
 
-_PATIENCE: Final = 5.0
-"""Seconds that a batch waits for room."""
-
-_PAUSE: Final = 1.0
-"""Seconds between two looks at what is to be done."""
-
-_LONGEST_PAUSE: Final = 60.0
-"""The same while something is wrong that somebody has to mend, such as a full disk."""
-
 _LEAST, _MOST = 2, 10
 """Looks between two times that notes are written: the more there are, the less often."""
 
@@ -101,6 +92,20 @@ class _Flush(NamedTuple):
     """Whether the clock of this machine was set back since the last flush."""
 
 
+class Pauses(NamedTuple):
+    """How long ingest waits, in seconds."""
+
+    look: float = 1.0
+    """Between two looks at what is to be done."""
+    longest: float = 60.0
+    """The same while something is wrong that somebody has to mend, such as a full disk."""
+    room: float = 5.0
+    """For a batch until there is room for it."""
+
+
+PAUSES: Final = Pauses()
+
+
 class Ingest:
     """Takes reports, whoever brings them."""
 
@@ -113,6 +118,7 @@ class Ingest:
         guests: Guests | None,
         owner: bytes | None = None,
         rollups: Rollups | None = None,
+        pauses: Pauses = PAUSES,
         now: Now,
     ) -> None:
         """`owner` is the token of who takes reports, where several programs could.
@@ -123,6 +129,7 @@ class Ingest:
         self._samples = samples
         self._guests = guests
         self._owner = owner
+        self._pauses = pauses
         self._now = now
         self.acking: set[int] = set()
         """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
@@ -203,7 +210,7 @@ class Ingest:
     async def _keep_flushing(self) -> None:
         waited = 0
         while True:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(self._pauses.look)
             waited += 1
             if waited < min(max(_LEAST, len(self._notes) // _PER_LOOK), _MOST):
                 continue
@@ -220,7 +227,7 @@ class Ingest:
                 self._troubles.pop("flush", None)
 
     async def _keep_up(self, work: Callable[[int], Awaitable[None]]) -> None:
-        pause = _PAUSE
+        pause = self._pauses.look
         while True:
             await asyncio.sleep(pause)
             try:
@@ -230,17 +237,17 @@ class Ingest:
                 self._troubles[work.__name__] = Trouble(cause_of(exc), words)
                 _log.error("%s; they stay where they are", words)
                 passes = isinstance(exc, DatabaseUnavailable)  # a server that was away comes back by itself
-                pause = _PAUSE if passes else min(2 * pause, _LONGEST_PAUSE)
+                pause = self._pauses.look if passes else min(2 * pause, self._pauses.longest)
             else:
                 self._troubles.pop(work.__name__, None)
-                pause = _PAUSE
+                pause = self._pauses.look
 
     # Inside
 
     async def _wait_for_room(self) -> None:
         """Not for ever without a word: whoever brings reports tells why they wait."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(self._pauses.room):
                 await self._samples.room()
         except TimeoutError:
             if (trouble := self.trouble) is not None:

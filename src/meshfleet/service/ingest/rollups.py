@@ -28,7 +28,7 @@ _GRACE: Final = 5_000
 _FEW: Final = 64
 """Times of a minute that are remembered one by one; more take less room as bits."""
 
-_AT_ONCE: Final = 50_000
+AT_ONCE: Final = 50_000
 """Minutes that are closed in one transaction."""
 
 _SHOWN: Final = 64
@@ -112,7 +112,9 @@ class Shown(Struct, frozen=True, gc=False, rename="camel"):
 class Rollups:
     """The minutes that are still open, or closed and not committed yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: int = AT_ONCE) -> None:
+        """Begin without any. At most `at_once` are closed in one transaction."""
+        self._at_once = at_once
         self._open: dict[_Key, Minute] = {}
         self._chains: dict[int, Minute] = {}
         """The minute of each device that was opened last; the others hang on it."""
@@ -157,9 +159,9 @@ class Rollups:
 
         They can still be read until `forget_closed` is called.
         """
-        over = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)][:_AT_ONCE]
+        over = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)]
         rows: dict[int, list[Row]] = {}
-        for key in over:
+        for key in over[: self._at_once]:
             device, kind, identifier, begin = key
             minute = self._open.pop(key)
             minute.place = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -16,14 +16,14 @@ LARGEST_MESSAGE: Final = 64 * 1024
 _READ_SECONDS: Final = 30.0
 """For a client to take what it asked for."""
 
-_HANDSHAKE_SECONDS: Final = 20.0
-"""For us to answer; until then nobody else ends the connection."""
-
 _NOT_UTF8: Final = 1007
 
 
 class Socket(WebSocketsSansIOProtocol):
     """One client's WebSocket."""
+
+    handshake_seconds: ClassVar = 20.0
+    """For us to answer; until then nobody else ends the connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,7 +35,7 @@ class Socket(WebSocketsSansIOProtocol):
         """A handshake comes; what the client says behind it waits until it is answered."""
         super().connection_made(transport)
         self.transport.pause_reading()
-        self._deadline = self.loop.call_later(_HANDSHAKE_SECONDS, self.transport.abort)
+        self._deadline = self.loop.call_later(self.handshake_seconds, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Read on; a frame before our answer would be taken for a mistake."""

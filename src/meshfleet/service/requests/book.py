@@ -28,7 +28,7 @@ _REST: Final = 1.0
 _BETWEEN: Final = 1_000
 """Milliseconds between two looks for what is too old: each of them forgets a thousand."""
 
-_MOST: Final = 20_000
+MOST: Final = 20_000
 """Entries that wait to be written."""
 
 _IDLE: Final = 60.0
@@ -38,8 +38,9 @@ _IDLE: Final = 60.0
 class Book:
     """Writes down requests and what became of them."""
 
-    def __init__(self, database: Database, now: Now, *, retention: int | None) -> None:
-        """`retention`: for how many milliseconds the history is kept."""
+    def __init__(self, database: Database, now: Now, *, retention: int | None, most: int = MOST) -> None:
+        """`retention`: for how many milliseconds the history is kept. At most `most` entries wait."""
+        self._most = most
         self._database = database
         self._now = now
         self._retention = retention
@@ -59,7 +60,7 @@ class Book:
 
     def note(self, entry: Entry) -> None:
         """Write this soon."""
-        if len(self._unwritten) >= _MOST and entry.record.id not in self._unwritten:
+        if len(self._unwritten) >= self._most and entry.record.id not in self._unwritten:
             # The database has been away for long. What changes something is not sent then, and so not missed.
             self.dropped += not entry.is_unsent
             return
@@ -69,7 +70,7 @@ class Book:
     async def write(self, entry: Entry) -> None:
         """Write this now, together with all that is to be written; raises `Unrecorded`."""
         problem = Unrecorded("it cannot be written down now, and so it was not sent")
-        if len(self._unwritten) >= _MOST:
+        if len(self._unwritten) >= self._most:
             raise problem
         self.note(entry)
         try:

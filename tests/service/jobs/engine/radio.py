@@ -281,18 +281,18 @@ class Gateway:
     def _own(self, identifier: str, value: Any, now: int) -> Answer:  # noqa: PLR0911 # one for each
         match identifier:
             case "start-firmware-broadcast":
-                return self._broadcast(value, now)
+                return self.broadcast(value, now)
             case "firmware-broadcast-state":
                 return Status.OK, self._broadcast_state(now)
             case "firmware-broadcast-control":
-                return self._control(value["action"], now)
+                return self.control(value["action"], now)
             case "legacy-device-mode-switch":
                 device = self.devices[int(value["mac"], 16)]
                 if device.gateway != self.number or device.is_away(now):
                     return Status.UNREACHABLE, None
                 return self._enter_dfu(device, now)
             case "start-nordic-dfu":
-                return self._nordic(value, now)
+                return self.nordic(value, now)
             case "nordic-dfu-state":
                 return Status.OK, self._nordic_state(now)
         raise AssertionError(identifier)
@@ -303,7 +303,7 @@ class Gateway:
         device.dfu_since = now
         return Status.OK, None
 
-    def _broadcast(self, value: dict[str, Any], now: int) -> Answer:
+    def broadcast(self, value: dict[str, Any], now: int) -> Answer:
         if any(not update.is_over(now) for _, update in self.batch):
             return Status.BUSY, None
         named = [self.devices[int(mac, 16)] for mac in value["targets"]]
@@ -334,7 +334,7 @@ class Gateway:
         state = {"state": told.state.name.lower(), "percent": told.percent, "error": int(told.error)}
         return {**state, **self.image, "done": done, "total": len(shown)}
 
-    def _control(self, action: int, now: int) -> Answer:
+    def control(self, action: int, now: int) -> Answer:
         open_ = [(device, update) for device, update in self.batch if not update.is_over(now)]
         if not open_:
             return Status.FAILED, None
@@ -347,7 +347,7 @@ class Gateway:
                 device.control(action, now)
         return Status.OK, None
 
-    def _nordic(self, value: dict[str, Any], now: int) -> Answer:
+    def nordic(self, value: dict[str, Any], now: int) -> Answer:
         if self.served is not None and not self.served[1].is_over(now):
             return Status.BUSY, None
         for device in self.devices.values():

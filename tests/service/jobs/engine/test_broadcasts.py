@@ -97,13 +97,13 @@ def test_a_command_that_failed_is_sent_again_by_one(
 ) -> None:
     world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
     gateway = world.gateways[1]
-    broadcast = gateway._broadcast  # noqa: SLF001 # it fails once
+    broadcast = gateway.broadcast
     answers = [Status.FAILED]
 
     def fail_once(value: dict[str, Any], now: int) -> Answer:
         return (answers.pop(), None) if answers else broadcast(value, now)
 
-    monkeypatch.setattr(gateway, "_broadcast", fail_once)
+    monkeypatch.setattr(gateway, "broadcast", fail_once)
     world.create(order())
     world.run(HOUR)
     assert to_gateways(world)[Step.START] == 2
@@ -127,13 +127,13 @@ def test_a_gateway_that_says_it_was_aborted_is_not_told_again(
     """The answer to the first word got lost: the second finds nothing to abort."""
     world = World(sqlite_database, 1, gateways=1, devices=DEVICES)
     gateway = world.gateways[1]
-    control = gateway._control  # noqa: SLF001 # its first answer is wrong
+    control = gateway.control
 
     def deny(action: int, now: int) -> Answer:
         control(action, now)
         return Status.FAILED, None
 
-    monkeypatch.setattr(gateway, "_control", deny)
+    monkeypatch.setattr(gateway, "control", deny)
     job = world.create(order())
     world.run(15)
     world.steer(job, "cancel")
@@ -273,7 +273,7 @@ def test_a_device_in_dfu_mode_that_cannot_be_reached_is_begun_with_growing_pause
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sqlite_database, 1, gateways=1, devices=3)
-    monkeypatch.setattr(world.gateways[1], "_nordic", lambda _value, _now: (Status.TIMEOUT, None))
+    monkeypatch.setattr(world.gateways[1], "nordic", lambda _value, _now: (Status.TIMEOUT, None))
     world.create(order(method=Way.NORDIC_DFU, retry=Retry(max=0)))
     world.run(HOUR)
     assert 0 < sent(world)[Step.START] <= 12 * 2
