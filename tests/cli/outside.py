@@ -19,6 +19,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.cli import main
+from tests.cli.forked import PIPE_SIZE, Forked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 """Seconds until something must have happened; reached only when it is broken."""
-
-PIPE_SIZE = 2**20
-"""Bytes that a program can say before somebody reads: a service that cannot log stands still."""
 
 _VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHFLEET_TLS_CA")
 
@@ -64,27 +62,18 @@ class Process(Protocol):
 
 
 class Program:
-    """A command in a process of its own, which is gone when the block ends."""
+    """A command in a process of its own, which is gone when the block ends.
+
+    It is forked from a program that has loaded everything, unless the shell does something `before`.
+    """
 
     def __init__(self, *arguments: str, before: str = "", **variables: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
-        self._before = before
-        self._process = self._begin(arguments, {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables})
-        self._said = b""
-
-    def _begin(self, arguments: Sequence[str], variables: Mapping[str, str]) -> Process:
-        command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
-        if self._before:  # something for the shell
-            command = ["sh", "-c", f'{self._before}; exec "$0" "$@"', *command]
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pipesize=PIPE_SIZE,
-            env=variables,
+        environment = {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables}
+        self._process: Process = (
+            _started(before, arguments, environment) if before else Forked(arguments, environment)
         )
+        self._said = b""
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +111,20 @@ class Program:
         output, errors = self._process.communicate(timeout=PATIENCE)
         assert self._process.returncode is not None
         return self._process.returncode, (self._said + output).decode(), errors.decode()
+
+
+def _started(before: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
+    """Start a program as people do, by a shell."""
+    command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
+    return subprocess.Popen(
+        ["sh", "-c", f'{before}; exec "$0" "$@"', *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        pipesize=PIPE_SIZE,
+        env=environment,
+    )
 
 
 class Heard(NamedTuple):

@@ -13,8 +13,7 @@ import httpx
 from meshfleet.wire.mqtt.packets import Connack, Suback, Subscribe
 from meshfleet.wire.rest import LOGIN, Role
 from tests.broker.raw import Raw
-from tests.cli.outside import PATIENCE
-from tests.scenarios.warm import WarmProgram
+from tests.cli.outside import PATIENCE, Program
 from tests.servers import TRUSTING_NOBODY, Address, free_port
 from tests.service.mqtt.house import Credentials
 from tests.service.mqtt.site import connect
@@ -34,7 +33,7 @@ class Service:
         given = ["--data", str(self.data), "--http", f"127.0.0.1:{free_port()}", *arguments]
         self._command = ["serve", "--json", *given]
         self._trusting = trusting
-        self._program: WarmProgram
+        self._program: Program
         self._token = ""
         self.url = ""
         self.mqtt: dict[str, Address] = {}
@@ -53,7 +52,7 @@ class Service:
         self._token = ""
         with ExitStack() as stack:
             self._program = stack.enter_context(
-                WarmProgram(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
+                Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
             )
             told = json.loads(self._program.line())
             stack.pop_all()  # it has started, and stays

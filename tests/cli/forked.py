@@ -1,0 +1,99 @@
+"""Programs that are forked from one which has loaded everything already.
+
+A service spends two seconds of a processor on loading itself, and tests start programs by the hundred. What
+happens then is the same: a process of its own, with its own signals, which can be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import time
+from multiprocessing import get_context
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING, BinaryIO
+
+from meshfleet.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from multiprocessing.connection import Connection
+
+PIPE_SIZE = 2**20
+"""Bytes that a program can write before they are read: a service that cannot log stands still."""
+
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.cli.loaded"])
+
+
+class Forked:
+    """A process, with what we need of `subprocess.Popen`."""
+
+    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+        self.stdout, output = _pipe()
+        self._stderr, errors = _pipe()
+        with output, errors:
+            self._process = _CONTEXT.Process(target=_become, args=(arguments, dict(variables), output, errors))
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, or the number of the signal that ended it, below zero."""
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """End it without a moment to do anything."""
+        self._process.kill()
+
+    def send_signal(self, sig: int, /) -> None:
+        """Give it a signal, unless it is over: then its number may be somebody else's."""
+        if self._process.is_alive():
+            os.kill(self.pid, sig)
+
+    def communicate(self, *, timeout: float) -> tuple[bytes, bytes]:
+        """Wait for its end; all that it said on both ways."""
+        until = time.monotonic() + timeout
+        said = {way.fileno(): b"" for way in (self.stdout, self._stderr) if not way.closed}
+        with selectors.DefaultSelector() as ways:
+            for way in said:
+                ways.register(way, selectors.EVENT_READ)
+            while ways.get_map():
+                if not (ready := ways.select(until - time.monotonic())):
+                    raise TimeoutExpired("a forked program", timeout)
+                for key, _ in ready:
+                    if read := os.read(key.fd, PIPE_SIZE):
+                        said[key.fd] += read
+                    else:
+                        ways.unregister(key.fd)
+        self._process.join(max(0.0, until - time.monotonic()))
+        self.stdout.close()
+        self._stderr.close()
+        output, errors = said.values() or (b"", b"")
+        return output, errors
+
+
+def _pipe() -> tuple[BinaryIO, Connection]:
+    """Our end of a way to us, and theirs, which can be given to them."""
+    ours, theirs = _CONTEXT.Pipe(duplex=False)
+    fcntl.fcntl(ours.fileno(), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    with ours:
+        return os.fdopen(os.dup(ours.fileno()), "rb", buffering=0), theirs
+
+
+def _become(
+    arguments: Sequence[str], variables: Mapping[str, str], output: Connection, errors: Connection
+) -> None:
+    """Be the program from here on."""
+    with open(os.devnull, "rb") as nothing, output, errors:  # noqa: PTH123 # for its number
+        for number, way in enumerate((nothing.fileno(), output.fileno(), errors.fileno())):
+            os.dup2(way, number)
+    os.environ.clear()
+    os.environ.update(variables)
+    main(arguments, prog_name="meshfleet")
