@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -10,8 +11,9 @@ import ssl
 import subprocess
 import time
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psycopg
@@ -100,8 +102,9 @@ class PostgreSQL:
             as_owner = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
             shutil.chown(folder, "postgres", "postgres")
         data = ["-D", str(folder / "data")]
-        initdb = [str(program.with_name("initdb")), *data, "-U", "postgres", "-A", "trust", "--no-sync"]
-        subprocess.run([*as_owner, *initdb], check=True, capture_output=True, cwd=folder)
+        # To make a cluster takes a second of a processor; to copy one takes a twentieth of that.
+        copy = ["cp", "-a", _cluster(program, tuple(as_owner)), str(folder / "data")]
+        subprocess.run([*as_owner, *copy], check=True, capture_output=True, cwd=folder)
         options = ["-h", self.address.host, "-p", str(self.address.port), "-k", str(folder), "-F"]
         options += [part for each in settings for part in ("-c", each)]
         self._command = [*as_owner, str(program), *data, *options]
@@ -150,6 +153,20 @@ class PostgreSQL:
             found = connection.execute(find, [application]).fetchone()
         assert found is not None
         os.kill(found[0], signal.SIGKILL)
+
+
+@cache
+def _cluster(program: Path, as_owner: tuple[str, ...]) -> str:
+    """Make a cluster that nobody starts: others are copies of it."""
+    folder = mkdtemp(prefix="meshfleet-cluster-")
+    atexit.register(shutil.rmtree, folder)
+    if as_owner:
+        shutil.chown(folder, "postgres", "postgres")
+    made = ["-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+    subprocess.run(
+        [*as_owner, str(program.with_name("initdb")), *made], check=True, capture_output=True, cwd=folder
+    )
+    return f"{folder}/data"
 
 
 def _children(parent: int) -> list[int]:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +13,10 @@ import click
 import pytest
 
 from meshfleet.cli import main
+from meshfleet.client.blocking import Fleet
 from tests.cli.outside import Program
-from tests.cli.shell import NOTHING, Shell, wait_until_connected
+from tests.cli.relay import Relay
+from tests.cli.shell import NOTHING, wait_until_connected
 from tests.parts import BASH, JQ, need
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ def service(tmp_path: Path) -> Iterator[Running]:
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
         started = json.loads(program.line())
         running = Running(started["url"], started["mqtt"][0].partition("://")[2])
-        reader = Shell(tmp_path / "other")
-        reader.text("login", "--url", running.url, "--user", "admin", MESHFLEET_PASSWORD=PASSWORD)
-        wait_until_connected(reader, "ca5bda1a0002", "ca5bda1a0004", "ca5bda1a0006", "02005e000001")
+        with Fleet(running.url, user="admin", password=PASSWORD) as fleet:
+            wait_until_connected(fleet, "ca5bda1a0002", "ca5bda1a0004", "ca5bda1a0006", "02005e000001")
         yield running
 
 
@@ -53,7 +53,7 @@ def blocks() -> list[str]:
     return found
 
 
-def typed(service: Running, home: Path) -> dict[str, str]:
+def typed(service: Running, home: Path, relay: Relay) -> dict[str, str]:
     """What each command of the page answers, all of them in one shell."""
     need(JQ)
     script = "".join(blocks()).replace("http://127.0.0.1:8080", service.url)
@@ -66,7 +66,7 @@ def typed(service: Running, home: Path) -> dict[str, str]:
             **NOTHING,
             "XDG_CONFIG_HOME": str(home),
             "MESHFLEET_PASSWORD": PASSWORD,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{relay.folder}:{os.environ['PATH']}",
         },
         capture_output=True,
         text=True,
@@ -79,7 +79,8 @@ def typed(service: Running, home: Path) -> dict[str, str]:
 
 
 def test_every_command_of_the_page_does_what_it_says(service: Running, tmp_path: Path) -> None:
-    answers = typed(service, tmp_path / "home")
+    with Relay(tmp_path / "bin") as relay:
+        answers = typed(service, tmp_path / "home", relay)
 
     def answer(command: str) -> str:
         (found,) = [text for line, text in answers.items() if command in line]

@@ -7,8 +7,6 @@ import os
 import re
 import runpy
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +15,9 @@ import pytest
 
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program
+from tests.cli.relay import Relay
 from tests.cli.shell import NOTHING
+from tests.eventually import eventually
 from tests.parts import BASH, CURL, JQ, MOSQUITTO_PUB, need
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ class Running(NamedTuple):
         return text.replace("http://127.0.0.1:8080", self.url).replace("…", PASSWORD)
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Running]:
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with a fleet to look at, as `make run` starts it, but on a free port."""
-    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    data = tmp_path_factory.mktemp("service") / "data"
+    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(data)]
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
         started = json.loads(program.line())
         _wait_until_it_lives(started["url"])
@@ -53,12 +54,9 @@ def _wait_until_it_lives(url: str) -> None:
     """People take their time before they ask."""
     login = httpx.post(url + LOGIN, json={"username": "admin", "password": PASSWORD}, timeout=PATIENCE)
     bearer = {"Authorization": f"Bearer {login.json()['authToken']}"}
-    until = time.monotonic() + PATIENCE
-    while not httpx.get(f"{url}/api/v1/devices/bmac-ca5bda1a0004", headers=bearer, timeout=PATIENCE).json()[
-        "connectivity"
-    ]["connected"]:
-        assert time.monotonic() < until, "nobody connects"
-        time.sleep(0.1)
+    with httpx.Client(headers=bearer, timeout=PATIENCE) as client:
+        device = f"{url}/api/v1/devices/bmac-ca5bda1a0004"
+        eventually(lambda: client.get(device).json()["connectivity"]["connected"], "that devices connect")
 
 
 def _blocks(language: str) -> list[str]:
@@ -101,22 +99,22 @@ def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
 
 def test_the_commands_of_the_tour_do_what_they_say(service: Running, tmp_path: Path) -> None:
     (block,) = [block for block in _blocks("sh") if OURS in block]
-    command = str(Path(sys.executable).with_name("meshfleet"))
-    script = block.replace(OURS, f"echo '##'; {command} ")
-    done = subprocess.run(
-        [str(need(BASH)), "-euc", script],
-        env={
-            **os.environ,
-            **NOTHING,
-            "URL": service.url,
-            "MESHFLEET_PASSWORD": PASSWORD,
-            "XDG_CONFIG_HOME": str(tmp_path),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
+    with Relay(tmp_path / "bin") as relay:
+        script = block.replace(OURS, f"echo '##'; {relay.program} ")
+        done = subprocess.run(
+            [str(need(BASH)), "-euc", script],
+            env={
+                **os.environ,
+                **NOTHING,
+                "URL": service.url,
+                "MESHFLEET_PASSWORD": PASSWORD,
+                "XDG_CONFIG_HOME": str(tmp_path),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
+        )
     _, login, devices, read, watch = done.stdout.split("##\n")
     assert login == f"Logged in at {service.url} as admin (admin).\n"
     assert devices.count("Head office") >= 3

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import pytest
 
 from meshfleet.cli import main
+from tests.tables import each_row
+
+if TYPE_CHECKING:
+    import pytest
 
 PAGE = Path(__file__).parent.parent / "docs" / "guides" / "updates.md"
 COMMANDS = [
@@ -24,7 +28,7 @@ def test_there_are_commands() -> None:
     assert len(COMMANDS) > 4
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@each_row("line", COMMANDS)
 def test_a_command_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, *words = shlex.split(line.replace("…", "1234567890abcdef"))
     monkeypatch.chdir(tmp_path)

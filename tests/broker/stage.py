@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from sqlalchemy import delete
+
 from meshfleet.broker import Account, Broker, Kind, NotAdmitted, load, own
+from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Publish, Suback, Subscribe
 from meshfleet.wire.rest import Role
 from tests.broker.raw import PATIENCE, Raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    from sqlalchemy import Connection
 
     from meshfleet.broker import Batch
     from meshfleet.db import Database
@@ -158,6 +164,8 @@ class Stage:
         self.door = Door()
         self.consumer = Consumer(database)
         self.port = 0
+        self.is_used = False
+        """Whether a row of a table was tried on it."""
         self._clients: list[Raw] = []
         self.broker: Broker
         self._running: asyncio.Task[None]
@@ -205,6 +213,14 @@ class Stage:
         await self.stop()
         await self.start()
 
+    async def renew(self) -> None:
+        """Stop it, and run another as if nothing had happened before."""
+        await self.stop()
+        self._clients.clear()
+        await self.database.write(_forget)
+        self.clock, self.door, self.consumer = Clock(), Door(), Consumer(self.database)
+        await self.start()
+
     async def gateway(self, mac: str = G, **options: object) -> Raw:
         """A gateway that is let in. `options` are those of a CONNECT."""
         return await self.client(mac, client_id=mac, **options)
@@ -236,6 +252,24 @@ class Stage:
         async with asyncio.timeout(PATIENCE):
             while not holds():  # noqa: ASYNC110 # the broker knows nothing of tests
                 await asyncio.sleep(0.005)
+
+
+def _forget(connection: Connection) -> None:
+    for table in (broker_session, broker_retained):  # with a session goes all that belongs to it
+        connection.execute(delete(table))
+
+
+def afresh(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let each row of a table find its stage as if it were the first one."""
+
+    @functools.wraps(test)
+    async def renewed(stage: Stage, **others: object) -> None:
+        if stage.is_used:
+            await stage.renew()
+        stage.is_used = True
+        await test(stage=stage, **others)
+
+    return renewed
 
 
 def connect(user: str, **options: object) -> Connect:

@@ -9,7 +9,8 @@ import pytest
 from meshfleet.broker import Access, Account, Kind
 from meshfleet.wire.mqtt.packets import REFUSED, Accept, Connack, Connect, Publish, Suback, Subscribe, Will
 from meshfleet.wire.rest import Role
-from tests.broker.stage import PASSWORD, REPORTS, D, Forbidden, G, connect, report, request, response
+from tests.broker.stage import PASSWORD, REPORTS, D, Forbidden, G, afresh, connect, report, request, response
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -134,21 +135,19 @@ def may_read(account: Account, wanted: str, prefix: str = "") -> bool:
 
 
 @pytest.mark.rule("broker-7", "broker-9")
-@pytest.mark.parametrize("topic", MINE)
+@each_row("topic", MINE)
 def test_a_gateway_publishes_anything_below_its_own_places(topic: str) -> None:
     assert may_publish(GATEWAY, topic)
 
 
 @pytest.mark.rule("broker-7")
-@pytest.mark.parametrize(
-    "topic", [*NOT_MINE, *REQUESTS[1:], f"mt/gateway/{G}", "mt/gateways/x", "mt/gateways"]
-)
+@each_row("topic", [*NOT_MINE, *REQUESTS[1:], f"mt/gateway/{G}", "mt/gateways/x", "mt/gateways"])
 def test_a_gateway_publishes_nowhere_else(topic: str) -> None:
     assert not may_publish(GATEWAY, topic)
 
 
 @pytest.mark.rule("broker-8", "broker-9")
-@pytest.mark.parametrize(
+@each_row(
     "wanted",
     [
         *MINE,
@@ -171,7 +170,7 @@ def test_a_gateway_reads_its_own_places_and_what_is_for_all_gateways(wanted: str
 
 
 @pytest.mark.rule("broker-8")
-@pytest.mark.parametrize(
+@each_row(
     "wanted",
     [
         *NOT_MINE,
@@ -199,44 +198,42 @@ def test_a_gateway_reads_nothing_else(wanted: str) -> None:
 
 
 @pytest.mark.rule("broker-12")
-@pytest.mark.parametrize("topic", [*REQUESTS, *NO_REQUESTS, *MINE, *NOT_MINE])
+@each_row("topic", [*REQUESTS, *NO_REQUESTS, *MINE, *NOT_MINE])
 def test_a_viewer_publishes_nothing(topic: str) -> None:
     assert not may_publish(VIEWER, topic)
 
 
 @pytest.mark.rule("broker-12")
-@pytest.mark.parametrize("account", NOT_GATEWAYS, ids=str)
-@pytest.mark.parametrize("wanted", READABLE)
+@each_row("account", NOT_GATEWAYS)
+@each_row("wanted", READABLE)
 def test_reports_and_responses_are_for_viewers_and_all_who_may_more(account: Account, wanted: str) -> None:
     assert may_read(account, wanted)
 
 
 @pytest.mark.rule("broker-14", "broker-15")
-@pytest.mark.parametrize("account", NOT_GATEWAYS, ids=str)
-@pytest.mark.parametrize("wanted", UNREADABLE)
+@each_row("account", NOT_GATEWAYS)
+@each_row("wanted", UNREADABLE)
 def test_nobody_else_reads_requests_or_what_is_not_for_them(account: Account, wanted: str) -> None:
     assert not may_read(account, wanted)
 
 
 @pytest.mark.rule("broker-13")
-@pytest.mark.parametrize("account", [OPERATOR, ADMIN], ids=str)
-@pytest.mark.parametrize("topic", REQUESTS)
+@each_row("account", [OPERATOR, ADMIN])
+@each_row("topic", REQUESTS)
 def test_operators_and_admins_publish_requests(account: Account, topic: str) -> None:
     assert may_publish(account, topic)
 
 
 @pytest.mark.rule("broker-13", "broker-15")
-@pytest.mark.parametrize("account", [OPERATOR, ADMIN], ids=str)
-@pytest.mark.parametrize("topic", NO_REQUESTS)
+@each_row("account", [OPERATOR, ADMIN])
+@each_row("topic", NO_REQUESTS)
 def test_they_publish_nothing_else(account: Account, topic: str) -> None:
     assert not may_publish(account, topic)
 
 
 @pytest.mark.rule("broker-15")
-@pytest.mark.parametrize(
-    "account", [None, Account(kind=Kind.PERSON, name=G), Account(kind=Kind.PROGRAM, name=G)], ids=str
-)
-@pytest.mark.parametrize("topic", [*MINE, *REQUESTS, *READABLE])
+@each_row("account", [None, Account(kind=Kind.PERSON, name=G), Account(kind=Kind.PROGRAM, name=G)])
+@each_row("topic", [*MINE, *REQUESTS, *READABLE])
 def test_who_has_no_role_and_is_no_gateway_may_nothing(account: Account | None, topic: str) -> None:
     access = Access(account)
     assert not access.may_publish(topic)
@@ -244,8 +241,8 @@ def test_who_has_no_role_and_is_no_gateway_may_nothing(account: Account | None, 
 
 
 @pytest.mark.rule("broker-15")
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("topic", [*REQUESTS[1:], OTHER])
+@each_row("role", Role)
+@each_row("topic", [*REQUESTS[1:], OTHER])
 def test_a_gateway_with_a_role_is_a_gateway_all_the_same(role: Role, topic: str) -> None:
     assert not may_publish(Account(kind=Kind.GATEWAY, name=G, role=role), topic)
 
@@ -254,7 +251,7 @@ def test_a_gateway_with_a_role_is_a_gateway_all_the_same(role: Role, topic: str)
 
 
 @pytest.mark.rule("broker-20")
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_row("prefix", PREFIXES)
 def test_the_prefix_stands_in_front_of_mt_topics(prefix: str) -> None:
     assert may_publish(GATEWAY, f"{prefix}/{report()}", prefix)
     assert may_read(GATEWAY, f"{prefix}/mt/gateway/{G}/#", prefix)
@@ -264,7 +261,7 @@ def test_the_prefix_stands_in_front_of_mt_topics(prefix: str) -> None:
 
 
 @pytest.mark.rule("broker-20")
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_row("prefix", PREFIXES)
 def test_without_its_prefix_nobody_gets_at_an_mt_topic(prefix: str) -> None:
     assert not may_publish(GATEWAY, report(), prefix)
     assert not may_read(GATEWAY, f"mt/gateway/{G}/#", prefix)
@@ -273,7 +270,7 @@ def test_without_its_prefix_nobody_gets_at_an_mt_topic(prefix: str) -> None:
 
 
 @pytest.mark.rule("broker-20")
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_row("prefix", PREFIXES)
 def test_the_prefix_does_not_stand_in_front_of_diagnostics(prefix: str) -> None:
     assert may_publish(GATEWAY, DIAGNOSTICS, prefix)
     assert may_read(GATEWAY, f"meshtech/diagnostics/{G}/#", prefix)
@@ -293,7 +290,7 @@ def test_a_prefix_is_no_pattern() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-16")
-@pytest.mark.parametrize(
+@each_row(
     ("user", "topic"),
     [
         (G, report(OTHER)),
@@ -304,7 +301,8 @@ def test_a_prefix_is_no_pattern() -> None:
         ("admin", "$SYS/x"),
     ],
 )
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_forbidden_message_ends_the_connection_and_reaches_nobody(
     stage: Stage, user: str, topic: str, qos: int
 ) -> None:
@@ -333,9 +331,10 @@ async def test_what_came_before_a_forbidden_message_counts_and_what_came_after_d
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-17")
-@pytest.mark.parametrize(
+@each_row(
     ("user", "wanted"), [(G, "mt/gateway/+/#"), ("viewer", request()), ("admin", "#"), ("operator", "$SYS/#")]
 )
+@afresh
 async def test_a_forbidden_subscription_gets_0x80_and_the_client_stays(
     stage: Stage, user: str, wanted: str
 ) -> None:
@@ -360,7 +359,7 @@ async def test_a_forbidden_will_is_refused_at_the_door(stage: Stage) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-5")
-@pytest.mark.parametrize("client_id", ["", "x", G, f"{LETTERS} ", "ABcdef000001"])
+@each_row("client_id", ["", "x", G, f"{LETTERS} ", "ABcdef000001"])
 async def test_a_gateway_comes_with_its_mac_as_client_id_or_not_at_all(stage: Stage, client_id: str) -> None:
     client = await stage.stranger()
     client.send(Connect(client_id, user=LETTERS, password=PASSWORD))

@@ -30,7 +30,8 @@ from meshfleet.wire.mqtt.packets import (
 )
 from tests.broker.mail import arrive, numbered, publish, written
 from tests.broker.raw import Raw
-from tests.broker.stage import PASSWORD, REPORTS, G, connect, report
+from tests.broker.stage import PASSWORD, REPORTS, G, afresh, connect, report
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +134,8 @@ async def test_who_waits_at_the_door_holds_up_nobody(stage: Stage) -> None:
     await gateway.expect(Connack)
 
 
-@pytest.mark.parametrize("behind", [b"\xf0\x00", b"\x36\x02\x00\x01", encode(Connect(""))])
+@each_row("behind", [b"\xf0\x00", b"\x36\x02\x00\x01", encode(Connect(""))])
+@afresh
 async def test_rubbish_right_behind_a_connect_ends_the_connection(stage: Stage, behind: bytes) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.stranger()
@@ -156,8 +158,9 @@ async def test_who_was_cut_off_at_the_door_is_not_let_in_afterwards(stage: Stage
     assert stage.broker.crowd.of(f"gateway {G}") == []
 
 
-@pytest.mark.parametrize("leave", [Raw.cut, Raw.reset, Raw.finish], ids=["cut", "reset", "finish"])
-@pytest.mark.parametrize("clean", [True, False])
+@each_row("leave", [Raw.cut, Raw.reset, Raw.finish])
+@each_row("clean", [True, False])
+@afresh
 async def test_a_client_that_goes_while_it_is_being_admitted_leaves_nothing_open(
     stage: Stage, leave: Callable[[Raw], None], *, clean: bool
 ) -> None:
@@ -198,7 +201,8 @@ async def test_the_will_of_who_waits_at_the_door_is_not_published_if_it_is_refus
     await arrive(viewer, b"marker")
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_what_a_client_said_before_it_closed_its_half_is_carried_out(stage: Stage, qos: int) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.stranger()

@@ -9,7 +9,8 @@ import pytest
 from meshfleet.broker.journal import FULL
 from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec
 from tests.broker.mail import TOPIC, publish
-from tests.broker.stage import report
+from tests.broker.stage import afresh, report
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.raw import Raw
@@ -39,7 +40,8 @@ async def push(stage: Stage, mac: str, qos: int) -> Raw:
     return gateway
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_publishers_wait_for_a_consumer_that_is_held(stage: Stage, qos: int) -> None:
     assert len(MACS) * COUNT * SIZE > 4 * FULL
     stage.consumer.open.clear()

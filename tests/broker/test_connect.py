@@ -24,7 +24,8 @@ from meshfleet.wire.mqtt.packets import (
     Subscribe,
     Will,
 )
-from tests.broker.stage import REPORTS, D, G, connect, report
+from tests.broker.stage import REPORTS, D, G, afresh, connect, report
+from tests.tables import each_row
 from tests.wire.mqtt.streams import SHORT, framed
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ REJECTED = {
 }
 
 
-@pytest.mark.parametrize("first", NOT_FIRST.values(), ids=NOT_FIRST)
+@each_row("first", [pytest.param(row, id=name) for name, row in NOT_FIRST.items()])
 async def test_a_connection_that_begins_with_another_packet_is_closed(stage: Stage, first: bytes) -> None:
     client = await stage.stranger()
     client.send(first, connect(G))
@@ -116,7 +117,7 @@ async def test_a_second_connect_right_behind_the_first_closes_the_connection(sta
     assert len(stage.broker.crowd) == 0
 
 
-@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
+@each_row("raw", [pytest.param(row, id=name) for name, row in BROKEN.items()])
 async def test_a_connect_that_breaks_a_rule_is_closed_without_an_answer(stage: Stage, raw: str) -> None:
     client = await stage.stranger()
     client.send(bytes.fromhex(raw))
@@ -124,7 +125,7 @@ async def test_a_connect_that_breaks_a_rule_is_closed_without_an_answer(stage: S
     assert client.bytes == b""
 
 
-@pytest.mark.parametrize("body", VERSIONS.values(), ids=VERSIONS)
+@each_row("body", [pytest.param(row, id=name) for name, row in VERSIONS.items()])
 async def test_another_version_gets_return_code_1_and_is_closed(stage: Stage, body: str) -> None:
     client = await stage.stranger()
     client.send(bytes.fromhex(framed("10", body)), connect("viewer"), Pingreq())
@@ -151,7 +152,7 @@ async def test_clients_without_a_name_get_one_each(stage: Stage) -> None:
     assert len({session.client_id for session in stage.broker.sessions}) == 3
 
 
-@pytest.mark.parametrize("packet", REJECTED.values(), ids=REJECTED)
+@each_row("packet", [pytest.param(row, id=name) for name, row in REJECTED.items()])
 async def test_a_rejected_client_id_gets_return_code_2_and_is_closed(stage: Stage, packet: bytes) -> None:
     client = await stage.stranger()
     client.send(packet, Pingreq())
@@ -160,8 +161,9 @@ async def test_a_rejected_client_id_gets_return_code_2_and_is_closed(stage: Stag
     assert len(stage.broker.sessions) == 0
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("cleaned_before", [True, False])
+@each_row("clean", [True, False])
+@each_row("cleaned_before", [True, False])
+@afresh
 async def test_a_client_that_connects_again_ends_its_older_connection(
     stage: Stage, *, cleaned_before: bool, clean: bool
 ) -> None:
@@ -184,7 +186,7 @@ async def test_a_good_connect_gets_return_code_0(stage: Stage) -> None:
     assert client.bytes == bytes.fromhex("20020000 d000")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("refused", "code"),
     [
         (connect(G, password=b"wrong"), Accept.BAD_CREDENTIALS),
@@ -194,6 +196,7 @@ async def test_a_good_connect_gets_return_code_0(stage: Stage) -> None:
         (connect(G, will=Will(report(D), b"")), Accept.NOT_AUTHORIZED),
     ],
 )
+@afresh
 async def test_nothing_behind_a_refused_connect_is_carried_out(
     stage: Stage, refused: Connect, code: Accept
 ) -> None:
@@ -247,8 +250,8 @@ async def test_nothing_leaves_before_a_connack_that_waits_for_the_database(stage
 
 
 @pytest.mark.parametrize("limits", [Limits(connections_per_account=2)])
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize(
+@each_row("clean", [True, False])
+@each_row(
     ("asked", "trouble", "code"),
     [
         ({"password": b"wrong"}, None, Accept.BAD_CREDENTIALS),
@@ -256,8 +259,8 @@ async def test_nothing_leaves_before_a_connack_that_waits_for_the_database(stage
         ({}, DatabaseUnavailable("gone"), Accept.SERVER_UNAVAILABLE),
         ({}, None, Accept.SERVER_UNAVAILABLE),  # its account has two connections already
     ],
-    ids=["password", "will", "database", "crowd"],
 )
+@afresh
 async def test_a_refused_client_hears_the_reason_and_no_more(
     stage: Stage, asked: dict[str, object], trouble: Exception | None, code: Accept, *, clean: bool
 ) -> None:

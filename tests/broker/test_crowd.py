@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.broker.crowd import Crowd, FailureRate
 from meshfleet.settings import Limits
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +29,8 @@ def make_crowd(failed_connections: int) -> Crowd:
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-29")
-@pytest.mark.parametrize("address", ["2001:db8::2", "2001:db8::1"])
-@pytest.mark.parametrize("second_passes", [False, True])
+@each_row("address", ["2001:db8::2", "2001:db8::1"])
+@each_row("second_passes", [False, True])
 async def test_a_connection_waits_for_others_of_its_network_and_ends_if_they_fail(
     address: str, *, second_passes: bool
 ) -> None:

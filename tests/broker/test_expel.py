@@ -10,7 +10,8 @@ from meshfleet.broker import Account, Kind
 from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish, Suback, Subscribe, Will
 from meshfleet.wire.rest import Role
 from tests.broker.mail import arrive, publish, written
-from tests.broker.stage import REPORTS, G, connect, report, request
+from tests.broker.stage import REPORTS, G, afresh, connect, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -22,8 +23,9 @@ VIEWER = Account(kind=Kind.PERSON, name="viewer", role=Role.VIEWER)
 OTHER = "02005e000002"
 
 
-@pytest.mark.parametrize("forget", [True, False])
-@pytest.mark.parametrize("clean", [True, False])
+@each_row("forget", [True, False])
+@each_row("clean", [True, False])
+@afresh
 async def test_who_is_connected_is_cut_off_and_its_will_is_not_published(
     stage: Stage, *, clean: bool, forget: bool
 ) -> None:
@@ -38,8 +40,9 @@ async def test_who_is_connected_is_cut_off_and_its_will_is_not_published(
     assert stage.broker.crowd.of(str(GATEWAY)) == []
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-@pytest.mark.parametrize("forget", [True, False])
+@each_row("is_there", [True, False])
+@each_row("forget", [True, False])
+@afresh
 async def test_its_sessions_are_forgotten_only_if_asked(
     stage: Stage, *, forget: bool, is_there: bool
 ) -> None:

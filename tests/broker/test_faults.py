@@ -23,7 +23,8 @@ from meshfleet.wire.mqtt.packets import (
 )
 from tests.broker.mail import acknowledge, arrive, messages, numbered, publish
 from tests.broker.raw import Raw
-from tests.broker.stage import REPORTS, G, connect, report
+from tests.broker.stage import REPORTS, G, afresh, connect, report
+from tests.tables import each_row
 from tests.wire.mqtt.streams import SERVERS_ONLY, field, framed
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ OUT_OF_TURN = {
 }
 
 
-@pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)
+@each_row("raw", [pytest.param(row, id=name) for name, row in MALFORMED.items()])
 async def test_a_malformed_packet_closes_the_connection(stage: Stage, raw: str) -> None:
     neighbour = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway()
@@ -83,7 +84,7 @@ async def test_a_malformed_packet_closes_the_connection(stage: Stage, raw: str) 
     assert len(stage.broker.crowd) == 1
 
 
-@pytest.mark.parametrize("raw", OUT_OF_TURN.values(), ids=OUT_OF_TURN)
+@each_row("raw", [pytest.param(row, id=name) for name, row in OUT_OF_TURN.items()])
 async def test_a_packet_out_of_turn_closes_the_connection(stage: Stage, raw: str) -> None:
     neighbour = await stage.client("viewer")
     gateway = await stage.gateway()
@@ -93,7 +94,8 @@ async def test_a_packet_out_of_turn_closes_the_connection(stage: Stage, raw: str
     assert len(stage.broker.crowd) == 1
 
 
-@pytest.mark.parametrize("raw", ["36020001", "e100", "50020001", "10020000"])
+@each_row("raw", ["36020001", "e100", "50020001", "10020000"])
+@afresh
 async def test_what_stands_before_a_fault_counts_and_what_stands_behind_does_not(
     stage: Stage, raw: str
 ) -> None:

@@ -29,6 +29,7 @@ from meshfleet.wire.mqtt.packets import (
     Will,
 )
 from tests.broker.stage import PASSWORD, REPORTS, D, G, Stage, connect, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +67,7 @@ async def stage(sqlite_database: Database, caplog: pytest.LogCaptureFixture) -> 
     """A broker for clients without hurry. It complains of nothing, and in the end nobody is left in it."""
     broken: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
-    limits = Limits(publish_rate=10**9, packet_size=10**6)
+    limits = Limits(publish_rate=10**9, packet_size=10**6, failed_connections=10**6)
     with caplog.at_level(logging.INFO):
         async with Stage(sqlite_database, limits) as running:
             yield running
@@ -115,7 +116,7 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
     return bytes(broken)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["stranger", "gateway"])
+@each_row("known", [False, True])
 async def test_random_bytes_break_nothing(stage: Stage, *, known: bool) -> None:
     chance, beside = random.Random(1), await neighbour(stage)  # noqa: S311 # a fixed seed
     for _ in range(60):
@@ -125,8 +126,8 @@ async def test_random_bytes_break_nothing(stage: Stage, *, known: bool) -> None:
     await is_served(stage, beside)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["stranger", "gateway"])
-@pytest.mark.parametrize("packet", PACKETS.values(), ids=PACKETS)
+@each_row("known", [False, True])
+@each_row("packet", [pytest.param(row, id=name) for name, row in PACKETS.items()])
 async def test_flipped_bits_break_nothing(stage: Stage, packet: bytes, *, known: bool) -> None:
     chance, beside = random.Random(2), await neighbour(stage)  # noqa: S311
     for _ in range(15):
@@ -135,7 +136,7 @@ async def test_flipped_bits_break_nothing(stage: Stage, packet: bytes, *, known:
     await is_served(stage, beside)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["stranger", "gateway"])
+@each_row("known", [False, True])
 async def test_a_stream_that_ends_anywhere_breaks_nothing(stage: Stage, *, known: bool) -> None:
     beside = await neighbour(stage)
     whole = ALL if known else PACKETS["connect"] + ALL
@@ -170,7 +171,7 @@ async def test_thousands_of_tiny_packets_are_all_answered(stage: Stage) -> None:
     assert [message.topic for message in stage.consumer.messages].count(report()) == 5000
 
 
-@pytest.mark.parametrize("flood", [[7], list(range(1, 60_000))], ids=["one id", "all ids"])
+@each_row("flood", [[7], list(range(1, 60_000))])
 async def test_a_flood_of_acknowledgements_for_nothing_does_nothing(stage: Stage, flood: list[int]) -> None:
     beside, client = await neighbour(stage), await stage.subscriber(G, MINE)
     client.send(b"".join(encode(Puback(packet_id)) for packet_id in flood) * (20_000 // len(flood) + 1))
@@ -190,7 +191,7 @@ async def test_who_floods_with_acknowledgements_is_slowed(sqlite_database: Datab
     sqlite_database.close()
 
 
-@pytest.mark.parametrize("wanted", [REPORTS, MINE, "#", "x"])
+@each_row("wanted", [REPORTS, MINE, "#", "x"])
 async def test_a_thousand_filters_at_once_are_answered_one_by_one(stage: Stage, wanted: str) -> None:
     beside, client = await neighbour(stage), await stage.gateway()
     filters = tuple((f"{wanted[:-1]}{at}" if wanted == MINE else wanted, 0) for at in range(1000))
@@ -204,9 +205,7 @@ async def test_a_thousand_filters_at_once_are_answered_one_by_one(stage: Stage, 
     await is_served(stage, beside)
 
 
-@pytest.mark.parametrize(
-    "ask", [Subscribe(1, (("x", 0),) * 1001), Unsubscribe(1, ("x",) * 1001)], ids=["subscribe", "unsubscribe"]
-)
+@each_row("ask", [Subscribe(1, (("x", 0),) * 1001), Unsubscribe(1, ("x",) * 1001)])
 async def test_more_filters_at_once_end_a_connection(stage: Stage, ask: Subscribe | Unsubscribe) -> None:
     beside, client = await neighbour(stage), await stage.gateway()
     client.send(ask)
@@ -214,7 +213,7 @@ async def test_more_filters_at_once_end_a_connection(stage: Stage, ask: Subscrib
     await is_served(stage, beside)
 
 
-@pytest.mark.parametrize("level", ["", "+", "x", "\U0001f300"])
+@each_row("level", ["", "+", "x", "\U0001f300"])
 async def test_the_deepest_and_longest_names_do_no_harm(stage: Stage, level: str) -> None:
     beside, client = await neighbour(stage), await stage.gateway()
     place = f"mt/gateway/{G}/device/"
@@ -230,7 +229,7 @@ async def test_the_deepest_and_longest_names_do_no_harm(stage: Stage, level: str
     await is_served(stage, beside)
 
 
-@pytest.mark.parametrize("size", [0xFFFF, 0xFFFE])
+@each_row("size", [0xFFFF, 0xFFFE])
 async def test_the_longest_topic_reaches_who_wants_it(stage: Stage, size: int) -> None:
     viewer, gateway = await stage.subscriber("viewer", REPORTS), await stage.gateway()
     topic = report(kind="").ljust(size, "x")

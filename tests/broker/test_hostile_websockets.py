@@ -16,6 +16,7 @@ from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connect
 from tests.broker.echoes import LARGEST, REQUEST, Echo, door, echoed, frame, raw, visit
 from tests.link.scripted import PATIENCE, settled, until
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ def no_complaint(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert caplog.get_records("call") == []
 
 
-@pytest.mark.parametrize("head", GARBAGE.values(), ids=GARBAGE)
+@each_row("head", [pytest.param(row, id=name) for name, row in GARBAGE.items()])
 async def test_what_is_no_request_is_not_answered_and_closed(head: bytes) -> None:
     async with door() as here, raw(here) as client:
         await client.send(head)
@@ -74,7 +75,7 @@ async def test_what_is_no_request_is_not_answered_and_closed(head: bytes) -> Non
         assert here.echo.told == []
 
 
-@pytest.mark.parametrize(("part", "strange", "status"), STRANGE.values(), ids=STRANGE)
+@each_row(("part", "strange", "status"), [pytest.param(*row, id=name) for name, row in STRANGE.items()])
 async def test_a_strange_request_is_refused_with_a_status(part: bytes, strange: bytes, status: int) -> None:
     async with door() as here, raw(here) as client:
         await client.send(REQUEST.replace(part, strange) + b"\r\n")
@@ -96,8 +97,8 @@ async def test_who_cannot_wait_for_the_answer_is_answered_in_order() -> None:
         assert {await client.read(3), await client.read(3)} == {b"\x8a\x01?", b"\x82\x01!"}
 
 
-@pytest.mark.parametrize("behind", [frame(Opcode.CLOSE), b"\xff\xff\xff", frame(Opcode.TEXT, b"x")])
-@pytest.mark.parametrize(("path", "status"), [(b"/mqtt", 101), (b"/api", 404)])
+@each_row("behind", [frame(Opcode.CLOSE), b"\xff\xff\xff", frame(Opcode.TEXT, b"x")])
+@each_row(("path", "status"), [(b"/mqtt", 101), (b"/api", 404)])
 async def test_frames_behind_a_request_do_not_come_before_its_answer(
     path: bytes, status: int, behind: bytes
 ) -> None:
@@ -108,7 +109,7 @@ async def test_frames_behind_a_request_do_not_come_before_its_answer(
         await until(lambda: here.echo.told[-1:] == ["lost"] * (status == 101))
 
 
-@pytest.mark.parametrize("opcode", [Opcode.BINARY, Opcode.TEXT, Opcode.PING])
+@each_row("opcode", [Opcode.BINARY, Opcode.TEXT, Opcode.PING])
 async def test_a_frame_too_large_is_refused_before_it_comes(opcode: Opcode) -> None:
     head = bytes((0x80 | opcode, 0xFF)) + (LARGEST + 1).to_bytes(8)
     async with door() as here, raw(here) as client:
@@ -134,7 +135,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@each_row("wrong", [pytest.param(row, id=name) for name, row in WRONG.items()])
 async def test_a_wrong_frame_ends_the_connection(wrong: bytes) -> None:
     async with door() as here, raw(here) as client:
         await client.upgrade()
@@ -191,7 +192,7 @@ async def test_who_pings_and_never_reads_is_not_read_either() -> None:
         await flood
 
 
-@pytest.mark.parametrize("useless", [frame(Opcode.CONT, fin=False), frame(Opcode.PONG)])
+@each_row("useless", [frame(Opcode.CONT, fin=False), frame(Opcode.PONG)])
 async def test_a_flood_of_frames_with_nothing_in_them_is_nothing(useless: bytes) -> None:
     async with door() as here, raw(here) as client:
         await client.upgrade()
@@ -201,7 +202,7 @@ async def test_a_flood_of_frames_with_nothing_in_them_is_nothing(useless: bytes)
         assert here.echo.got == [b"at last"]
 
 
-@pytest.mark.parametrize("last", [frame(Opcode.CLOSE), frame(Opcode.TEXT, b"x"), b"\xff\xff", b""])
+@each_row("last", [frame(Opcode.CLOSE), frame(Opcode.TEXT, b"x"), b"\xff\xff", b""])
 async def test_a_client_that_resets_the_connection_is_lost(last: bytes) -> None:
     async with door() as here:
         for _ in range(20):
@@ -212,7 +213,7 @@ async def test_a_client_that_resets_the_connection_is_lost(last: bytes) -> None:
         await until(lambda: all(each.told[-1:] == ["lost"] for each in here.echoes))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_noise_harms_nobody(seed: int) -> None:
     noise = random.Random(seed)  # noqa: S311 # the same every time
     frames = b"".join(frame(opcode, b"\x03\xe8noise") for opcode in Opcode) * 3

@@ -17,7 +17,8 @@ from meshfleet.wire.mqtt.packets import (
     Subscribe,
 )
 from tests.broker.mail import publish
-from tests.broker.stage import REPORTS, G, connect, report
+from tests.broker.stage import REPORTS, G, afresh, connect, report
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.broker.connection import Connection
@@ -46,7 +47,8 @@ def only(stage: Stage) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("keep_alive", [1, 10, 65_535])
+@each_row("keep_alive", [1, 10, 65_535])
+@afresh
 async def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_cut_off(
     stage: Stage, keep_alive: int
 ) -> None:
@@ -199,7 +201,8 @@ async def test_a_dribbled_connect_is_cut_off(stage: Stage) -> None:
     assert stranger.bytes == b""
 
 
-@pytest.mark.parametrize("keep_alive", [0, 600])
+@each_row("keep_alive", [0, 600])
+@afresh
 async def test_the_time_for_a_connect_does_not_limit_who_was_admitted(stage: Stage, keep_alive: int) -> None:
     gateway = await stage.gateway(keep_alive=keep_alive)
     connection = only(stage)

@@ -26,9 +26,10 @@ from meshfleet.wire.mqtt.packets import (
     Subscribe,
 )
 from tests.broker.stage import REPORTS, G, Stage, connect, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from meshfleet.db import Database
@@ -45,7 +46,7 @@ FULL = Connack(code=Accept.SERVER_UNAVAILABLE)
 
 
 @pytest.fixture
-def limited(sqlite_database: Database) -> Limited:
+def limited(sqlite_database: Database) -> Iterator[Limited]:
     """A broker with some small limits. In the end nobody is left, and nothing is counted any more."""
 
     @asynccontextmanager
@@ -59,9 +60,9 @@ def limited(sqlite_database: Database) -> Limited:
             assert (
                 len(stage.broker.sessions) == stage.broker.stock.size == stage.broker.stock.absent_size == 0
             )
-        sqlite_database.close()
 
-    return run
+    yield run
+    sqlite_database.close()
 
 
 async def everybody_leaves(stage: Stage) -> None:
@@ -191,7 +192,7 @@ async def test_the_largest_packet_is_taken(limited: Limited) -> None:
         assert [type(message) for message in stage.consumer.messages] == [Publish, Oversized]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "topic", "qos"),
     [
         (G, f"mt/gateway/{G}/response/x", 1),

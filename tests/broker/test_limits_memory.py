@@ -11,6 +11,7 @@ from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.encoder import PINGREQ, encode
 from meshfleet.wire.mqtt.packets import REFUSED, Puback, Publish, Suback, Subscribe
 from tests.broker.stage import REPORTS, G, Stage, report
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,14 +78,13 @@ async def test_so_many_messages_are_retained_in_all_and_no_more(stage: Stage) ->
     assert len((await stage.database.read(load)).retained) == 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         retained(report(kind="x" * (1025 - len(report(kind=""))))),
         retained(report(kind="ä" * 520)),
         retained(report(), bytes(64 * KIB + 1)),
     ],
-    ids=["long", "long in bytes", "large"],
 )
 async def test_what_is_too_long_is_delivered_and_not_retained(stage: Stage, message: Publish) -> None:
     viewer = await stage.subscriber("viewer", REPORTS, qos=0)

@@ -9,7 +9,8 @@ import pytest
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import LARGEST_ID, Puback, Publish, Pubrec, Subscribe, Unsubscribe
 from tests.broker.mail import TOPIC, acknowledge, arrive, go_round, messages, numbered, publish, session_of
-from tests.broker.stage import REPORTS, report
+from tests.broker.stage import REPORTS, afresh, report
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.raw import Raw
@@ -66,8 +67,9 @@ async def test_order_is_kept_over_several_starts(stage: Stage) -> None:
     await arrive(viewer, *(numbered(20)[1::2] + numbered(5, start=20)))
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("clean", [True, False])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_messages_of_one_publisher_arrive_in_their_order(
     stage: Stage, qos: int, *, clean: bool
 ) -> None:
@@ -104,8 +106,9 @@ async def test_messages_of_many_publishers_keep_the_order_of_each(stage: Stage) 
     assert by_topic == {report(mac): numbered(50) for mac in macs}
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@each_row("restarted", [False, True])
 @pytest.mark.parametrize("limits", [Limits(in_flight=5)])
+@afresh
 async def test_what_waited_comes_before_what_is_new(stage: Stage, *, restarted: bool) -> None:
     viewer = await stage.subscriber("viewer", REPORTS, clean=False)
     gateway = await stage.gateway()

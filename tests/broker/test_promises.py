@@ -110,9 +110,8 @@ class Fates(RuleBasedStateMachine):
             self._database.close()
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_what_was_promised_is_kept(
-    sqlite_template: Path, tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+def _search(
+    sqlite_template: Path, tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], examples: int
 ) -> None:
     numbers = count()
 
@@ -123,5 +122,17 @@ def test_what_was_promised_is_kept(
 
     run_state_machine_as_test(
         fates,  # type: ignore[arg-type] # it only calls it
-        settings=settings(max_examples=60, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None),
     )
+
+
+def test_what_was_promised_is_kept(sqlite_template: Path, tmp_path: Path) -> None:
+    _search(sqlite_template, tmp_path, asyncio.new_event_loop, 20)
+
+
+@pytest.mark.part("fuzz")
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_was_promised_is_kept_over_a_long_search(
+    sqlite_template: Path, tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    _search(sqlite_template, tmp_path, loop, 200)

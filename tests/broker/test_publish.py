@@ -18,7 +18,8 @@ from tests.broker.mail import (
     subscribe,
     written,
 )
-from tests.broker.stage import REPORTS, D, G, report, request, response
+from tests.broker.stage import REPORTS, D, G, afresh, report, request, response
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -50,8 +51,9 @@ async def test_a_packet_id_is_not_used_again_before_its_puback(stage: Stage, *, 
     assert [message.packet_id for message in await arrive(viewer, b"same id")] == [1]
 
 
-@pytest.mark.parametrize("topic", [TOPIC, response()], ids=["report", "response"])
-@pytest.mark.parametrize("clean", [True, False])
+@each_row("topic", [TOPIC, response()])
+@each_row("clean", [True, False])
+@afresh
 async def test_a_message_gets_the_answer_of_its_qos_with_its_packet_id(
     stage: Stage, topic: str, *, clean: bool
 ) -> None:
@@ -78,8 +80,8 @@ async def test_the_mark_of_a_repetition_is_not_passed_on(stage: Stage, qos: int)
     assert (retained.payload, retained.dup) == (b"again", False)
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize(
+@each_row("qos", [0, 1, 2])
+@each_row(
     ("user", "topic"),
     [
         (G, report(OTHER)),
@@ -94,6 +96,7 @@ async def test_the_mark_of_a_repetition_is_not_passed_on(stage: Stage, qos: int)
         ("operator", request(device="everybody")),
     ],
 )
+@afresh
 async def test_a_forbidden_message_closes_the_connection(
     stage: Stage, user: str, topic: str, qos: int
 ) -> None:
@@ -207,7 +210,8 @@ async def test_a_gateway_hears_itself_when_it_asks_for_it(stage: Stage) -> None:
     await arrive(gateway, b"echo")
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_message_right_before_a_disconnect_arrives(stage: Stage, qos: int) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway()
@@ -217,7 +221,8 @@ async def test_a_message_right_before_a_disconnect_arrives(stage: Stage, qos: in
     await stage.until(lambda: len(stage.consumer.messages) == 1)
 
 
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 16_383, 16_384, 200_000])
+@each_row("size", [0, 1, 125, 126, 127, 128, 16_383, 16_384, 200_000])
+@afresh
 async def test_a_payload_arrives_as_it_was_sent(stage: Stage, size: int) -> None:
     payload = bytes(n % 251 for n in range(size))
     viewer = await stage.subscriber("viewer", REPORTS)
@@ -228,7 +233,7 @@ async def test_a_payload_arrives_as_it_was_sent(stage: Stage, size: int) -> None
     await stage.until(lambda: [each.payload for each in stage.consumer.messages] == [payload] * 3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "wanted"),
     [
         ("viewer", REPORTS),
@@ -242,6 +247,7 @@ async def test_a_payload_arrives_as_it_was_sent(stage: Stage, size: int) -> None
         ("service", f"+/+/+/+/{D}/+/+"),
     ],
 )
+@afresh
 async def test_who_begins_or_ends_to_listen_between_two_reports_changes_where_they_go(
     stage: Stage, user: str, wanted: str
 ) -> None:
@@ -270,8 +276,9 @@ async def test_who_begins_or_ends_to_listen_between_two_reports_changes_where_th
     ]
 
 
-@pytest.mark.parametrize("character", ["\x01", "\x1f", "\x7f", "\x9f", "\ufdd0", "\uffff"])
-@pytest.mark.parametrize("retain", [True, False])
+@each_row("character", ["\x01", "\x1f", "\x7f", "\x9f", "\ufdd0", "\uffff"])
+@each_row("retain", [True, False])
+@afresh
 async def test_a_topic_that_makes_clients_hang_up_reaches_the_consumer_alone(
     stage: Stage, character: str, *, retain: bool
 ) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from meshfleet.wire.mqtt.packets import LARGEST_ID, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.broker.mail import TOPIC, arrive, publish, session_of, written
-from tests.broker.stage import REPORTS, G, request, response
+from tests.broker.stage import REPORTS, G, afresh, request, response
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.raw import Raw
@@ -21,8 +22,9 @@ BOTH = pytest.mark.parametrize("clean", [True, False])
 
 
 @BOTH
-@pytest.mark.parametrize("topic", [TOPIC, response()], ids=["report", "response"])
-@pytest.mark.parametrize("packet_id", [1, 0x1234, LARGEST_ID])
+@each_row("topic", [TOPIC, response()])
+@each_row("packet_id", [1, 0x1234, LARGEST_ID])
+@afresh
 async def test_a_message_is_received_released_and_completed(
     stage: Stage, packet_id: int, topic: str, *, clean: bool
 ) -> None:
@@ -39,7 +41,8 @@ async def test_a_message_is_received_released_and_completed(
 
 
 @BOTH
-@pytest.mark.parametrize("dup", [False, True])
+@each_row("dup", [False, True])
+@afresh
 async def test_a_repetition_before_the_release_is_passed_on_once(
     stage: Stage, *, dup: bool, clean: bool
 ) -> None:

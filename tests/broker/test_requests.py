@@ -9,7 +9,8 @@ import pytest
 
 from meshfleet.broker import load
 from meshfleet.wire.mqtt.packets import Connack, Puback, Publish
-from tests.broker.stage import D, G, Stage, connect, report, request
+from tests.broker.stage import D, G, Stage, afresh, connect, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +96,8 @@ def _bytes(folder: Path) -> bytes:
 
 
 @pytest.mark.rule("request-30")
-@pytest.mark.parametrize("topic", [request(), ALL_GATEWAYS, f"mt/gateway/{G}/request/of/a/later/version"])
+@each_row("topic", [request(), ALL_GATEWAYS, f"mt/gateway/{G}/request/of/a/later/version"])
+@afresh
 async def test_a_request_waits_for_its_gateway(stage: Stage, topic: str) -> None:
     await absent(stage)
     await stage.broker.publish(topic, b'{"id":"1"}')
@@ -104,7 +106,8 @@ async def test_a_request_waits_for_its_gateway(stage: Stage, topic: str) -> None
 
 
 @pytest.mark.rule("request-30")
-@pytest.mark.parametrize("topic", [request(), ALL_GATEWAYS, f"mt/gateway/{G}/request/of/a/later/version"])
+@each_row("topic", [request(), ALL_GATEWAYS, f"mt/gateway/{G}/request/of/a/later/version"])
+@afresh
 async def test_a_request_that_is_too_old_is_thrown_away(stage: Stage, topic: str) -> None:
     await absent(stage)
     await stage.broker.publish(topic, b'{"id":"old"}')
@@ -140,11 +143,11 @@ async def test_the_age_of_a_request_goes_on_while_the_service_is_down(
 
 
 @pytest.mark.rule("request-30")
-@pytest.mark.parametrize(
+@each_row(
     ("epoch", "is_set", "passed", "count"),
     [(-3600, 0, 61, 0), (3600, 0, 50, 1), (0, -3600, 0, 0), (0, 3600, 0, 0)],
-    ids=["old, clock begins earlier", "young, clock begins later", "clock set back", "clock set ahead"],
 )
+@afresh
 async def test_the_age_of_a_request_does_not_depend_on_the_steady_clock_of_a_process(
     stage: Stage, epoch: float, is_set: float, passed: float, count: int
 ) -> None:
@@ -183,7 +186,8 @@ async def test_only_requests_grow_old(stage: Stage) -> None:
 
 
 @pytest.mark.rule("request-33")
-@pytest.mark.parametrize("pattern", WITH_KEYS.values(), ids=WITH_KEYS)
+@each_row("pattern", [pytest.param(row, id=name) for name, row in WITH_KEYS.items()])
+@afresh
 async def test_a_request_with_a_key_reaches_its_gateway_and_is_never_written(
     stage: Stage, tmp_path: Path, pattern: bytes
 ) -> None:
@@ -200,7 +204,8 @@ async def test_a_request_with_a_key_reaches_its_gateway_and_is_never_written(
 
 
 @pytest.mark.rule("request-33")
-@pytest.mark.parametrize("pattern", WITH_KEYS.values(), ids=WITH_KEYS)
+@each_row("pattern", [pytest.param(row, id=name) for name, row in WITH_KEYS.items()])
+@afresh
 async def test_a_request_with_a_key_does_not_wait_for_an_absent_gateway(
     stage: Stage, tmp_path: Path, pattern: bytes
 ) -> None:
@@ -243,7 +248,8 @@ async def test_what_a_gateway_took_over_from_another_connection_holds_no_key(sta
     assert [(packet.payload, packet.dup) for packet in got] == [(b'{"id":"again"}', True)]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_request_is_delivered_and_not_retained(stage: Stage, qos: int) -> None:
     gateway = await subscribed(stage)
     operator = await stage.client("operator")
@@ -257,19 +263,19 @@ async def test_a_request_is_delivered_and_not_retained(stage: Stage, qos: int) -
 
 
 @pytest.mark.rule("request-30", "request-33")
-@pytest.mark.parametrize("prefix", ["site", "a/b", "a.c", "(x|y)", "mt/gateway"])
-async def test_all_of_this_holds_below_a_prefix(sqlite_database: Database, prefix: str) -> None:
-    async with Stage(sqlite_database, prefix=prefix) as stage:
-        await absent(stage)
-        for topic in (request(), ALL_GATEWAYS):
-            await publish(stage, f"{prefix}/{topic}", b'{"key":"1"}', retain=True)
-            await publish(stage, f"{prefix}/{topic}", b'{"id":"1"}', retain=True)
-        assert len(stage.broker.retained) == 0
-        assert await back(stage) == [b'{"id":"1"}'] * 2
-        await stage.broker.publish(f"{prefix}/{request()}", b"{}")
-        stage.clock.move(seconds=61)
-        assert await back(stage) == []
-    sqlite_database.close()
+@each_row("prefix", ["site", "a/b", "a.c", "(x|y)", "mt/gateway"])
+async def test_all_of_this_holds_below_a_prefix(stage: Stage, prefix: str) -> None:
+    stage.prefix = prefix
+    await stage.renew()
+    await absent(stage)
+    for topic in (request(), ALL_GATEWAYS):
+        await publish(stage, f"{prefix}/{topic}", b'{"key":"1"}', retain=True)
+        await publish(stage, f"{prefix}/{topic}", b'{"id":"1"}', retain=True)
+    assert len(stage.broker.retained) == 0
+    assert await back(stage) == [b'{"id":"1"}'] * 2
+    await stage.broker.publish(f"{prefix}/{request()}", b"{}")
+    stage.clock.move(seconds=61)
+    assert await back(stage) == []
 
 
 async def test_without_its_prefix_a_topic_is_none_of_a_request(sqlite_database: Database) -> None:

@@ -9,7 +9,8 @@ import pytest
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Disconnect, Puback, Publish, Suback, Subscribe
 from tests.broker.mail import TOPIC, arrive, messages, numbered, publish, session_of, subscribe, written
-from tests.broker.stage import REPORTS, D, G, report, request
+from tests.broker.stage import REPORTS, D, G, afresh, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -33,8 +34,9 @@ async def test_a_retained_message_outlives_the_session_of_its_publisher(stage: S
     assert await what_is_retained(stage) == [(TOPIC, b"kept")]
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("restarted", [False, True])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_later_subscriber_gets_what_was_retained(stage: Stage, qos: int, *, restarted: bool) -> None:
     gateway = await stage.gateway()
     gateway.send(Publish(TOPIC, b"kept", qos, retain=True, packet_id=1 if qos else 0))
@@ -86,7 +88,8 @@ async def test_a_message_at_qos_0_takes_the_place_of_what_was_retained(stage: St
     assert await what_is_retained(stage) == [(TOPIC, b"new")]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_message_without_a_place_drops_what_was_retained(stage: Stage, qos: int) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway()
@@ -130,7 +133,8 @@ async def test_the_mark_outlives_the_service_where_it_was_given(stage: Stage) ->
     assert (again.retain, again.dup, again.packet_id) == (True, True, message.packet_id)
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_an_empty_message_is_delivered_and_removes_what_was_retained(stage: Stage, qos: int) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway()
@@ -144,7 +148,8 @@ async def test_an_empty_message_is_delivered_and_removes_what_was_retained(stage
     assert await what_is_retained(stage) == [(ELSEWHERE, b"another")]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_an_empty_message_is_not_retained(stage: Stage, qos: int) -> None:
     gateway = await stage.gateway()
     gateway.send(Publish(TOPIC, b"", qos, retain=True, packet_id=5 if qos else 0))
@@ -156,8 +161,9 @@ async def test_an_empty_message_is_not_retained(stage: Stage, qos: int) -> None:
     assert (await written(stage)).retained == {}
 
 
-@pytest.mark.parametrize("payload", [b"passing", b"", TOO_LARGE], ids=["ordinary", "empty", "large"])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("payload", [b"passing", b"", TOO_LARGE])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_an_ordinary_message_leaves_what_is_retained_alone(
     stage: Stage, qos: int, payload: bytes
 ) -> None:

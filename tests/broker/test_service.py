@@ -12,7 +12,8 @@ from meshfleet.broker import Account, Kind
 from meshfleet.wire.mqtt.packets import Puback, Publish, Pubrec, Suback, Subscribe
 from meshfleet.wire.rest import Role
 from tests.broker.mail import TOPIC, acknowledge, arrive, numbered, publish, subscribe, written
-from tests.broker.stage import REPORTS, G, request, response
+from tests.broker.stage import REPORTS, G, afresh, request, response
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -84,13 +85,15 @@ async def test_what_the_service_retains_is_retained(stage: Stage, qos: int) -> N
     assert message == Publish(response(), b"kept", qos, retain=True, packet_id=qos)
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_report_of_the_service_reaches_the_consumer(stage: Stage, qos: int) -> None:
     await stage.broker.publish(TOPIC, b"{}", qos=qos)
     await stage.until(lambda: [message.payload for message in stage.consumer.messages] == [b"{}"])
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_report_of_the_service_is_not_lost_when_it_stops(stage: Stage, qos: int) -> None:
     publishing = asyncio.create_task(stage.broker.publish(TOPIC, b"{}", qos=qos))
     await asyncio.sleep(0)

@@ -16,6 +16,7 @@ from meshfleet.broker.store import check_owner, own, write
 from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.errors import UnusableDatabase
 from meshfleet.wire.mqtt.packets import LARGEST_ID
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -132,14 +133,25 @@ def _wipe(connection: Connection) -> None:
         connection.execute(delete(table))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rounds=steps())
-def test_what_is_written_is_read_again(database: Database, rounds: list[Changes]) -> None:
+def _write_and_read(database: Database, rounds: list[Changes]) -> None:
     database.write_now(_wipe)
     model = Model()
     for changes in rounds:
         model.take(changes)
         model.check(put(database, changes))
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=steps())
+def test_what_is_written_is_read_again(database: Database, rounds: list[Changes]) -> None:
+    _write_and_read(database, rounds)
+
+
+@pytest.mark.part("fuzz")
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=steps())
+def test_whatever_is_written_is_read_again(database: Database, rounds: list[Changes]) -> None:
+    _write_and_read(database, rounds)
 
 
 def test_an_empty_database_gives_nothing(database: Database) -> None:
@@ -151,7 +163,7 @@ def test_no_changes_are_nothing_to_write() -> None:
     assert session()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "mt/gateway/ä/ß",
@@ -176,6 +188,7 @@ def test_texts_of_any_script_stay_as_they_are(database: Database, text: str) -> 
     changes.subscriptions[1, text] = 1
     changes.messages[1, 1] = MessageRow(text, b"", retain=False, until=None)
     changes.retained[text] = RetainedRow(b"", 0, text)
+    database.write_now(_wipe)
     saved = put(database, changes)
     assert saved.sessions == {1: SessionRow(text, text, None)}
     assert saved.subscriptions == [(1, text, 1)]
@@ -194,13 +207,12 @@ def test_names_that_look_alike_are_two(database: Database) -> None:
     assert all(row.payload == name.encode() for name, row in saved.retained.items())
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"\\x00", b"\r\n\t", bytes(2**18)]
-)
+@each_row("payload", [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"\\x00", b"\r\n\t", bytes(2**18)])
 def test_payloads_of_any_bytes_stay_as_they_are(database: Database, payload: bytes) -> None:
     changes = session()
     changes.messages[1, 1] = message(payload)
     changes.retained["a"] = RetainedRow(payload, 1, "user ada")
+    database.write_now(_wipe)
     saved = put(database, changes)
     assert [letter.payload for *_, letter in saved.messages] == [payload]
     assert saved.retained["a"].payload == payload

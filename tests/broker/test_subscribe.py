@@ -28,7 +28,8 @@ from tests.broker.mail import (
     subscribe,
     written,
 )
-from tests.broker.stage import REPORTS, D, G, report, request
+from tests.broker.stage import REPORTS, D, G, afresh, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -38,8 +39,9 @@ pytestmark = pytest.mark.anyio
 RESPONSES = "mt/gateway/+/response/#"
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("packet_id", [1, LARGEST_ID])
+@each_row("clean", [True, False])
+@each_row("packet_id", [1, LARGEST_ID])
+@afresh
 async def test_a_subscription_is_acknowledged_with_its_packet_id(
     stage: Stage, packet_id: int, *, clean: bool
 ) -> None:
@@ -50,8 +52,9 @@ async def test_a_subscription_is_acknowledged_with_its_packet_id(
     assert await viewer.until_pong() == []
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("packet_id", [1, LARGEST_ID])
+@each_row("clean", [True, False])
+@each_row("packet_id", [1, LARGEST_ID])
+@afresh
 async def test_an_unsubscription_is_acknowledged_with_its_packet_id(
     stage: Stage, packet_id: int, *, clean: bool
 ) -> None:
@@ -119,7 +122,7 @@ async def test_several_filters_get_one_suback_with_their_codes_in_order(stage: S
     assert await viewer.until_pong() == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "forbidden",
     [
         "#",
@@ -136,6 +139,7 @@ async def test_several_filters_get_one_suback_with_their_codes_in_order(stage: S
         "meshtech/diagnostics/#",
     ],
 )
+@afresh
 async def test_a_forbidden_filter_gets_0x80_and_the_others_hold(stage: Stage, forbidden: str) -> None:
     viewer = await stage.client("viewer")
     viewer.send(Subscribe(1, ((REPORTS, 1), (forbidden, 1), (RESPONSES, 1))))
@@ -159,8 +163,9 @@ async def test_a_request_for_qos_2_is_granted_1(stage: Stage) -> None:
     assert viewer.bytes[before] == 0x32
 
 
-@pytest.mark.parametrize("wanted", [0, 1, 2])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("wanted", [0, 1, 2])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_message_comes_at_the_lower_of_its_qos_and_the_granted_one(
     stage: Stage, qos: int, wanted: int
 ) -> None:
@@ -172,7 +177,7 @@ async def test_a_message_comes_at_the_lower_of_its_qos_and_the_granted_one(
     assert bool(message.packet_id) == bool(message.qos)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "another",
     [
         "mt/gateway/+/device/+",
@@ -186,6 +191,7 @@ async def test_a_message_comes_at_the_lower_of_its_qos_and_the_granted_one(
         "#",
     ],
 )
+@afresh
 async def test_only_the_very_same_filter_is_unsubscribed(stage: Stage, another: str) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway()
@@ -199,8 +205,9 @@ async def test_only_the_very_same_filter_is_unsubscribed(stage: Stage, another: 
     assert await viewer.until_pong() == []
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("qos", [0, 1])
+@each_row("clean", [True, False])
+@each_row("qos", [0, 1])
+@afresh
 async def test_nothing_new_comes_after_an_unsuback(stage: Stage, qos: int, *, clean: bool) -> None:
     viewer = await stage.subscriber("viewer", REPORTS, qos=qos, clean=clean)
     gateway = await stage.gateway()
@@ -231,7 +238,8 @@ async def test_a_delivery_that_began_before_an_unsubscribe_is_completed(stage: S
     assert await viewer.until_pong() == []
 
 
-@pytest.mark.parametrize("unknown", [REPORTS, "#", "nobody/has/this", "$SYS/#", "/", "x" * 2000])
+@each_row("unknown", [REPORTS, "#", "nobody/has/this", "$SYS/#", "/", "x" * 2000])
+@afresh
 async def test_an_unknown_filter_is_unsubscribed_all_the_same(stage: Stage, unknown: str) -> None:
     viewer = await stage.client("viewer", clean=False)
     viewer.send(Unsubscribe(77, (unknown,)))
@@ -284,7 +292,7 @@ async def test_a_client_has_no_more_subscriptions_than_the_limit(stage: Stage) -
     assert await viewer.expect(Suback) == Suback(3, (1,))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "code"),
     [
         ("mt/gateway/+/device/" + "x" * 1004, 1),
@@ -293,8 +301,8 @@ async def test_a_client_has_no_more_subscriptions_than_the_limit(stage: Stage) -
         ("mt/gateway/+/device" + "/+" * 28, 1),
         ("mt/gateway/+/device" + "/+" * 29, REFUSED),
     ],
-    ids=["long", "too long", "too many bytes", "deep", "too deep"],
 )
+@afresh
 async def test_a_filter_that_is_too_long_or_too_deep_is_refused(stage: Stage, wanted: str, code: int) -> None:
     viewer = await stage.client("viewer", clean=False)
     viewer.send(Subscribe(1, ((wanted, 1),)))

@@ -24,7 +24,8 @@ from meshfleet.wire.mqtt.packets import (
     Will,
 )
 from tests.broker.mail import arrive, publish, written
-from tests.broker.stage import REPORTS, D, G, connect, report, request
+from tests.broker.stage import REPORTS, D, G, afresh, connect, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Packet
@@ -46,9 +47,10 @@ async def at_the_door(stage: Stage, count: int, *, clean: bool) -> list[Raw]:
     return clients
 
 
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("order", list(permutations(range(3))))
+@each_row("together", [True, False])
+@each_row("clean", [True, False])
+@each_row("order", list(permutations(range(3))))
+@afresh
 async def test_who_came_last_stays_in_whatever_order_they_are_admitted(
     stage: Stage, order: tuple[int, ...], *, clean: bool, together: bool
 ) -> None:
@@ -133,8 +135,8 @@ async def test_a_clean_connect_while_the_session_of_the_first_is_being_written_d
     assert (await written(stage)).sessions == {}
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize(
+@each_row("clean", [True, False])
+@each_row(
     "asked",
     [
         Publish(report(), b"old", 1, packet_id=7),
@@ -143,8 +145,8 @@ async def test_a_clean_connect_while_the_session_of_the_first_is_being_written_d
         Unsubscribe(7, (f"mt/gateway/{G}/request/#",)),
         Pubrel(7),
     ],
-    ids=lambda asked: type(asked).__name__,
 )
+@afresh
 async def test_an_answer_goes_to_the_connection_that_asked_or_nowhere(
     stage: Stage, asked: Packet, *, clean: bool
 ) -> None:

@@ -13,11 +13,12 @@ from websockets.frames import Opcode
 
 from tests.broker.echoes import LARGEST, REQUEST, Echo, door, echoed, frame, raw, visit
 from tests.link.scripted import PATIENCE, settled, until
+from tests.tables import each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
-@pytest.mark.parametrize("size", [1, 125, 126, LARGEST])
+@each_row("size", [1, 125, 126, LARGEST])
 async def test_bytes_pass_both_ways(size: int) -> None:
     data = bytes(number * 7 % 251 for number in range(size))
     async with door() as here, visit(here) as client:
@@ -31,7 +32,7 @@ async def test_nothing_is_compressed_though_the_client_offers_it() -> None:
         assert await echoed(client, bytes(LARGEST)) == bytes(LARGEST)
 
 
-@pytest.mark.parametrize("offers", [(), ("chat",), ("mqttv3.1", "MQTT")])
+@each_row("offers", [(), ("chat",), ("mqttv3.1", "MQTT")])
 async def test_a_client_that_does_not_offer_mqtt_is_refused(offers: tuple[str, ...]) -> None:
     async with door() as here:
         with pytest.raises(InvalidStatus) as refused:
@@ -46,13 +47,13 @@ async def test_mqtt_is_chosen_among_other_offers() -> None:
         assert client.subprotocol == "mqtt"
 
 
-@pytest.mark.parametrize("path", ["/mqtt", "/", "", "/mqtt?from=here"])
+@each_row("path", ["/mqtt", "/", "", "/mqtt?from=here"])
 async def test_mqtt_is_spoken_at_its_path(path: str) -> None:
     async with door() as here, visit(here, path) as client:
         assert await echoed(client, b"hello") == b"hello"
 
 
-@pytest.mark.parametrize("path", ["/mqtt/", "/MQTT", "/api", "//", "/mqtt%20"])
+@each_row("path", ["/mqtt/", "/MQTT", "/api", "//", "/mqtt%20"])
 async def test_any_other_path_is_not_found(path: str) -> None:
     async with door() as here:
         with pytest.raises(InvalidStatus) as refused:

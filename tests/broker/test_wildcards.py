@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from meshfleet.broker.tree import Filters, Names
 from meshfleet.wire.mqtt.packets import REFUSED, Suback, Subscribe
 from tests.broker.mail import arrive, payloads, publish
-from tests.broker.stage import G
+from tests.broker.stage import G, afresh
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
@@ -77,7 +78,7 @@ def found(wanted: str, topic: str) -> bool:
     return by_topic
 
 
-@pytest.mark.parametrize("wanted", MATCHES)
+@each_row("wanted", MATCHES)
 def test_a_filter_gets_the_topics_that_match_it_and_no_others(wanted: str) -> None:
     expected = set(MATCHES[wanted].split())
     assert {topic for topic in TOPICS if found(wanted, topic)} == expected
@@ -167,7 +168,7 @@ async def test_a_client_gets_the_topics_that_match_its_filters_and_no_others(sta
     await arrive(viewer, *(topic.encode() for topic in wanted))
 
 
-@pytest.mark.parametrize("topic", ["$SYS", "$SYS/x", "$SYS/x/y", "$", "$/x", "$share/x"])
+@each_row("topic", ["$SYS", "$SYS/x", "$SYS/x/y", "$", "$/x", "$share/x"])
 def test_a_wildcard_in_front_does_not_match_a_dollar(topic: str) -> None:
     first, *rest = topic.split("/")
     for wanted in ("#", "+", "+/#", "+/+", "+/x", "+/x/y", "+/x/#", "/".join(["+", *rest])):
@@ -179,7 +180,7 @@ def test_a_wildcard_in_front_does_not_match_a_dollar(topic: str) -> None:
     assert found("a/#", "a/$SYS")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         ("a", "A"),
@@ -218,7 +219,8 @@ async def test_the_broker_leaves_every_character_of_a_topic_alone(stage: Stage) 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("wanted", ["#", "+/#", "+/gateway/+/device/#", "$SYS/#", "$share/all/mt/#"])
+@each_row("wanted", ["#", "+/#", "+/gateway/+/device/#", "$SYS/#", "$share/all/mt/#"])
+@afresh
 async def test_nobody_subscribes_with_a_wildcard_in_front(stage: Stage, wanted: str) -> None:
     client = await stage.client("admin")
     client.send(Subscribe(1, ((wanted, 1),)))

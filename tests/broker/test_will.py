@@ -20,7 +20,8 @@ from meshfleet.wire.mqtt.packets import (
     Will,
 )
 from tests.broker.raw import Raw
-from tests.broker.stage import REPORTS, D, Forbidden, G, connect, report, request
+from tests.broker.stage import REPORTS, D, Forbidden, G, afresh, connect, report, request
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -117,8 +118,9 @@ async def come(viewer: Raw) -> list[Publish]:
     return messages
 
 
-@pytest.mark.parametrize("end", ENDINGS)
-@pytest.mark.parametrize("clean", [True, False])
+@each_row("end", ENDINGS)
+@each_row("clean", [True, False])
+@afresh
 async def test_a_will_is_published_however_the_connection_ends(
     stage: Stage, end: Callable[[Stage, Raw], Awaitable[None]], *, clean: bool
 ) -> None:
@@ -149,8 +151,9 @@ async def test_an_orderly_stop_publishes_wills(stage: Stage) -> None:
     assert len(stage.broker.retained) == 1
 
 
-@pytest.mark.parametrize("retain", [False, True])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@each_row("retain", [False, True])
+@each_row("qos", [0, 1, 2])
+@afresh
 async def test_a_will_has_the_qos_and_the_mark_it_was_given(stage: Stage, qos: int, *, retain: bool) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway(will=Will(WILL.topic, b"gone", qos, retain))
@@ -208,7 +211,8 @@ async def test_who_takes_over_gets_the_will_of_its_older_connection_if_its_sessi
     assert await old.until_end() == []
 
 
-@pytest.mark.parametrize("tail", [b"", b"\xf0\x00", b"\xe0"], ids=["nothing", "rubbish", "a half"])
+@each_row("tail", [b"", b"\xf0\x00", b"\xe0"])
+@afresh
 async def test_a_client_that_takes_its_leave_leaves_no_will(stage: Stage, tail: bytes) -> None:
     viewer = await stage.subscriber("viewer", REPORTS)
     gateway = await stage.gateway(will=WILL)
@@ -229,10 +233,11 @@ async def test_without_a_will_nothing_is_published(stage: Stage) -> None:
     assert await come(viewer) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "topic"),
     [(G, report(OTHER)), (G, request(OTHER)), ("viewer", report()), ("operator", report())],
 )
+@afresh
 async def test_a_forbidden_will_is_refused_and_taken_note_of(stage: Stage, user: str, topic: str) -> None:
     viewer = await stage.subscriber("viewer-2", REPORTS)
     client = await stage.stranger()

@@ -17,17 +17,25 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
+def place() -> Iterator[RunningFleet]:
     """A service whose devices are all known; a minute of theirs takes a second."""
     with running_fleet(devices=10, speed=60) as running:
-        wait_until_known(logged_in(tmp_path_factory.mktemp("home"), running), running)
+        wait_until_known(running)
         yield running
 
 
+@pytest.fixture(scope="module")
+def login(place: RunningFleet, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What is kept of the login of an admin."""
+    return logged_in(tmp_path_factory.mktemp("home"), place).login.read_text()
+
+
 @pytest.fixture
-def admin(tmp_path: Path, place: RunningFleet) -> Shell:
-    """Somebody who is logged in and may do everything."""
-    return logged_in(tmp_path / "home", place)
+def admin(tmp_path: Path, login: str) -> Shell:
+    """Somebody who may do everything but log out: other tests have the same login."""
+    shell = Shell(tmp_path / "home")
+    shell.keep(login)
+    return shell
 
 
 @pytest.fixture

@@ -9,16 +9,21 @@ from __future__ import annotations
 import fcntl
 import os
 import selectors
+import sys
+import termios
 import time
+from io import TextIOWrapper
 from multiprocessing import get_context
+from multiprocessing.reduction import DupFd
 from subprocess import TimeoutExpired
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from meshfleet.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 PIPE_SIZE = 2**20
 """Bytes that a program can write before they are read: a service that cannot log stands still."""
@@ -34,7 +39,9 @@ class Forked:
         self.stdout, output = _pipe()
         self._stderr, errors = _pipe()
         with output, errors:
-            self._process = _CONTEXT.Process(target=_become, args=(arguments, dict(variables), output, errors))
+            self._process = _CONTEXT.Process(
+                target=_become, args=(arguments, dict(variables), output, errors)
+            )
             self._process.start()
 
     @property
@@ -87,6 +94,63 @@ def _pipe() -> tuple[BinaryIO, Connection]:
         return os.fdopen(os.dup(ours.fileno()), "rb", buffering=0), theirs
 
 
+def fork_at_terminal(arguments: Sequence[str], variables: Mapping[str, str], terminal: int) -> BaseProcess:
+    """Start a program whose terminal this is; whoever started it waits for it."""
+    return fork_with((terminal,) * 3, arguments, variables, owns_terminal=True)
+
+
+def fork_with(
+    streams: Sequence[int],
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    folder: str = "",
+    owns_terminal: bool = False,
+) -> BaseProcess:
+    """Start a program with these as its input, output and errors."""
+    carried = _Streams(streams)
+    process = _CONTEXT.Process(
+        target=_become_with, args=(carried, arguments, dict(variables), folder, owns_terminal)
+    )
+    process.start()
+    return process
+
+
+class _Streams:
+    """Carries open files over to a process that is being started."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+
+    def __getstate__(self) -> object:
+        return [DupFd(number) for number in self.numbers]
+
+    def __setstate__(self, carried: Any) -> None:
+        self.numbers = [each.detach() for each in carried]
+
+
+def _become_with(
+    streams: _Streams,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    folder: str,
+    owns_terminal: bool,  # noqa: FBT001 # multiprocessing gives them by position
+) -> None:
+    if owns_terminal:
+        os.setsid()
+        fcntl.ioctl(streams.numbers[0], termios.TIOCSCTTY, 0)
+    for number, carried in enumerate(streams.numbers):
+        os.dup2(carried, number)
+        os.close(carried)
+    sys.stdin = os.fdopen(0)  # multiprocessing has put nothing in its place
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, TextIOWrapper)
+        stream.reconfigure(line_buffering=stream.isatty())
+    if folder:
+        os.chdir(folder)
+    _run(arguments, variables)
+
+
 def _become(
     arguments: Sequence[str], variables: Mapping[str, str], output: Connection, errors: Connection
 ) -> None:
@@ -94,6 +158,10 @@ def _become(
     with open(os.devnull, "rb") as nothing, output, errors:  # noqa: PTH123 # for its number
         for number, way in enumerate((nothing.fileno(), output.fileno(), errors.fileno())):
             os.dup2(way, number)
+    _run(arguments, variables)
+
+
+def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(variables)
     main(arguments, prog_name="meshfleet")

@@ -20,6 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.cli import main
 from tests.cli.forked import PIPE_SIZE, Forked
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from tests.servers import Mosquitto
+
+MESHFLEET = Path(sys.executable).with_name("meshfleet")
 
 PATIENCE = 60.0
 """Seconds until something must have happened; reached only when it is broken."""
@@ -115,9 +118,8 @@ class Program:
 
 def _started(before: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
     """Start a program as people do, by a shell."""
-    command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
     return subprocess.Popen(
-        ["sh", "-c", f'{before}; exec "$0" "$@"', *command],
+        ["/bin/sh", "-c", f'{before}; exec "$0" "$@"', str(MESHFLEET), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -186,13 +188,12 @@ def _plain(message: MQTTMessage) -> Heard:
 
 def wait_for_log(folder: Path, pattern: str, times: int = 1) -> list[str]:
     """What a pattern finds in the log of a broker in this folder, as soon as it is there so often."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        found = re.findall(pattern, (folder / "mosquitto.log").read_text(), re.MULTILINE)
-        if len(found) >= times:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"the broker does not log {pattern}")
+
+    def found() -> list[str]:
+        lines = re.findall(pattern, (folder / "mosquitto.log").read_text(), re.MULTILINE)
+        return lines if len(lines) >= times else []
+
+    return eventually(found, f"that the broker logs {pattern}")
 
 
 GOODBYE = r"Client (\S+) (?:\[\S+\] )?disconnected\.$"

@@ -7,15 +7,17 @@ import os
 import pty
 import select
 import subprocess
-import sys
 import termios
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.outside import PATIENCE, Program, run
+from meshfleet.client.blocking import Fleet
+from tests.cli.forked import fork_at_terminal
+from tests.cli.outside import MESHFLEET, PATIENCE, Program, run
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from click.testing import Result
 
     from meshfleet.testing import RunningFleet
@@ -90,29 +92,17 @@ def logged_in(home: Path, place: RunningFleet) -> Shell:
     return shell
 
 
-def wait_until_known(shell: Shell, place: RunningFleet) -> None:
+def wait_until_known(place: RunningFleet) -> None:
     """Until all devices are heard, and all gateways have told their version."""
-    wait_until_connected(shell, *(mac for each in place.gateways for mac in (each.mac, *each.devices)))
-    until = time.monotonic() + PATIENCE
-    while not all(each["apiVersion"] for each in shell.objects("gateways", "list")):
-        assert time.monotonic() < until, "a gateway does not tell its version"
-        time.sleep(0.1)
+    with Fleet(place.url, user=place.user, password=place.password) as fleet:
+        wait_until_connected(fleet, *(mac for each in place.gateways for mac in (each.mac, *each.devices)))
+        eventually(lambda: all(each.api_version for each in fleet.gateways.list()), "to know all versions")
 
 
-def wait_until_connected(shell: Shell, *devices: str) -> None:
+def wait_until_connected(fleet: Fleet, *devices: str) -> None:
     """Until all of these are heard."""
     wanted = {f"bmac-{mac}" for mac in devices}
-    until = time.monotonic() + PATIENCE
-    while not wanted <= {each["id"] for each in shell.objects("devices", "list", "--connected")}:
-        assert time.monotonic() < until, "some devices are not heard"
-        time.sleep(0.1)
-
-
-_TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
+    eventually(lambda: wanted <= {each.id for each in fleet.devices.list(connected=True)}, "to hear them all")
 
 
 def at_terminal(
@@ -124,18 +114,20 @@ def at_terminal(
     """
     ours, its = pty.openpty()
     termios.tcsetwinsize(ours, (24, columns))
-    command = [sys.executable, "-c", _TAKE_TERMINAL, "/bin/sh", "-c", f'exec "$0" "$@" {behind}']
-    command.append(str(Path(sys.executable).with_name("meshfleet")))
     # Workers of pytest are told how wide their own terminal is, and that would count more than this one.
     inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
-    process = subprocess.Popen(
-        [*command, *arguments],
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        start_new_session=True,
-        env={**inherited, **shell.variables, "TERM": "xterm"},
-    )
+    variables = {**inherited, **shell.variables, "TERM": "xterm"}
+    if behind:
+        command = ["/bin/sh", "-c", f'exec "$0" "$@" {behind}', str(MESHFLEET), *arguments]
+        ended = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables).wait
+    else:
+        process = fork_at_terminal(arguments, variables, its)
+
+        def ended(patience: float) -> int:
+            process.join(patience)
+            assert process.exitcode is not None, "it does not end"
+            return process.exitcode
+
     os.close(its)
     shown = b""
     while piece := _read(ours):
@@ -144,7 +136,7 @@ def at_terminal(
             os.write(ours, typed.encode())
             typed = ""
     os.close(ours)
-    return shown.decode().replace("\r\n", "\n"), process.wait(PATIENCE)
+    return shown.decode().replace("\r\n", "\n"), ended(PATIENCE)
 
 
 def _read(terminal: int) -> bytes:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import update
 
-from meshfleet.db import open_database
+from meshfleet.db import Database
+from meshfleet.db import sqlite as in_file
 from meshfleet.db.tables import gateway
 from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.gateways import store
@@ -20,6 +21,7 @@ from meshfleet.service.gateways.registering import register
 from meshfleet.wire.ids import Mac, mac_number
 from tests.cli.outside import run
 from tests.parts import MOSQUITTO_PASSWD, need
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,18 +29,19 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from meshfleet.db import Database
 
 A, B = Mac("02005e000001"), Mac("02005e00000b")
 FILES = ["acl", "meshfleet.env", "mosquitto.conf", "passwords"]
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+def database(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database in the usual folder of the working directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "meshfleet-data").mkdir(0o700)
-    with closing(open_database("sqlite", tmp_path / "meshfleet-data")) as database:
+    folder = tmp_path / "meshfleet-data"
+    folder.mkdir(0o700)
+    shutil.copy(sqlite_template, folder)
+    with closing(Database(in_file.engines(folder / "meshfleet.sqlite"))) as database:
         yield database
 
 
@@ -117,7 +120,7 @@ def test_the_password_of_the_service_is_made_once_and_never_printed(database: Da
     assert password not in (out / "passwords").read_text()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("broker", "written"),
     [
         ("mqtts://[2001:db8::1]:9", "@[2001:db8::1]:9"),
@@ -198,7 +201,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(database: Database, out: P
     assert (result.exit_code, "cannot be written: File exists" in result.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("prefix", ["a%u", "%c/b", " a"])
+@each_row("prefix", ["a%u", "%c/b", " a"])
 def test_a_prefix_that_rules_cannot_spell_is_refused(database: Database, out: Path, prefix: str) -> None:
     assert database.is_sqlite
     result = run("broker-config", "mosquitto", "--topic-prefix", prefix)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from click.testing import CliRunner, Result
 
 from meshfleet.cli import main
+from tests.tables import each_row
 
 MESSAGES = Path(__file__).parent.parent.parent / "examples" / "messages.txt"
 HEADER = "id | name | dictionary | kind | type | unit | access | ext | note\n"
@@ -59,7 +59,7 @@ def test_explain_lets_no_message_move_the_cursor() -> None:
     assert "\x9b" not in output
 
 
-@pytest.mark.parametrize("line", [b"\n", b" \n", b"mt\n", b"\xff\xfe \xff\n", b"mt/gateway/" + b"x" * 70000])
+@each_row("line", [b"\n", b" \n", b"mt\n", b"\xff\xfe \xff\n", b"mt/gateway/" + b"x" * 70000])
 def test_explain_survives_any_line(line: bytes) -> None:
     assert run("explain", stdin=line).exit_code == 0
 

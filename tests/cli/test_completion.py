@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +13,9 @@ import pytest
 
 from meshfleet.cli import main
 from meshfleet.wire.ids import device_id
-from tests.cli.outside import PATIENCE, run
+from tests.cli.outside import MESHFLEET, PATIENCE, run
 from tests.parts import BASH, need
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.xdist_group("cli-completion")
 
-MESHFLEET = Path(sys.executable).with_name("meshfleet")
-
 
 def offered(shell: Shell, *words: str) -> list[str]:
     """What a bash is offered behind these words, the last of which is begun."""
@@ -35,15 +33,8 @@ def offered(shell: Shell, *words: str) -> list[str]:
         "COMP_WORDS": " ".join(("meshfleet", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    done = subprocess.run(
-        [MESHFLEET],
-        env={**os.environ, **shell.variables, **asked},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    assert done.stderr == ""
+    done = shell(**asked)
+    assert (done.exit_code, done.stderr) == (0, "")
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
@@ -98,9 +89,7 @@ def test_a_bash_takes_the_script_and_completes_with_it(nobody: Shell) -> None:
     assert done.stdout == "identifiers\n"
 
 
-@pytest.mark.parametrize(
-    ("shell", "sign"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete ")]
-)
+@each_row(("shell", "sign"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete ")])
 def test_every_shell_has_its_script(shell: str, sign: str) -> None:
     script = run("completion", shell).stdout
     assert sign in script
@@ -136,13 +125,23 @@ def test_every_command_prints_help_and_takes_json() -> None:
         assert any("--json" in parameter.opts for parameter in command.params), path
 
 
-@pytest.mark.parametrize(
-    "module", ["remote.devices", "remote.users", "remote.watch", "remote.login", "completion"]
-)
-def test_a_command_that_talks_to_a_service_does_not_load_one(module: str) -> None:
-    program = (
-        f"import sys, meshfleet.cli.{module}; print(*(name for name in sys.modules if 'meshfleet' in name))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    rooms = {name.split(".")[1] for name in done.stdout.split() if "." in name}
-    assert not rooms & {"service", "db", "gateway", "broker", "testing"}
+def test_a_command_that_talks_to_a_service_does_not_load_one() -> None:
+    modules = ["remote.devices", "remote.users", "remote.watch", "remote.login", "completion"]
+    look = f"""
+import sys
+loaded = {{}}
+for module in {modules}:
+    before = set(sys.modules)
+    __import__(f"meshfleet.cli.{{module}}")
+    loaded[module] = [name for name in set(sys.modules) - before if name.startswith("meshfleet.")]
+import json
+print(json.dumps(loaded))
+"""
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    heavy = ("service", "db", "gateway", "broker", "testing")
+    loaded = json.loads(done.stdout)
+    assert [*loaded] == modules
+    wrong = {
+        module: [name for name in names if name.split(".")[1] in heavy] for module, names in loaded.items()
+    }
+    assert wrong == {module: [] for module in modules}

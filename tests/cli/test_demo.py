@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from meshfleet.cli.demo import BUILDINGS, fill, site_of
 from meshfleet.cli.demo_life import nearest
@@ -18,9 +17,12 @@ from meshfleet.service.devices import registry, summary
 from meshfleet.service.devices.model import Filter, Sighting
 from meshfleet.service.gateways import store
 from meshfleet.wire.ids import Mac
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from meshfleet.cli.demo import Building
     from meshfleet.db import Database
@@ -71,13 +73,13 @@ def test_a_registry_with_devices_of_its_own_is_left_alone(database: Database) ->
     assert database.read_now(summary.count, Filter()).total == 1
 
 
-@pytest.mark.parametrize("building", BUILDINGS)
+@each_row("building", BUILDINGS)
 def test_nobody_depends_on_a_device_whose_battery_is_empty(building: Building) -> None:
     empty = [each for each in site_of(building).devices if not each.battery]
     assert {each.product.role for each in empty} == {Role.LEAF}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("listeners", "way"),
     [
         (["mqtts://127.0.0.1:8883", "ws://127.0.0.1:81", "mqtt://127.0.0.1:1883"], "mqtt://127.0.0.1:1883"),
@@ -109,7 +111,7 @@ def test_devices_go_on_where_they_were(tmp_path: Path) -> None:
     assert again.memory() != fresh
 
 
-@pytest.mark.parametrize("kept", [b"", b"{}", b"\xff"])
+@each_row("kept", [b"", b"{}", b"\xff"])
 def test_what_cannot_be_read_is_forgotten_and_told(
     kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from signal import SIGINT, SIGTERM
@@ -17,10 +16,10 @@ from meshfleet.cli.demo import BUILDINGS
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program
 from tests.cli.shell import Shell
+from tests.eventually import eventually
 from tests.servers import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
@@ -87,13 +86,6 @@ def _spell(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < until, "it does not happen"
-        time.sleep(0.1)
-
-
 OFFERED = 5
 """Firmware records that the demo brings."""
 
@@ -101,7 +93,7 @@ OFFERED = 5
 def wait_for_more(newcomer: Newcomer, *devices: str) -> None:
     """Wait until samples have come of each."""
     known = {each: len(newcomer.measured(each)) for each in devices}
-    wait_until(lambda: all(len(newcomer.measured(each)) > known[each] for each in devices))
+    eventually(lambda: all(len(newcomer.measured(each)) > known[each] for each in devices))
 
 
 def is_alive(newcomer: Newcomer) -> bool:
@@ -113,7 +105,7 @@ def is_alive(newcomer: Newcomer) -> bool:
 def test_a_newcomer_sees_a_fleet_that_lives(tmp_path: Path) -> None:
     with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
         assert newcomer.next_event()["data"]["gateway"] in {each.gateway for each in BUILDINGS}
-        wait_until(lambda: is_alive(newcomer))
+        eventually(lambda: is_alive(newcomer))
         assert newcomer.get("devices/summary")["total"] == ALL
         rooms = [newcomer.named(each.room) for each in BUILDINGS]
         for room, building in zip(rooms, BUILDINGS, strict=True):
@@ -140,7 +132,7 @@ def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
         head, *lines = Shell(tmp_path).text("devices", "links", device, **newcomer.variables).splitlines()
         assert head.split() == ["parent", "rssi", "seen", "mean", "unreachable", "gateway"]
         assert {line.split()[0] for line in lines} >= {each["parent"] for each in links}
-        wait_until(lambda: len(newcomer.measured(device)) > 1)
+        eventually(lambda: len(newcomer.measured(device)) > 1)
         back, *_, first = newcomer.get(f"devices/{device}/connectivity")["items"]
         assert back["connected"]
         assert first["time"] < _spell(begun - timedelta(hours=23))
@@ -149,7 +141,7 @@ def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
         wait_for_more(newcomer, device)
         assert newcomer.past(device, begun) == past
         assert len(newcomer.get("firmware")["items"]) == OFFERED
-        wait_until(lambda: is_alive(newcomer))
+        eventually(lambda: is_alive(newcomer))
         assert newcomer.get("devices/summary")["total"] == ALL
         assert newcomer.named("Küche ☕")["id"] == device
         counted = [seq for _, seq in newcomer.measured(device)]
@@ -157,7 +149,9 @@ def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
         assert program.end(SIGTERM)[::2] == (0, "")
 
 
-def test_the_demo_comes_in_over_tls_where_there_is_nothing_else(tmp_path: Path) -> None:
+def test_the_demo_comes_in_over_tls_where_there_is_nothing_else_and_stops_without_a_gateway(
+    tmp_path: Path,
+) -> None:
     mine = trustme.CA().issue_cert("fleet.example.org")
     for each in mine.cert_chain_pems:
         each.write_to_path(tmp_path / "cert.pem")
@@ -165,8 +159,12 @@ def test_the_demo_comes_in_over_tls_where_there_is_nothing_else(tmp_path: Path) 
     given = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
     with serve(tmp_path, "--demo", *given, "--mqtt", "off", "--mqtt-tls", "127.0.0.1:0") as program:
         with Newcomer(program) as newcomer:
-            wait_until(lambda: is_alive(newcomer))
-        assert program.end(SIGTERM)[::2] == (0, "")
+            eventually(lambda: is_alive(newcomer))
+            newcomer.release(BUILDINGS[0].gateway)  # which keeps nobody from stopping
+            eventually(lambda: newcomer.get("devices/summary")["connected"] < ALL - EMPTY - 1)
+        code, _, errors = program.end(SIGTERM)
+    assert code == 0
+    assert "Traceback" not in errors
 
 
 def test_without_a_broker_the_fleet_stands_still_and_says_so(tmp_path: Path) -> None:
@@ -189,19 +187,9 @@ def test_gateways_that_cannot_connect_leave_the_service_alone(tmp_path: Path) ->
         serve(tmp_path, "--demo", "--limits-connections", "1", before=f"exec 2>'{said}'") as program,
         Newcomer(program) as newcomer,
     ):
-        wait_until(lambda: "\nThe demo stands still: " in said.read_text())
+        eventually(lambda: "\nThe demo stands still: " in said.read_text())
         assert newcomer.get("devices/summary")["total"] == ALL
         assert program.end(SIGTERM)[0] == 0
     refused, stands_still = said.read_text().splitlines()
     assert "(limits.connections)" in refused
     assert stands_still.startswith("The demo stands still: ")
-
-
-def test_a_gateway_that_is_released_keeps_nobody_from_stopping(tmp_path: Path) -> None:
-    with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
-        wait_until(lambda: is_alive(newcomer))
-        newcomer.release(BUILDINGS[0].gateway)
-        wait_until(lambda: newcomer.get("devices/summary")["connected"] < ALL - EMPTY - 1)
-        code, _, errors = program.end(SIGTERM)
-    assert code == 0
-    assert "Traceback" not in errors

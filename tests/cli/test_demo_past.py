@@ -28,6 +28,7 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import Identifier, Mac, mac_number
 from meshfleet.wire.times import parse_time, to_millis
 from tests.databases import fresh_database
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -207,7 +208,7 @@ def looks(sample: Sample) -> tuple[bool, bool, bool]:
     return sample.raw is not None, has_text, has_ext
 
 
-@pytest.mark.parametrize("building", BUILDINGS)
+@each_row("building", BUILDINGS)
 def test_what_was_looks_like_what_is(building: Building, past: Past) -> None:
     kinds = (SampleKind.MEASUREMENT, SampleKind.EVENT)
     fixtures = site_of(building).devices
@@ -241,7 +242,7 @@ def test_values_are_what_the_catalogue_reads(past: Past) -> None:
                 assert (each.number, each.more) == from_json(read.value, read.ext)
 
 
-@pytest.mark.parametrize("building", BUILDINGS)
+@each_row("building", BUILDINGS)
 def test_life_goes_on_where_the_past_ends(building: Building, past: Past) -> None:
     steps = {0x8800: 0.3, 0x8801: 0.5, 0x8802: 2.0, 0x8813: 2}
     first: dict[tuple[int, int], Sample] = {}
@@ -283,7 +284,11 @@ class _Died(Exception):
     pass
 
 
-@pytest.mark.parametrize("death", DEATHS)
+ONE_OF_THEM = "samples"
+OTHERS = [pytest.param(each, marks=pytest.mark.part("variants")) for each in DEATHS if each != ONE_OF_THEM]
+
+
+@pytest.mark.parametrize("death", [ONE_OF_THEM, *OTHERS])
 def test_a_first_start_that_dies_is_begun_again_whole(
     death: str, sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from meshfleet.cli.remote.execution_texts import evidence_text, tell_execution
 from meshfleet.client import Evidence, ExecutionDetail, ExecutionState, Transition
+from tests.tables import each_row
+
+if TYPE_CHECKING:
+    import pytest
 
 AT = "2030-01-01T00:00:00.000Z"
 STATE = {"state": "failed", "percent": 40, "error": 7, "modelNumber": 24, "version": "3.1.0"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "content", "text"),
     [
         ("response", {"step": "start", "status": 0, "value": None}, "response to start: fine"),

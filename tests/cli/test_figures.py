@@ -7,20 +7,18 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
 import time
-from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from tests.cli.forked import fork_at_terminal
 from tests.cli.outside import PATIENCE, Program, url
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FIELDS = {
     *("seconds", "gateways", "connected", "reports", "reportsPerSecond"),
@@ -68,9 +66,8 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         self._screen, inside = pty.openpty()
-        command = [str(Path(sys.executable).with_name("meshfleet")), *arguments]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-        self.process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=environment)
+        self._process = fork_at_terminal(arguments, environment, inside)
         os.close(inside)
         self.shown = ""
 
@@ -78,9 +75,18 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE)
+        self._process.kill()
+        self.wait()
         os.close(self._screen)
+
+    def interrupt(self) -> None:
+        """Type Ctrl C."""
+        os.write(self._screen, b"\x03")
+
+    def wait(self) -> int | None:
+        """Wait for its end; its exit code."""
+        self._process.join(PATIENCE)
+        return self._process.exitcode
 
     def read_until(self, pattern: str) -> str:
         """Read on until a pattern is shown; gives what was found."""
@@ -100,9 +106,9 @@ def test_a_terminal_shows_figures_that_move(broker: Mosquitto) -> None:
         first = terminal.read_until(r"reports +[1-9]\d*")
         terminal.shown = ""
         terminal.read_until(rf"reports +(?!{first.split()[-1]}\b)[1-9]\d*")
-        terminal.process.send_signal(SIGINT)
+        terminal.interrupt()
         terminal.read_until(r"\x1b\[\?25h")  # the cursor is back
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.wait() == 0
     assert "Traceback" not in terminal.shown
 
 
@@ -125,7 +131,7 @@ def test_the_time_that_is_shown_begins_with_the_reports(broker: Mosquitto) -> No
     given = ["--gateways", "2", "--devices", "5", "--rate", "1000", "--seconds", "1"]
     with Terminal("simulate", "--broker", url(broker), *given) as terminal:
         terminal.read_until(r"\x1b\[\?25h")
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.wait() == 0
     seconds = float(re.findall(r"seconds +([\d.]+)", terminal.shown)[-1])
     reports = int(re.findall(r"(?<!per )reports +([\d,]+)", terminal.shown)[-1].replace(",", ""))
     # Nobody makes more than the rate allows.

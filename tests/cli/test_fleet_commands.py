@@ -14,6 +14,7 @@ import pytest
 
 from meshfleet.wire.ids import device_id
 from tests.cli.shell import Shell, at_terminal, logged_in
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_filters_are_those_of_the_service(admin: Shell, place: RunningFleet, dev
     assert len(admin.objects("devices", "list", "--limit", "3")) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [["--limit", "0"], ["--sort", "size"], ["--id", "xyz"], ["--label", ""], ["--gateway", "1"], ["more"]],
 )

@@ -13,6 +13,7 @@ import trustme
 from tests.cli.outside import Program, run, url
 from tests.parts import MOSQUITTO_PASSWD, need
 from tests.servers import Mosquitto, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,9 +52,7 @@ def test_the_help_names_every_option_and_its_default() -> None:
     assert "MESHFLEET_BROKER" in words
 
 
-@pytest.mark.parametrize(
-    "spelled", [MAC, "D0CF5E000001", "d0:cf:5e:00:00:01", "D0-CF-5E-00-00-01", "D0:cf:5E:00:00:01"]
-)
+@each_row("spelled", [MAC, "D0CF5E000001", "d0:cf:5e:00:00:01", "D0-CF-5E-00-00-01", "D0:cf:5E:00:00:01"])
 def test_a_mac_may_be_spelled_as_labels_do(spelled: str) -> None:
     result = gateway("--mac", spelled, "--devices", "0", "--describe")
     assert json.loads(result.output) == {"gateway": MAC, "devices": []}
@@ -91,7 +90,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), WRONG)
+@each_row(("arguments", "words"), WRONG)
 def test_a_wrong_value_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
     good = ["--mac", MAC, "--devices", "0", "--broker", f"mqtt://127.0.0.1:{free_port()}"]
     result = gateway(*good, *arguments)
@@ -99,7 +98,7 @@ def test_a_wrong_value_is_refused_with_a_sentence(arguments: list[str], words: s
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("wrong", [["--api-version", "9.9.9"], ["--speed", "nan"], ["--fault", "loss=2"]])
+@each_row("wrong", [["--api-version", "9.9.9"], ["--speed", "nan"], ["--fault", "loss=2"]])
 def test_what_cannot_run_cannot_be_described_either(wrong: list[str]) -> None:
     assert gateway("--mac", MAC, "--describe", *wrong).exit_code == 2
 
@@ -110,9 +109,7 @@ def test_without_a_mac_or_a_broker_it_says_which_is_missing() -> None:
         assert (result.exit_code, missing in result.output) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "broken", ["mqtt://ada:{}@host:99999", "mqtt://ada:{}@", "ftp://ada:{}@host", "ada:{}@host"]
-)
+@each_row("broken", ["mqtt://ada:{}@host:99999", "mqtt://ada:{}@", "ftp://ada:{}@host", "ada:{}@host"])
 def test_an_address_that_cannot_be_used_is_not_repeated(broken: str) -> None:
     for given in ({"MESHFLEET_BROKER": broken.format(HIDDEN)}, {}):
         result = gateway("--mac", MAC, *([] if given else ["--broker", broken.format(HIDDEN)]), **given)
@@ -146,8 +143,8 @@ def test_the_same_seed_gives_the_same_site_and_another_another() -> None:
     assert described() == described("--seed", "1", "--devices", "10")
 
 
-@pytest.mark.parametrize("seed", ["1", "2", "7"])
-@pytest.mark.parametrize("devices", ["1", "10", "60"])
+@each_row("seed", ["1", "2", "7"])
+@each_row("devices", ["1", "10", "60"])
 def test_a_described_site_can_be_given_back(devices: str, seed: str, tmp_path: Path) -> None:
     found = described("--devices", devices, "--seed", seed)
     file = tmp_path / "site.json"
@@ -177,7 +174,7 @@ def test_a_site_with_mistakes_is_refused_with_all_of_them(tmp_path: Path) -> Non
     assert len(lines) == 8
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"null", b'{"devices": 1}'])
+@each_row("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"null", b'{"devices": 1}'])
 def test_a_file_that_is_no_site_is_refused_with_a_sentence(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "site.json"
     file.write_bytes(content)
@@ -234,7 +231,7 @@ def test_certificates_are_checked_against_the_authorities_that_one_trusts(tmp_pa
             assert "is connected" in program.line()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000])
+@each_row("content", [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000])
 def test_a_state_that_is_none_is_refused_and_kept_as_it_is(content: bytes, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_bytes(content)

@@ -4,6 +4,7 @@ import pytest
 
 from meshfleet.cli.remote.job_texts import tell_dry_run
 from meshfleet.client import DryRun
+from tests.tables import each_row
 
 OFFLINE = "2 of these are offline now, and would wait until they are back."
 BUSY = "3 of these are in another job that is not over with them."
@@ -25,7 +26,7 @@ def _dry_run(*, offline: int = 0, busy: int = 0, minutes: float = 5.0) -> DryRun
 
 
 @pytest.mark.rule("rest-212")
-@pytest.mark.parametrize(
+@each_row(
     ("offline", "busy", "told"), [(0, 0, []), (2, 0, [OFFLINE]), (0, 3, [BUSY]), (2, 3, [OFFLINE, BUSY])]
 )
 def test_a_dry_run_says_who_would_have_to_wait(

@@ -17,7 +17,8 @@ import trustme
 from meshfleet.cli.remote.reaching import reach
 from meshfleet.cli.remote.stored_login import StoredLogin, keep_login, read_login, renew_login
 from tests.cli.outside import PATIENCE, Program
-from tests.cli.shell import at_terminal
+from tests.cli.shell import at_terminal, logged_in
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.testing import RunningFleet
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
 pytestmark = pytest.mark.xdist_group("cli-login")
+
+
+@pytest.fixture
+def admin(tmp_path: Path, place: RunningFleet) -> Shell:
+    """Somebody with a login of their own, which can be ended."""
+    return logged_in(tmp_path / "home", place)
 
 
 def log_in(shell: Shell, place: RunningFleet, *more: str, **given: str) -> str:
@@ -54,7 +61,7 @@ def test_a_login_is_kept_without_the_password_for_its_owner_alone(nobody: Shell,
 
 
 @pytest.mark.rule("auth-32")
-@pytest.mark.parametrize("way", ["flag", "variable", "pipe"])
+@each_row("way", ["flag", "variable", "pipe"])
 def test_a_password_may_come_in_several_ways(nobody: Shell, place: RunningFleet, way: str) -> None:
     match way:
         case "flag":
@@ -75,13 +82,13 @@ def test_a_password_is_asked_for_at_a_terminal_and_not_shown(nobody: Shell, plac
     assert nobody.login.exists()
 
 
-@pytest.mark.parametrize("given", [["--url", "URL"], ["--user", "ada"], ["--url", "URL", "--user", "ada"]])
+@each_row("given", [["--url", "URL"], ["--user", "ada"], ["--url", "URL", "--user", "ada"]])
 def test_without_all_that_is_needed_it_is_wrong_usage(nobody: Shell, given: list[str]) -> None:
     nobody.failure("login", *given, code=2)
     assert not nobody.login.exists()
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://ada:secret-secret@127.0.0.1:1", "nonsense"])
+@each_row("url", ["ftp://x", "http://", "http://ada:secret-secret@127.0.0.1:1", "nonsense"])
 def test_an_address_that_is_none_is_told_without_repeating_it(nobody: Shell, url: str) -> None:
     said = nobody.failure("login", "--url", url, "--user", "ada", "--password", "correct-horse")
     assert "url: " in said
@@ -117,7 +124,7 @@ def test_without_a_login_one_is_told_what_to_do(nobody: Shell) -> None:
     assert "not logged in: run meshfleet login --url URL --user NAME" in nobody.failure("devices", "list")
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"url": 1}', "\udcff"])
+@each_row("content", ["", "{}", "[1]", '{"url": 1}', "\udcff"])
 def test_a_file_that_is_no_login_is_told(nobody: Shell, content: str) -> None:
     nobody.keep(content)
     assert "is not a login: run meshfleet login" in nobody.failure("devices", "list")
@@ -134,7 +141,7 @@ def test_what_is_no_file_is_not_waited_for(nobody: Shell) -> None:
     assert "is not a file" in errors
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o606, 0o620])
+@each_row("mode", [0o644, 0o606, 0o620])
 def test_a_login_that_is_open_to_others_is_not_used_but_ended(
     admin: Shell, place: RunningFleet, mode: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from meshfleet.testing import emulated_gateway
 from tests.cli.shell import Shell, at_terminal
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +150,7 @@ def test_erasing_asks_back_unless_told_not_to(way: Way) -> None:
 # --- Wrong usage, and no answer ---
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         ["read", "ca5bda1a0002"],

@@ -17,6 +17,7 @@ import trustme
 from meshfleet.settings import SETTINGS, load
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE, Program, run
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +127,7 @@ def test_it_serves_with_a_certificate(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/healthz", verify=trusting, timeout=PATIENCE).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["MESHFLEET_MESH", "MESHFLEET_TLS_CA", "MESHFLEET_TOKEN", "MESHFLEET_KEY"])
+@each_row("name", ["MESHFLEET_MESH", "MESHFLEET_TLS_CA", "MESHFLEET_TOKEN", "MESHFLEET_KEY"])
 def test_variables_of_other_commands_are_no_misspelt_settings(name: str) -> None:
     assert load({}, {name: "anything"}) == load({}, {})
 
@@ -209,7 +210,7 @@ def test_who_could_not_start_is_told_the_password_later(tmp_path: Path) -> None:
         assert log_in(*said(program)).status_code == 200
 
 
-@pytest.mark.parametrize("arguments", [["--no-such-flag"], ["--log-level", "loud"], ["argument"]])
+@each_row("arguments", [["--no-such-flag"], ["--log-level", "loud"], ["argument"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert run("serve", *arguments).exit_code == 2
 

@@ -15,6 +15,7 @@ import pytest
 from tests.cli.outside import Ear, Program, run, url, wait_for_log
 from tests.parts import MOSQUITTO_PASSWD, need
 from tests.servers import Mosquitto, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +144,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), WRONG)
+@each_row(("arguments", "words"), WRONG)
 def test_a_wrong_value_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
     result = simulate(*arguments, MESHFLEET_PASSWORD=HIDDEN)
     assert (result.exit_code, words in result.output) == (2, True), result.output

@@ -7,28 +7,28 @@ import pty
 import re
 import select
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
 
 from tests.cli.outside import PATIENCE
+from tests.cli.relay import Relay
 from tests.parts import BASH, need
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from tests.cli.shell import Shell
 
 pytestmark = pytest.mark.xdist_group("cli-tab-key")
-
-MESHFLEET = Path(sys.executable).with_name("meshfleet")
 
 
 class Bash:
     """A bash at a terminal that has our script, where somebody types."""
 
-    def __init__(self, shell: Shell, folder: Path) -> None:
+    def __init__(self, shell: Shell, folder: Path, relay: Relay) -> None:
         self._terminal, its = pty.openpty()
         self._process = subprocess.Popen(
             [need(BASH), "--norc", "--noprofile", "-i"],
@@ -40,7 +40,7 @@ class Bash:
             env={
                 **os.environ,
                 **shell.variables,
-                "PATH": f"{MESHFLEET.parent}:{os.environ['PATH']}",
+                "PATH": f"{relay.folder}:{os.environ['PATH']}",
                 "HISTFILE": "",
                 "TERM": "dumb",
                 "INPUTRC": "/dev/null",
@@ -91,6 +91,12 @@ LABELS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    with Relay(tmp_path_factory.mktemp("relay") / "bin") as running:
+        yield running
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where somebody works, with a file that a `d/*` would find."""
@@ -111,9 +117,9 @@ def labels(admin: Shell) -> None:
 @pytest.mark.usefixtures("labels")
 @pytest.mark.parametrize("quote", ["", '"', "'"], ids=["bare", "double", "single"])
 def test_a_label_of_others_is_inserted_as_one_word_and_does_nothing(
-    admin: Shell, folder: Path, quote: str
+    admin: Shell, folder: Path, relay: Relay, quote: str
 ) -> None:
-    with Bash(admin, folder) as bash:
+    with Bash(admin, folder, relay) as bash:
         for label in LABELS:
             # Not to be written inside these quotes.
             cannot = (quote == '"' and "!" in label) or (quote == "'" and "'" in label)
@@ -123,10 +129,10 @@ def test_a_label_of_others_is_inserted_as_one_word_and_does_nothing(
     assert [each.name for each in folder.iterdir()] == ["d"]
 
 
-def test_what_is_completed_in_part_can_be_completed_further(admin: Shell, folder: Path) -> None:
+def test_what_is_completed_in_part_can_be_completed_further(admin: Shell, folder: Path, relay: Relay) -> None:
     for label in ("Head office north", "Head office south: east"):
         admin.text("labels", "add", label)
-    with Bash(admin, folder) as bash:
+    with Bash(admin, folder, relay) as bash:
         assert bash.words("meshfleet devices list --label Hea\ts\t")[-1] == "Head office south: east"
         assert bash.words("meshfleet devices list --label 'Hea\tn\t")[-1] == "Head office north"
         assert bash.words("meshfleet ident\t") == ["meshfleet", "identifiers"]

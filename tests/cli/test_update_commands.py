@@ -18,6 +18,7 @@ from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
 from tests.cli.shell import Shell, at_terminal
 from tests.images import bare_image
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -341,7 +342,7 @@ def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> No
 
 
 @pytest.mark.rule("rest-177")
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         ["create", "Nobody", "--firmware", "fw-0123456789abcdef"],
@@ -358,7 +359,6 @@ def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> No
         ["watch", "../users"],
         ["list", "--state", "SOMEWHERE"],
     ],
-    ids=" ".join,
 )
 def test_what_cannot_be_is_wrong_usage(nobody: Shell, wrong: list[str]) -> None:
     nobody.failure("jobs", *wrong, code=2)

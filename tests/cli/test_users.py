@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import select
 
-from meshfleet.db import open_database
+from meshfleet.db import Database
+from meshfleet.db import sqlite as in_file
 from meshfleet.db.tables import audit, session
 from meshfleet.service.accounts import people, sessions
 from meshfleet.service.accounts.model import Actor
 from meshfleet.wire.rest import Role
 from tests.cli.outside import run
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,22 +26,21 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db import Database
 
 ADA = Actor(name="ada", role=Role.ADMIN, kind="user")
 BOB = Actor(name="bob", role=Role.VIEWER, kind="user")
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+def database(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database in the usual folder of the working directory; ada and bob are logged in."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "meshfleet-data"
     folder.mkdir(0o700)
-    database = open_database("sqlite", folder)
-    database.write_now(_fill)
-    yield database
-    database.close()
+    shutil.copy(sqlite_template, folder)
+    with closing(Database(in_file.engines(folder / "meshfleet.sqlite"))) as database:
+        database.write_now(_fill)
+        yield database
 
 
 def _fill(connection: Connection) -> None:
@@ -118,7 +121,7 @@ def test_with_json_the_question_is_not_mixed_into_the_answer(database: Database)
     assert verified(database, "ada", "correct-horse")
 
 
-@pytest.mark.parametrize("typed", ["short\nshort\n", "correct-horse\nanother-horse\n", ""])
+@each_row("typed", ["short\nshort\n", "correct-horse\nanother-horse\n", ""])
 def test_a_password_that_is_too_short_or_mistyped_changes_nothing(database: Database, typed: str) -> None:
     assert run("users", "reset-password", "--ask", "ada", stdin=typed).exit_code == 1
     assert database.read_now(people.password_of, "ada") == "lost"
@@ -127,7 +130,7 @@ def test_a_password_that_is_too_short_or_mistyped_changes_nothing(database: Data
 # --- What is refused ---
 
 
-@pytest.mark.parametrize("name", ["nobody", "not a name", ""])
+@each_row("name", ["nobody", "not a name", ""])
 def test_an_unknown_user_is_refused(database: Database, name: str) -> None:
     result = run("users", "reset-password", name)
     assert result.exit_code == 1

@@ -16,6 +16,7 @@ from meshfleet.wire.ids import device_id
 from tests.cli.outside import PATIENCE, Program, url
 from tests.cli.shell import Shell, at_terminal
 from tests.servers import Mosquitto, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,7 @@ def test_a_terminal_shows_colours(admin: Shell, place: RunningFleet) -> None:
     assert (code, "\x1b[" in shown) == (0, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         ["--count", "0"],

@@ -17,6 +17,7 @@ from meshfleet.client import Report
 from meshfleet.wire import reports
 from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Identifier, Mac
+from tests.tables import each_row
 
 GATEWAY, DEVICE = Mac("02005e000001"), Mac("ca5bda1a0004")
 TIME = "2026-11-15T10:07:20.585Z"
@@ -32,7 +33,7 @@ def told(capsys: pytest.CaptureFixture[str], **answer: Any) -> str:
     return line
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("origin", "who"),
     [
         ({"origin": 0}, "the device itself"),
@@ -48,7 +49,7 @@ def test_an_answer_tells_who_gave_it(
     assert told(capsys, **origin) == f"answered by {who}, through gateway {GATEWAY}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reason", "why"),
     [
         ("asked", ", which was asked for"),
@@ -66,9 +67,7 @@ def test_an_answer_tells_why_it_came_through_this_gateway(
     assert line == f"answered by the device itself in 12.5 ms, through gateway {GATEWAY}{why}"
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(9, "timeout (status 9)"), (77, "status 77"), (-1, "status -1")]
-)
+@each_row(("status", "words"), [(9, "timeout (status 9)"), (77, "status 77"), (-1, "status -1")])
 def test_a_status_is_told_in_words_where_it_has_a_meaning(status: int, words: str) -> None:
     with pytest.raises(click.ClickException) as refused:
         tell_answer({"status": status, "origin": 32, "gateway": GATEWAY}, DEVICE, "", as_json=False)
@@ -95,7 +94,7 @@ def report(kind: Kind, identifier: str | None, payload: str) -> Report:
 SEQ = '"seq":7'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "identifier", "payload", "expected", "line"),
     [
         (

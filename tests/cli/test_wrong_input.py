@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.outside import PATIENCE, run
+from tests.cli.outside import MESHFLEET, PATIENCE, run
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.cli.shell import Shell
 
 pytestmark = pytest.mark.xdist_group("cli-wrong-input")
 
-MESHFLEET = Path(sys.executable).with_name("meshfleet")
 DEVICE = "ca5bda1a0002"
 NO_TEXT = "\udcff"
 """What Python makes of a byte on the command line that is no UTF-8."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         ["devices", "rename", DEVICE, NO_TEXT],

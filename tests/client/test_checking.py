@@ -10,12 +10,13 @@ from msgspec import UNSET, UnsetType
 from meshfleet.client import Status, check
 from meshfleet.errors import Declined
 from meshfleet.wire.responses import Response
+from tests.tables import each_row
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.rule("response-7")
-@pytest.mark.parametrize("message", [UNSET, "", "ok", "all is well", "timeout", "status 0"])
+@each_row("message", [UNSET, "", "ok", "all is well", "timeout", "status 0"])
 def test_the_status_alone_decides_whatever_is_said_for_people(message: str | UnsetType) -> None:
     good = Response(time=NOW, status=0, error_message=message)
     assert check(good) is good

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from meshfleet.db import bulk
 from meshfleet.db.tables import device, device_label, device_state, execution, label, metadata, secret
 from meshfleet.errors import DatabaseUnavailable
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +114,7 @@ def test_bytes_stay_what_they_are(database: Database) -> None:
     assert database.read_now(stored, secret) == rows
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("column", "value"),
     [("variant", SMALL), ("variant", -SMALL - 1), ("model", USUAL), ("model", 2**40 + 5), ("id", LARGE)],
 )
@@ -230,7 +231,7 @@ def test_as_many_numbers_may_be_asked_for_as_one_likes(database: Database) -> No
     assert _first(database.read_now(bulk.pick, query, range(100_000))) == list(range(0, 2000, 2))
 
 
-@pytest.mark.parametrize("number", [0, 1, SMALL, USUAL, 2**48 - 1, LARGE - 1, -LARGE])
+@each_row("number", [0, 1, SMALL, USUAL, 2**48 - 1, LARGE - 1, -LARGE])
 def test_numbers_of_any_size_are_found(database: Database, number: int) -> None:
     database.write_now(bulk.insert, device, [row(number)])
     query = "SELECT id FROM device WHERE id IN numbers"

@@ -21,6 +21,7 @@ from meshfleet.errors import DatabaseUnavailable, FleetError, UnusableDatabase, 
 from tests.db.test_database import PATIENCE, add, texts
 from tests.db.test_postgresql import scalar
 from tests.servers import free_port, postgresql
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,7 +185,7 @@ def test_an_unknown_host_a_shut_port_and_a_missing_database_are_told(
         assert word in str(error)
 
 
-@pytest.mark.parametrize("tail", ["?port=abc", "?no-such-option=1", "?plugin=x", "?sslmode=bogus"])
+@each_row("tail", ["?port=abc", "?no-such-option=1", "?plugin=x", "?sslmode=bogus"])
 def test_an_address_with_nonsense_in_it_is_an_error_of_ours(
     postgresql_server: str, tmp_path: Path, tail: str
 ) -> None:

@@ -21,6 +21,7 @@ from meshfleet.db.database import Database
 from meshfleet.db.tables import secret
 from meshfleet.errors import DatabaseUnavailable, FleetError
 from tests.db.test_database import PATIENCE, add, texts
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def test_its_files_are_for_their_owner_alone(sqlite_place: Place) -> None:
         }
 
 
-@pytest.mark.parametrize("name", ["a b", "a?b=c#d", "100%", "%41", "Gerät 🔧", "a:b", "file:x"])
+@each_row("name", ["a b", "a?b=c#d", "100%", "%41", "Gerät 🔧", "a:b", "file:x"])
 def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()

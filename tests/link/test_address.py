@@ -14,6 +14,7 @@ from rich.pretty import Pretty, pretty_repr
 
 from meshfleet.errors import MalformedAddress
 from meshfleet.link import Address
+from tests.tables import each_row
 
 USER, PASSWORD = "theuser", "t0psecret"
 
@@ -25,7 +26,7 @@ def _known(address: Address, user: str, password: str | None) -> Address:
 HOST = Address(host="host", port=1883)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "address"),
     [
         ("mqtt://host", Address(host="host", port=1883)),
@@ -64,7 +65,7 @@ def test_an_address_is_written_as_it_was_read(url: str) -> None:
     assert repr(Address.parse(url)) == f"Address({url!r})"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "reason"),
     [
         ("", "must begin with mqtt://"),

@@ -11,6 +11,7 @@ import pytest
 from meshfleet.errors import LinkClosed, LinkError, Undelivered
 from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish
 from tests.link.scripted import NEVER, Broker, settled, soon, until
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -269,7 +270,7 @@ async def test_cancelled_while_entering_it_leaves_nothing_behind() -> None:
         assert asyncio.all_tasks() == before
 
 
-@pytest.mark.parametrize("turns", range(8))
+@each_row("turns", range(8))
 async def test_cancelled_at_any_turn_of_entering_it_leaves_nothing_behind(turns: int) -> None:
     async with Broker() as broker:
         before = asyncio.all_tasks()
@@ -347,7 +348,7 @@ USES: list[Callable[[Link], Awaitable[object]]] = [
 ]
 
 
-@pytest.mark.parametrize("use", USES)
+@each_row("use", USES)
 async def test_a_link_is_of_no_use_before_it_is_entered_and_after_it_is_closed(
     use: Callable[[Link], Awaitable[object]],
 ) -> None:

@@ -35,6 +35,7 @@ from meshfleet.wire.mqtt.packets import (
     Unsuback,
 )
 from tests.link.scripted import NEVER, QUICK, Broker, Peer, soon, until
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 WILL = Will("gone", b"\x00\xff", qos=1, retain=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("clean", "will", "user", "keep_alive"),
     [
         (False, None, None, 60),
@@ -64,7 +65,7 @@ async def test_the_first_packet_says_who_we_are(
         assert broker.peers[0].received[0] == Connect("ours", clean, keep_alive, will, name, secret)
 
 
-@pytest.mark.parametrize("code", [code for code in Accept if code])
+@each_row("code", [code for code in Accept if code])
 async def test_a_refusal_tells_who_refuses_and_why(code: Accept) -> None:
     async with Broker(Connack(code=code)) as broker:
         with pytest.raises(ConnectionRefused) as caught:
@@ -99,7 +100,7 @@ async def test_what_follows_a_refusal_is_not_heard() -> None:
         assert (await soon(link.receive())).messages == [Publish("t", b"yes")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "words"),
     [
         (Publish("a", b""), "PUBLISH instead of CONNACK"),
@@ -132,8 +133,8 @@ async def test_a_session_that_should_be_clean_and_is_not_is_refused() -> None:
 ENDS: list[Callable[[Peer], None]] = [Peer.close, Peer.reset]
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("reads", [True, False], ids=["after CONNECT", "at once"])
+@each_row("end", ENDS)
+@each_row("reads", [True, False])
 async def test_a_broker_that_ends_the_connection_instead_of_an_answer_is_unreachable(
     end: Callable[[Peer], None], *, reads: bool
 ) -> None:
@@ -177,7 +178,7 @@ async def test_nobody_at_the_address_is_said_in_words() -> None:
         await soon(link.__aenter__())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "link",
     [
         lambda address: Link(address, ""),
@@ -197,7 +198,7 @@ async def test_an_introduction_that_breaks_the_rules_is_the_callers_mistake(
         assert not broker.peers
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("packet", "words"),
     [
         (Connack(), "the broker sent CONNACK, which nobody asked for"),
@@ -211,7 +212,7 @@ async def test_an_introduction_that_breaks_the_rules_is_the_callers_mistake(
         (b"\x90\x80\x80\x80\x01", "broke the protocol: packet: 2097152 bytes are more than 1000"),
     ],
 )
-@pytest.mark.parametrize("times", [1, 100], ids=["alone", "in a flood"])
+@each_row("times", [1, 100])
 async def test_a_broker_that_breaks_the_rules_is_left_and_told_about(
     packet: Packet | bytes, words: str, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -239,7 +240,7 @@ async def test_a_message_too_large_arrives_without_its_payload_and_the_connectio
         assert await peer.next() == Puback(7)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("qos", "codes", "refused"),
     [
         (1, (1, 1), ()),
@@ -266,7 +267,7 @@ async def test_what_is_granted_lower_than_asked_is_refused(
             await asking
 
 
-@pytest.mark.parametrize("wrong", [Suback(1, (1,)), Suback(1, (1, 1, 1)), Unsuback(1)])
+@each_row("wrong", [Suback(1, (1,)), Suback(1, (1, 1, 1)), Unsuback(1)])
 async def test_an_answer_that_does_not_fit_the_question_ends_the_connection(wrong: Suback | Unsuback) -> None:
     async with Broker() as broker, broker.link() as link:
         peer = await broker.accept()

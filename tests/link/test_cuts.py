@@ -13,6 +13,7 @@ from meshfleet.link import Address, Delays, Link, Options, Publish
 from meshfleet.wire.mqtt.packets import Puback, Suback
 from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, address, fetch, fetch_until, fresh
 from tests.servers import Mosquitto, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,7 +107,7 @@ async def test_a_clean_session_is_subscribed_again_however_often_that_is_cut(
         assert proxy.passages[-1].up.startswith(first.up)
 
 
-@pytest.mark.parametrize("down", [4, 5, 6, 8])
+@each_row("down", [4, 5, 6, 8])
 async def test_a_subscription_that_is_cut_before_its_answer_is_asked_again(
     place: Place, topic: str, down: int
 ) -> None:
@@ -120,7 +121,7 @@ async def test_a_subscription_that_is_cut_before_its_answer_is_asked_again(
         assert len(proxy.passages) == 2
 
 
-@pytest.mark.parametrize("cut", [Cut(up=0), Cut(up=9), Cut(down=0), Cut(down=1), Cut(down=3)])
+@each_row("cut", [Cut(up=0), Cut(up=9), Cut(down=0), Cut(down=1), Cut(down=3)])
 async def test_a_broker_whose_answer_is_cut_off_counts_as_unreachable(place: Place, cut: Cut) -> None:
     async with Proxy(place) as proxy:
         proxy.plan(cut)

@@ -16,6 +16,7 @@ from meshfleet.link.flight import LAST_ID, Delivery, Flight
 from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.mqtt.parser import Parser
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,7 +81,7 @@ def test_a_window_beyond_the_ids_ends_with_them(loop: asyncio.AbstractEventLoop)
     assert flight.room == 0
 
 
-@pytest.mark.parametrize(("window", "reopens"), [(1, 0), (2, 1), (3, 1), (10, 5), (11, 5)])
+@each_row(("window", "reopens"), [(1, 0), (2, 1), (3, 1), (10, 5), (11, 5)])
 def test_a_full_flight_opens_again_at_half_of_its_window(
     loop: asyncio.AbstractEventLoop, window: int, reopens: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from meshfleet.link import Link, Publish, Will
 from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fetch_until, fresh
 from tests.servers import Mosquitto
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ async def test_a_message_arrives_as_published_with_the_lower_qos(
     assert not message.dup
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "matching"),
     [
         ("{}/+/up", ["{}/a/up", "{}/b/up"]),
@@ -274,8 +275,8 @@ async def test_several_hundred_links_live_side_by_side(broker: Address, topic: s
     assert [message.payload for [message] in came] == [b"from %d" % ((n - 1) % 300) for n in range(300)]
 
 
-@pytest.mark.parametrize("qos", [0, 1])
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 300_000])
+@each_row("qos", [0, 1])
+@each_row("size", [0, 1, 127, 128, 16_383, 16_384, 300_000])
 async def test_a_payload_of_any_size_arrives_whole(broker: Address, topic: str, size: int, qos: int) -> None:
     payload = bytes(number * 7 % 251 for number in range(size))
     async with Link(broker, fresh("both"), clean=True) as link:

@@ -16,6 +16,7 @@ from meshfleet.link import Link, Publish, Will
 from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fresh
 from tests.parts import MOSQUITTO_PUB, MOSQUITTO_SUB, need
 from tests.servers import Mosquitto
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,8 +131,8 @@ async def test_what_paho_publishes_at_any_qos_arrives_at_qos_1_at_most(
     assert (message.topic, message.payload, message.qos) == (topic, b"hello", min(qos, 1))
 
 
-@pytest.mark.parametrize("subscribed", [0, 1, 2])
-@pytest.mark.parametrize("published", [0, 1])
+@each_row("subscribed", [0, 1, 2])
+@each_row("published", [0, 1])
 async def test_what_we_publish_reaches_paho_at_any_qos(
     broker: Address, paho: Paho, topic: str, published: int, subscribed: int
 ) -> None:

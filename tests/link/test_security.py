@@ -24,6 +24,7 @@ from meshfleet.link import Address, Link, Options, tls
 from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fetch_until, fresh
 from tests.parts import MOSQUITTO_PASSWD, MOSQUITTO_RULES, need
 from tests.servers import Mosquitto
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,10 +115,9 @@ async def test_the_right_password_opens(guarded: Mosquitto) -> None:
         await talk(link)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "password"),
     [(USER, "guess-of-a-thief"), (USER, None), ("stranger-at-door", PASSWORD), (USER, ""), (None, None)],
-    ids=["wrong password", "no password", "wrong user", "empty password", "nobody"],
 )
 async def test_a_refusal_says_why_and_nothing_about_the_credentials(
     guarded: Mosquitto, user: str | None, password: str | None, caplog: pytest.LogCaptureFixture

@@ -20,6 +20,7 @@ from meshfleet.link import Address, Delays, Link, Options, Publish, Will, tls
 from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, fetch, fetch_until, fresh
 from tests.servers import Address as Place
 from tests.servers import Mosquitto, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -127,7 +128,7 @@ async def test_messages_pass_both_ways_between_a_websocket_and_plain_mqtt(
 
 
 @pytest.mark.usefixtures("awake")
-@pytest.mark.parametrize("size", [0, 100, 126, 65_000, 65_536, 300_000])
+@each_row("size", [0, 100, 126, 65_000, 65_536, 300_000])
 async def test_a_payload_of_any_size_arrives_whole(
     broker: Broker, there: Address, topic: str, size: int
 ) -> None:
@@ -229,10 +230,9 @@ def web_server(folder: Path, kind: type[SimpleHTTPRequestHandler]) -> Iterator[A
             thread.join()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "file", "words"),
     [(New, "index.html", "HTTP 404"), (New, "mqtt", "HTTP 200"), (Old, "mqtt", "HTTP")],
-    ids=["no such path", "a page", "a server of the last century"],
 )
 async def test_a_server_that_knows_nothing_of_websockets_is_no_broker(
     tmp_path: Path, kind: type[SimpleHTTPRequestHandler], file: str, words: str

@@ -15,6 +15,7 @@ from tests.mqttjs import Failure, Message, MqttJs, Options, Will
 from tests.mqttjs.driver import PATIENCE
 from tests.parts import MOSQUITTO_PASSWD, need
 from tests.servers import Mosquitto, free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def wait_for(port: int) -> None:
             sleep(0.01)
 
 
-@pytest.mark.parametrize("way", ["mqtt", "mqtts", "ws", "wss"])
+@each_row("way", ["mqtt", "mqtts", "ws", "wss"])
 def test_messages_go_there_and_back_in_every_way(broker: Broker, client: MqttJs, way: str) -> None:
     assert client.connect(getattr(broker, way), Options(ca=broker.authority)) is False
     assert client.subscribe(f"{way}/#", qos=1) == [1]

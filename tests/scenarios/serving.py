@@ -51,9 +51,7 @@ class Service:
         """Start it, and wait until it listens."""
         self._token = ""
         with ExitStack() as stack:
-            self._program = stack.enter_context(
-                Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD)
-            )
+            self._program = stack.enter_context(Program(*self._command, MESHFLEET_ADMIN_PASSWORD=PASSWORD))
             told = json.loads(self._program.line())
             stack.pop_all()  # it has started, and stays
         self.url = told["url"]

@@ -16,6 +16,7 @@ from meshfleet.wire.codes import AckType, Kind, Origin, Status
 from meshfleet.wire.ids import Version
 from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
 from tests.client.mesh.ground import GATEWAY, LONG, hear, on
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,7 +90,7 @@ def _is_same(report: Report, other: Report) -> bool:
     return report.body == other.body and report.identifier == other.identifier
 
 
-@pytest.mark.parametrize("how", ["ack", "acknowledge"])
+@each_row("how", ["ack", "acknowledge"])
 async def test_an_ack_with_backfill_brings_what_was_not_acknowledged(
     gateway: EmulatedGateway, mesh: Mesh, how: str
 ) -> None:
@@ -224,7 +225,7 @@ async def test_errors_have_their_classes(alone: Mesh) -> None:
         await alone.read(GATEWAY, GATEWAY, "8000", prioritty=1)  # type: ignore[call-arg] # that is the test
 
 
-@pytest.mark.parametrize("value", [float("nan"), 4, object, "zz"], ids=repr)
+@each_row("value", [float("nan"), 4, object, "zz"])
 async def test_a_raw_value_is_hex_or_bytes(alone: Mesh, value: object) -> None:
     with pytest.raises(WireError) as refused:
         await alone.write(GATEWAY, GATEWAY, TX_POWER, value)

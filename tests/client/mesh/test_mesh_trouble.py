@@ -31,6 +31,7 @@ from tests.client.mesh.passer_by import passer_by
 from tests.link.scripted import until
 from tests.servers import Mosquitto, free_port
 from tests.service.requests.third_party import Said, gateway, nothing
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,7 +87,7 @@ async def test_nobody_answers_and_that_is_told_in_time(broker: str) -> None:
         assert mesh.pending == 0
 
 
-@pytest.mark.parametrize("fields", [{}, {"value": "abc"}, {"value": "00", "status": "fine"}, {"time": "now"}])
+@each_row("fields", [{}, {"value": "abc"}, {"value": "00", "status": "fine"}, {"time": "now"}])
 async def test_an_answer_that_nobody_can_read_is_an_error(broker: str, fields: dict[str, str]) -> None:
     async with gateway(port_of(broker), lambda asked: [asked.answer(**fields)]), Mesh(broker) as mesh:
         with pytest.raises(MalformedResponse, match=f"gateway {GATEWAY} answered"):

@@ -23,6 +23,7 @@ from tests.client.mesh.passer_by import passer_by
 from tests.link.proxy import EAGER
 from tests.link.scripted import until
 from tests.servers import Mosquitto
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,7 +64,7 @@ async def listening(mesh: Mesh, broker: str, reports: AsyncIterator[Report]) -> 
     return first
 
 
-@pytest.mark.parametrize("mode", ["raw", "decoded"])
+@each_row("mode", ["raw", "decoded"])
 async def test_reports_of_a_gateway_come_typed(broker: str, mode: str) -> None:
     before = datetime.now(UTC)
     async with on(broker, mode, devices=10, speed=600) as gateway, Mesh(broker) as mesh:

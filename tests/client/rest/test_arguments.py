@@ -13,6 +13,7 @@ from meshfleet.errors import MalformedText, MalformedTime, UnencodableValue, Wir
 from meshfleet.wire.hextext import Secret
 from tests.client.rest.scripted import answer, scripted
 from tests.client.rest.test_discretion import all_of
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,10 +52,9 @@ async def refusal(deed: Callable[[], Awaitable[object]], server: Server) -> Wire
 # --- Values ---
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [math.nan, math.inf, {"a": [-math.inf]}, object, "\ud800", "\ud800 and more", b"\x01", {1, 2}],
-    ids=repr,
 )
 async def test_what_json_cannot_say_is_not_written_to_a_name(
     fleet: Fleet, server: Server, value: object
@@ -72,12 +72,12 @@ async def test_what_json_cannot_say_is_not_written_to_a_name(
         assert type(await refusal(deed, server)) is UnencodableValue
 
 
-@pytest.mark.parametrize("value", [math.nan, 4, object, ["00"], "zz", "0", "\ud800"], ids=repr)
+@each_row("value", [math.nan, 4, object, ["00"], "zz", "0", "\ud800"])
 async def test_a_raw_value_is_hex_or_bytes(fleet: Fleet, server: Server, value: object) -> None:
     assert (await refusal(lambda: fleet.requests.write(DEVICE, "9802", value), server)).field == "value"
 
 
-@pytest.mark.parametrize("value", [b"\x01\xff", bytearray(b"\x01\xff"), memoryview(b"\x01\xff"), "01ff"])
+@each_row("value", [b"\x01\xff", bytearray(b"\x01\xff"), memoryview(b"\x01\xff"), "01ff"])
 async def test_bytes_of_any_kind_are_written_as_hex(fleet: Fleet, server: Server, value: object) -> None:
     with pytest.raises(Exception, match="no proper"):  # for this server says nothing of use
         await fleet.requests.write(DEVICE, "9802", value)
@@ -108,7 +108,7 @@ TEXTS: dict[str, Callable[[Fleet], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("field", TEXTS)
+@each_row("field", TEXTS)
 async def test_text_that_is_not_unicode_is_told_by_its_field(
     fleet: Fleet, server: Server, field: str
 ) -> None:
@@ -146,7 +146,7 @@ OTHERS: dict[str, Callable[[Fleet], Any]] = {
 }
 
 
-@pytest.mark.parametrize("field", OTHERS)
+@each_row("field", OTHERS)
 async def test_arguments_of_the_wrong_kind_are_told_by_their_names(
     fleet: Fleet, server: Server, field: str
 ) -> None:
@@ -155,7 +155,7 @@ async def test_arguments_of_the_wrong_kind_are_told_by_their_names(
     assert isinstance(refused, MalformedTime) == (field in {"time", "since", "until", "expires_at"})
 
 
-@pytest.mark.parametrize("timeout", [math.nan, math.inf, 0, -1])
+@each_row("timeout", [math.nan, math.inf, 0, -1])
 def test_a_fleet_waits_for_a_number_of_seconds(timeout: float) -> None:
     with pytest.raises(WireError, match="timeout"):
         Fleet("http://127.0.0.1", token=KEY, timeout=timeout)

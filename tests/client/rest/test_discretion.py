@@ -12,6 +12,7 @@ from meshfleet.client import Fleet, blocking
 from meshfleet.client.rest.calls import Answer, Call
 from meshfleet.errors import FleetError
 from tests.client.rest.scripted import DROP, answer, problem, scripted
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.live.stage import Stage
@@ -36,7 +37,7 @@ def all_of(error: BaseException) -> str:
     return seen
 
 
-@pytest.mark.parametrize(
+@each_row(
     "reply",
     [
         DROP,
@@ -46,7 +47,6 @@ def all_of(error: BaseException) -> str:
         problem(400, "invalid-request", f"{SECRET} is wrong"),
         b"nonsense\r\n\r\n",
     ],
-    ids=["lost", "page", "body", "wrong", "invalid", "nonsense"],
 )
 async def test_no_error_tells_a_password_or_a_token(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)

@@ -12,6 +12,7 @@ from meshfleet.client import Fleet
 from meshfleet.client.rest.events import Frames
 from meshfleet.errors import NotFound, ServiceRefused, ServiceUnreachable
 from tests.client.rest.scripted import answer, scripted
+from tests.tables import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ async def test_lines_may_end_as_they_do_on_other_systems() -> None:
     assert server.asked[0].target == "/api/v1/stream"
 
 
-@pytest.mark.parametrize("name", ["ä", "a\nb", "a b", "x" * 300], ids=["letter", "line", "space", "long"])
+@each_row("name", ["ä", "a\nb", "a b", "x" * 300])
 async def test_an_id_that_cannot_be_said_again_is_refused(name: str) -> None:
     said = STREAM + b"data: " + event(name) + b"\n\n"
     async with scripted(said) as server, Fleet(server.url, token=KEY) as fleet, asyncio.timeout(PATIENCE):
@@ -131,7 +132,7 @@ async def test_a_list_of_nothing_but_empty_pages_is_refused() -> None:
         assert len(server.asked) < 200
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "words"),
     [
         ({"code": "not-found", "detail": "there is none"}, "there is none"),

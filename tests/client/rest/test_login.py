@@ -22,6 +22,7 @@ from meshfleet.errors import (
 )
 from tests.client.rest.scripted import answer, problem, scripted
 from tests.service.http.running import PASSWORD
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.service.live.stage import Stage
@@ -93,7 +94,7 @@ def test_half_of_a_login_is_none() -> None:
         Fleet(user="me", password=PASSWORD)
 
 
-@pytest.mark.parametrize("token", ["", "two words", "line\r\nX-Other: x", "schlüssel"])
+@each_row("token", ["", "two words", "line\r\nX-Other: x", "schlüssel"])
 def test_a_token_that_cannot_be_one_is_refused_without_repeating_it(token: str) -> None:
     with pytest.raises(MalformedText) as refused:
         Fleet("http://127.0.0.1", token=token)

@@ -23,6 +23,7 @@ from meshfleet.errors import (
 )
 from tests.client.rest.scripted import DROP, answer, problem, scripted
 from tests.servers import free_port
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ ANSWER = answer(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "trouble",
     [
         DROP,
@@ -82,7 +83,7 @@ async def test_lost_connections_have_an_end() -> None:
         assert (len(server.asked), lost.value.was_sent) == (TRIES, True)
 
 
-@pytest.mark.parametrize("trouble", [DROP, problem(503, "unavailable"), problem(429, "too-many-attempts")])
+@each_row("trouble", [DROP, problem(503, "unavailable"), problem(429, "too-many-attempts")])
 async def test_a_change_that_may_have_arrived_is_not_said_again(trouble: bytes) -> None:
     async with scripted(trouble, LABEL) as server, Fleet(server.url, token=KEY) as fleet:
         with pytest.raises((ServiceUnreachable, Unavailable, TooManyAttempts)):
@@ -137,7 +138,7 @@ async def test_time_that_ran_out_is_not_spent_again() -> None:
         assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reply", "words"),
     [
         (answer(302, Location="http://127.0.0.1/elsewhere"), "redirects"),
@@ -150,7 +151,6 @@ async def test_time_that_ran_out_is_not_spent_again() -> None:
             "more than",
         ),
     ],
-    ids=["redirect", "page", "body", "status", "encoding", "size"],
 )
 async def test_what_is_no_service_is_told_so(reply: bytes, words: str) -> None:
     async with scripted(reply) as server, Fleet(server.url, token=KEY) as fleet:
@@ -173,7 +173,7 @@ async def test_a_certificate_is_checked_and_may_be_of_an_own_authority(tmp_path:
                 await fleet.me()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url", ["", "fleet", "ftp://h", "https://", "https://me:pw@h", "https://h/?x", "https://h#", "http://a b"]
 )
 def test_an_address_that_cannot_be_one_is_refused_without_its_password(url: str) -> None:

@@ -12,6 +12,7 @@ from meshfleet.client import Role
 from meshfleet.errors import MalformedMac, MalformedText, NotFound
 from tests.service.http.running import PASSWORD
 from tests.service.ingest.messages import A, P, Q, heartbeat, link, report, temperature
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.client import Fleet
@@ -33,7 +34,7 @@ async def test_a_device_is_shown_renamed_and_forgotten(service: Stage, fleet: Fl
 
 
 @pytest.mark.rule("id-3", "rest-76")
-@pytest.mark.parametrize("spelt", ["{mac}", "{MAC}", "bmac-{mac}", "BMAC-{MAC}"])
+@each_row("spelt", ["{mac}", "{MAC}", "bmac-{mac}", "BMAC-{MAC}"])
 async def test_a_device_is_named_by_mac_or_id_in_either_case(
     service: Stage, fleet: Fleet, spelt: str
 ) -> None:
@@ -90,7 +91,7 @@ async def test_what_changes_with_reports_comes_on_request(service: Stage, fleet:
 
 
 @pytest.mark.rule("rest-68")
-@pytest.mark.parametrize("label", LABELS)
+@each_row("label", LABELS)
 async def test_any_label_is_put_on_a_device_and_taken_off(service: Stage, fleet: Fleet, label: str) -> None:
     device = service.new_device()
     assert (await fleet.devices.label(device, label)).labels == [label]
@@ -101,7 +102,7 @@ async def test_any_label_is_put_on_a_device_and_taken_off(service: Stage, fleet:
     assert label not in [each.label async for each in fleet.labels.list()]
 
 
-@pytest.mark.parametrize("label", ["", ".", "..", " .. ", "a\nb"])
+@each_row("label", ["", ".", "..", " .. ", "a\nb"])
 async def test_what_cannot_be_a_label_leads_nowhere_else(service: Stage, fleet: Fleet, label: str) -> None:
     device = service.new_device()
     with pytest.raises(MalformedText):

@@ -15,6 +15,7 @@ from meshfleet.client import Fleet, NewRequest, Operation, blocking
 from meshfleet.errors import Unavailable
 from meshfleet.service.api import openapi_document
 from tests.client.rest.scripted import answer, scripted
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +133,7 @@ def test_every_operation_has_a_method() -> None:
     assert DOCUMENTED.keys() == METHODS.keys()
 
 
-@pytest.mark.parametrize("operation", [each for each, (name, _) in METHODS.items() if name])
+@each_row("operation", [each for each, (name, _) in METHODS.items() if name])
 async def test_a_method_asks_for_its_operation(operation: str) -> None:
     name, call = METHODS[operation]
     async with scripted(answer(500)) as server:

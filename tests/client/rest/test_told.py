@@ -30,6 +30,7 @@ from meshfleet.errors import (
 )
 from meshfleet.service.http.problems import answer
 from meshfleet.wire.ids import Version
+from tests.tables import each_row
 
 PLACE = "https://fleet.example.org"
 
@@ -79,7 +80,7 @@ def _told(error: Exception) -> Answer:
 
 
 @pytest.mark.rule("rest-10")
-@pytest.mark.parametrize("kind", _ours(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
+@each_row("kind", _ours(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
 def test_an_error_comes_over_as_the_class_that_was_raised(kind: type[FleetError]) -> None:
     raised = _raised(kind)
     told = error_in(_told(raised), PLACE)
@@ -115,7 +116,7 @@ def test_what_went_wrong_inside_is_told_without_detail() -> None:
     assert "hunter22" not in str(told)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind"),
     [(400, Refused), (401, errors.NotLoggedIn), (404, NotFound), (418, Refused), (500, Unavailable)],
 )
@@ -123,12 +124,12 @@ def test_a_code_of_the_future_is_told_by_its_status(status: int, kind: type[Flee
     assert type(error_in(_problem("new", status), PLACE)) is kind
 
 
-@pytest.mark.parametrize("code", ["service-unreachable", "declined", "wrong-settings", "error"])
+@each_row("code", ["service-unreachable", "declined", "wrong-settings", "error"])
 def test_an_error_that_no_service_tells_of_itself_is_told_by_its_status(code: str) -> None:
     assert type(error_in(_problem(code, 409), PLACE)) is errors.Conflict
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind"),
     [
         (404, ServiceRefused),
@@ -149,7 +150,7 @@ def test_a_secret_that_the_service_repeats_is_not_repeated_again() -> None:
     assert str(told) == "no … here[1m"
 
 
-@pytest.mark.parametrize("kind", _ours(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
+@each_row("kind", _ours(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
 def test_an_error_survives_a_process_boundary(kind: type[FleetError]) -> None:
     told = error_in(_told(_raised(kind)), PLACE)
     again = pickle.loads(pickle.dumps(told))  # noqa: S301 # our own

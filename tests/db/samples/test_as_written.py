@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from meshfleet.db.samples.in_files import Limits
 from tests.db.samples import made_up
 from tests.db.samples.trial import DAY, DEVICE, NOON, SMALL, Trial, row, samples, stray, wanted
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -138,7 +139,7 @@ def test_tables_have_what_was_written_in_order_and_once_through_upkeep_and_resta
     _live_anew(tables, SMALL, deeds, wanteds)
 
 
-@pytest.mark.parametrize("newest_first", [False, True])
+@each_row("newest_first", [False, True])
 async def test_pages_are_together_what_there_is(trial: Trial, *, newest_first: bool) -> None:
     rows = [row(NOON + step * DAY // 4, kind=kind) for step in range(9) for kind in (1, 3)]
     trial.put({DEVICE: [*rows, *rows, stray(NOON + DAY // 3, kind=3)]})

@@ -15,6 +15,7 @@ from meshfleet.db.samples.retention import expired_kinds
 from meshfleet.db.samples.scan import scan
 from tests.db.samples import made_up
 from tests.db.samples.trial import DEVICE, NOON, OTHER, row, samples, stray, wanted
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def test_a_chunk_has_what_was_added_in_the_order_in_which_it_came(parts: list[li
     assert chunk.count == len(added)
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 255, 256, 65_535, 65_536])
+@each_row("count", [0, 1, 15, 16, 255, 256, 65_535, 65_536])
 def test_a_chunk_may_be_of_any_length(count: int) -> None:
     chunk = Chunk()
     chunk.add([row(time) for time in range(count)])
@@ -55,7 +56,7 @@ def test_what_is_packed_is_unpacked_the_same(rows: list[Row]) -> None:
     assert [each for _, _, data in pack(given_samples) for each in unpack(bytes(data))] == given_samples
 
 
-@pytest.mark.parametrize("count", [0, 1, MOST - 1, MOST, MOST + 1, 3 * MOST])
+@each_row("count", [0, 1, MOST - 1, MOST, MOST + 1, 3 * MOST])
 def test_packs_are_as_long_as_they_may_be_and_tell_their_times(count: int) -> None:
     packs = list(pack(samples(row(time) for time in range(count))))
     assert len(packs) == -(-count // MOST)

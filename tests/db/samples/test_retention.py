@@ -12,6 +12,7 @@ from meshfleet.db.samples import SampleKind
 from meshfleet.db.samples.in_files import Limits
 from tests.db.samples.made_up import MIDNIGHT
 from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, SMALL, row, samples, stray
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -133,7 +134,7 @@ async def test_late_samples_of_a_day_that_went_go_as_well(trial: Trial) -> None:
     assert await at(trial, NOON + 21 * DAY) == [NOON + 19 * DAY]
 
 
-@pytest.mark.parametrize("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
+@each_row("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
 async def test_the_age_of_a_stray_counts_from_when_it_came(trial: Trial, time: int) -> None:
     trial.reopen(retention={MEASUREMENT: 10 * DAY})
     trial.put({DEVICE: [stray(time), stray(time, kind=PROPERTY)]})
