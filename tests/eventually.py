@@ -15,12 +15,13 @@ Result = TypeVar("Result")
 PATIENCE: Final = 60.0
 """Seconds after which it never happens. Generous, as machines are busy: only a failing test takes them."""
 
-_PAUSE: Final = 0.01
+_PAUSES: Final = (0.002, 0.1)
+"""Seconds between two probes, at first and at most: what takes long is often asked of a busy service."""
 
 
 def eventually(probe: Callable[[], Result | None], what: str = "it", *, patience: float = PATIENCE) -> Result:
     """Call a probe until its answer is true, and return that. An assertion that fails means: not yet."""
-    until = time.monotonic() + patience
+    until, pause = time.monotonic() + patience, _PAUSES[0]
     while True:
         found, failure = None, None
         try:
@@ -30,7 +31,8 @@ def eventually(probe: Callable[[], Result | None], what: str = "it", *, patience
             failure = exc
         if time.monotonic() > until:
             raise AssertionError(_never(what, patience, found)) from failure
-        time.sleep(_PAUSE)
+        time.sleep(pause)
+        pause = min(1.5 * pause, _PAUSES[1])
 
 
 @overload
@@ -45,7 +47,7 @@ async def eventually_async(
     probe: Callable[[], object], what: str = "it", *, patience: float = PATIENCE
 ) -> object:
     """Do the same without holding up the event loop. The probe may be a coroutine function."""
-    until = time.monotonic() + patience
+    until, pause = time.monotonic() + patience, _PAUSES[0]
     while True:
         found, failure = None, None
         try:
@@ -58,7 +60,8 @@ async def eventually_async(
             failure = exc
         if time.monotonic() > until:
             raise AssertionError(_never(what, patience, found)) from failure
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, _PAUSES[1])
 
 
 def _never(what: str, patience: float, found: object) -> str:

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,9 @@ import pytest
 from meshfleet import errors
 from meshfleet.client import Fleet, Mesh, blocking
 from tests.cli.outside import PATIENCE, Program
+from tests.cli.shell import wait_until_connected
 from tests.client.typing.checker import mistakes
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,15 +118,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def _wait_until_it_lives(running: Running) -> None:
     """People take their time before they run the next piece."""
     macs = (*(f"02005e00000{number}" for number in (1, 2, 3)), *(f"ca5bda1a000{digit}" for digit in "246c"))
-    devices = {f"bmac-{mac}" for mac in macs}
-    until = time.monotonic() + PATIENCE
     with blocking.Fleet(running.url, user="admin", password=PASSWORD) as fleet:
-        while not (
-            devices <= {each.id for each in fleet.devices.list(connected=True)}
-            and fleet.samples.series("ca5bda1a0006", "temperature").items
-        ):
-            assert time.monotonic() < until, "some devices are not heard"
-            time.sleep(0.1)
+        wait_until_connected(fleet, *macs)
+        eventually(lambda: fleet.samples.series("ca5bda1a0006", "temperature").items)
 
 
 @pytest.mark.parametrize(("block", "seen"), PAIRS)
@@ -206,6 +201,7 @@ async def _piece(text: str, service: Running, seen: Seen) -> list[str]:
     return said
 
 
+@pytest.mark.part("long")
 def test_a_type_checker_accepts_every_block_of_the_page(tmp_path: Path) -> None:
     beginning = (
         "from meshfleet.client import Fleet, Mesh\n\n\nasync def piece(fleet: Fleet, mesh: Mesh) -> None:\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from meshfleet import errors
 from meshfleet.client.blocking import Fleet
 from meshfleet.testing import running_fleet
 from tests.cli.outside import PATIENCE
+from tests.cli.shell import wait_until_connected
 from tests.parts import BASH, CURL, need
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "service.md").read_text()
@@ -28,10 +28,7 @@ def test_every_request_of_the_page_is_answered_as_it_says() -> None:
         running_fleet(speed=20) as place,
         Fleet(place.url, user=place.user, password=place.password) as fleet,
     ):
-        until = time.monotonic() + PATIENCE
-        while "bmac-ca5bda1a0002" not in {each.id for each in fleet.devices.list(connected=True)}:
-            assert time.monotonic() < until, "a device is not heard"
-            time.sleep(0.1)
+        wait_until_connected(fleet, "ca5bda1a0002")
         done = subprocess.run(
             [str(need(BASH)), "-euc", script],
             env={

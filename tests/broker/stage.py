@@ -15,7 +15,8 @@ from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Publish, Suback, Subscribe
 from meshfleet.wire.rest import Role
-from tests.broker.raw import PATIENCE, Raw
+from tests.broker.raw import Raw
+from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -249,9 +250,7 @@ class Stage:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds that the broker does by itself."""
-        async with asyncio.timeout(PATIENCE):
-            while not holds():  # noqa: ASYNC110 # the broker knows nothing of tests
-                await asyncio.sleep(0.005)
+        await eventually_async(holds)
 
 
 def _forget(connection: Connection) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from sqlalchemy import select, update
 from meshfleet.db.tables import label
 from meshfleet.errors import DatabaseUnavailable, Unavailable
 from tests.db.test_database import PATIENCE, add, texts
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,8 +182,7 @@ def test_who_starts_right_after_one_that_was_killed_waits_until_the_server_has_n
         assert alone
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(_is_alone, database)
-            while not database.read_now(scalar, _TRIED) and not waiting.done():
-                time.sleep(0.01)
+            eventually(lambda: database.read_now(scalar, _TRIED) or waiting.done())
             assert not waiting.done()
             assert database.write_now(scalar, _KILL)
             assert waiting.result(PATIENCE)

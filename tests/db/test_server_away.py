@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 import traceback
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 import pytest
@@ -18,17 +17,20 @@ from meshfleet.db import open_database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db.database import words
 from meshfleet.errors import DatabaseUnavailable, FleetError, UnusableDatabase, WrongSettings
-from tests.db.test_database import PATIENCE, add, texts
+from tests.db.test_database import add, texts
 from tests.db.test_postgresql import scalar
+from tests.eventually import eventually
 from tests.servers import free_port, postgresql
 from tests.tables import each_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from meshfleet.db import Database
     from tests.db.conftest import Place
+
+Result = TypeVar("Result")
 
 PASSWORD = "hush-hush"  # noqa: S105 # of nobody
 _PRIVATE = "nobody's business"
@@ -104,26 +106,20 @@ def test_a_server_that_crashed_and_came_back_is_used_again(own_server: tuple[str
         pid = database.read_now(scalar, "SELECT pg_backend_pid()")
         assert isinstance(pid, int)
         os.kill(pid, signal.SIGKILL)  # all other sessions end, and the server recovers
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                database.write_now(add, "b")
-                break
-            except DatabaseUnavailable:
-                assert time.monotonic() < until
-            time.sleep(0.02)
+        eventually(lambda: _if_there(lambda: database.write_now(add, "b")))
         assert database.read_now(texts) == ["a", "b"]
 
 
 def _patiently_opened(address: str, folder: Path) -> Database:
     """A server that listens may still be starting up."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return open_database(address, folder)
-        except DatabaseUnavailable:
-            assert time.monotonic() < until
-        time.sleep(0.02)
+    return eventually(lambda: _if_there(lambda: open_database(address, folder)))
+
+
+def _if_there(work: Callable[[], Result]) -> Result | None:
+    """Do something with a server; None: it is not there, or not yet."""
+    with suppress(DatabaseUnavailable):
+        return work()
+    return None
 
 
 def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
@@ -160,14 +156,16 @@ def test_a_wrong_password_is_told_without_it(own_server: tuple[str, Path]) -> No
         assert path is not None
         server.execute(b"COPY (%b) TO '%b'" % (lines, path[0].encode()))
         server.execute("SELECT pg_reload_conf()")
-    until = time.monotonic() + PATIENCE
-    while True:  # until the server has read it
-        try:
-            psycopg.connect(address).close()
-        except psycopg.OperationalError:
-            break
-        assert time.monotonic() < until
+    eventually(lambda: not _lets_in(address), "that the server reads it")
     assert "password authentication failed" in str(refusal(address, folder))
+
+
+def _lets_in(address: str) -> bool:
+    try:
+        psycopg.connect(address).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def test_an_unknown_host_a_shut_port_and_a_missing_database_are_told(

@@ -20,6 +20,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Packet, Puback, Publish, Suback, Subscribe
 from meshfleet.wire.mqtt.parser import Parser
+from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -46,9 +47,7 @@ async def soon(deed: Awaitable[_Result]) -> _Result:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition, but not for ever."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 # any condition, of which nobody tells
-            await asyncio.sleep(0.002)
+    await eventually_async(condition)
 
 
 async def settled(value: Callable[[], int]) -> int:

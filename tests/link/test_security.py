@@ -21,6 +21,7 @@ from meshfleet.errors import (
     UnusableCertificate,
 )
 from meshfleet.link import Address, Link, Options, tls
+from tests.eventually import eventually_async
 from tests.link.proxy import EAGER, PATIENCE, Proxy, address, fetch, fetch_until, fresh
 from tests.parts import MOSQUITTO_PASSWD, MOSQUITTO_RULES, need
 from tests.servers import Mosquitto
@@ -141,9 +142,7 @@ async def test_a_password_that_changes_under_a_link_is_told_without_it(
         set_password(passwords, USER, "another")
         await asyncio.to_thread(guarded.stop)
         await asyncio.to_thread(guarded.start)
-        async with asyncio.timeout(PATIENCE):
-            while "refuses the connection" not in str(link.trouble):  # noqa: ASYNC110 # nothing rings for it
-                await asyncio.sleep(0.01)
+        await eventually_async(lambda: "refuses the connection" in str(link.trouble))
         set_password(passwords, USER, PASSWORD)
         await asyncio.to_thread(guarded.stop)
         await asyncio.to_thread(guarded.start)

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors import BrokerUnreachable, UntrustedBroker
 from meshfleet.link import Address, Delays, Link, Options, Publish, Will, tls
+from tests.eventually import eventually
 from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, fetch, fetch_until, fresh
 from tests.servers import Address as Place
 from tests.servers import Mosquitto, free_port
@@ -69,11 +69,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def wait_for(port: int) -> None:
     """The first listener of a broker may be there before its others."""
-    until = monotonic() + PATIENCE
     with closing(socket.socket()) as probe:
-        while probe.connect_ex(("127.0.0.1", port)):
-            assert monotonic() < until
-            sleep(0.01)
+        eventually(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
 
 
 @pytest.fixture

@@ -5,17 +5,15 @@ from __future__ import annotations
 import socket
 import subprocess
 from contextlib import closing
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import trustme
 
+from tests.eventually import eventually
 from tests.mqttjs import Failure, Message, MqttJs, Options, Will
-from tests.mqttjs.driver import PATIENCE
 from tests.parts import MOSQUITTO_PASSWD, need
 from tests.servers import Mosquitto, free_port
-from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,24 +76,27 @@ def url(mosquitto: Mosquitto) -> str:
 
 def wait_for(port: int) -> None:
     """The first listener of a broker may be there before its others."""
-    until = monotonic() + PATIENCE
     with closing(socket.socket()) as probe:
-        while probe.connect_ex(("127.0.0.1", port)):
-            assert monotonic() < until
-            sleep(0.01)
+        eventually(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
 
 
-@each_row("way", ["mqtt", "mqtts", "ws", "wss"])
-def test_messages_go_there_and_back_in_every_way(broker: Broker, client: MqttJs, way: str) -> None:
-    assert client.connect(getattr(broker, way), Options(ca=broker.authority)) is False
-    assert client.subscribe(f"{way}/#", qos=1) == [1]
-    for payload in PAYLOADS:
-        client.publish(f"{way}/Zürich", payload, qos=1)
-        assert client.expect_message() == Message(f"{way}/Zürich", payload, qos=1, retain=False, dup=False)
-    client.end()
-    client.expect_close()
+def test_messages_go_there_and_back_in_every_way(broker: Broker) -> None:
+    for way in ("mqtt", "mqtts", "ws", "wss"):
+        with MqttJs() as client:
+            assert client.connect(getattr(broker, way), Options(ca=broker.authority)) is False
+            assert client.subscribe(f"{way}/#", qos=1) == [1]
+            for payload in PAYLOADS:
+                client.publish(f"{way}/Zürich", payload, qos=1)
+                came = client.expect_message()
+                assert came == Message(f"{way}/Zürich", payload, qos=1, retain=False, dup=False)
+            client.end()
+            client.expect_close()
 
 
+# --- What is tried when the driver changes, or mqtt.js: nothing of ours takes part ---
+
+
+@pytest.mark.part("variants")
 @pytest.mark.parametrize("way", ["mqtts", "wss"])
 def test_a_broker_of_an_unknown_authority_is_not_trusted(broker: Broker, client: MqttJs, way: str) -> None:
     stranger = trustme.CA().cert_pem.bytes().decode()
@@ -103,6 +104,7 @@ def test_a_broker_of_an_unknown_authority_is_not_trusted(broker: Broker, client:
         client.connect(getattr(broker, way), Options(ca=stranger))
 
 
+@pytest.mark.part("variants")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_comes_with_the_lower_of_both_qualities(broker: Broker, client: MqttJs, qos: int) -> None:
     client.connect(broker.mqtt)
@@ -113,6 +115,7 @@ def test_a_message_comes_with_the_lower_of_both_qualities(broker: Broker, client
         assert (message.payload, message.qos) == (b"%d" % sent, min(qos, sent))
 
 
+@pytest.mark.part("variants")
 def test_nothing_comes_after_an_unsubscribe(broker: Broker, client: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.subscribe("left/a", "left/b")
@@ -122,6 +125,7 @@ def test_nothing_comes_after_an_unsubscribe(broker: Broker, client: MqttJs) -> N
     assert client.expect_message().payload == b"heard"
 
 
+@pytest.mark.part("variants")
 def test_a_retained_message_waits_for_a_subscriber(broker: Broker, client: MqttJs, other: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.publish("kept/a", b"old", qos=1, retain=True)
@@ -132,6 +136,7 @@ def test_a_retained_message_waits_for_a_subscriber(broker: Broker, client: MqttJ
     assert other.expect_message() == Message("kept/a", b"new", qos=0, retain=False, dup=False)
 
 
+@pytest.mark.part("variants")
 def test_a_will_is_published_for_who_vanishes_and_not_for_who_says_goodbye(
     broker: Broker, client: MqttJs
 ) -> None:
@@ -146,6 +151,7 @@ def test_a_will_is_published_for_who_vanishes_and_not_for_who_says_goodbye(
     assert client.expect_message().topic == "will/last"
 
 
+@pytest.mark.part("variants")
 def test_the_payload_of_a_will_stays_whole(broker: Broker, client: MqttJs, other: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.subscribe("whole", qos=2)
@@ -154,6 +160,7 @@ def test_the_payload_of_a_will_stays_whole(broker: Broker, client: MqttJs, other
     assert client.expect_message() == Message("whole", bytes(range(256)), qos=2, retain=False, dup=False)
 
 
+@pytest.mark.part("variants")
 def test_a_session_keeps_messages_for_who_is_away(broker: Broker, client: MqttJs) -> None:
     lasting = Options(client_id="lasting", clean=False)
     with MqttJs() as first:
@@ -168,6 +175,7 @@ def test_a_session_keeps_messages_for_who_is_away(broker: Broker, client: MqttJs
         assert [second.expect_message().payload for _ in range(2)] == [b"1", b"2"]
 
 
+@pytest.mark.part("variants")
 def test_a_second_client_of_the_same_id_closes_the_first(
     broker: Broker, client: MqttJs, other: MqttJs
 ) -> None:
@@ -177,6 +185,7 @@ def test_a_second_client_of_the_same_id_closes_the_first(
     client.expect_close()
 
 
+@pytest.mark.part("variants")
 def test_a_wrong_password_is_refused_with_the_code_of_the_broker(tmp_path: Path, client: MqttJs) -> None:
     file = tmp_path / "passwords"
     subprocess.run(
@@ -190,12 +199,14 @@ def test_a_wrong_password_is_refused_with_the_code_of_the_broker(tmp_path: Path,
     assert refused.value.code == 5
 
 
+@pytest.mark.part("variants")
 def test_a_closed_port_is_told_by_its_name(client: MqttJs) -> None:
     with pytest.raises(Failure) as refused:
         client.connect(f"mqtt://127.0.0.1:{free_port()}")
     assert refused.value.code == "ECONNREFUSED"
 
 
+@pytest.mark.part("variants")
 def test_what_is_published_without_a_broker_arrives_when_it_is_back(
     tmp_path: Path, client: MqttJs, other: MqttJs
 ) -> None:
@@ -212,6 +223,7 @@ def test_what_is_published_without_a_broker_arrives_when_it_is_back(
         assert other.expect_message().payload == b"patient"
 
 
+@pytest.mark.part("variants")
 def test_what_never_comes_is_told_at_the_deadline(broker: Broker, client: MqttJs) -> None:
     client.connect(broker.mqtt)
     with pytest.raises(TimeoutError):

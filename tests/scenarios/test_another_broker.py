@@ -12,14 +12,14 @@ import pytest
 from meshfleet.link import Address, Link, Publish
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.times import write_millis
-from tests.cli.outside import PATIENCE, Program, run, url
+from tests.cli.outside import Program, run, url
 from tests.databases import make_database
+from tests.eventually import eventually
 from tests.link.proxy import EAGER
 from tests.scenarios.serving import Service
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.service.mqtt.house import Credentials
@@ -44,13 +44,6 @@ def mosquitto(tmp_path: Path) -> Mosquitto:
     """With the files that we write, as soon as they are there; it does not run yet."""
     (tmp_path / "mosquitto").mkdir()
     return Mosquitto(tmp_path / "mosquitto", "allow_anonymous false", f"include_dir {tmp_path / 'ours'}")
-
-
-def wait(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def configure(folder: Path, service: Service, database: str) -> str:
@@ -90,7 +83,7 @@ async def test_a_fleet_moves_to_mosquitto_and_survives_kills(
 ) -> None:
     elsewhere = url(mosquitto)
     with Service(tmp_path, "--broker", elsewhere, "--database", database) as first:
-        wait(lambda: not first.is_ready())
+        eventually(lambda: not first.is_ready())
         gateway = first.claim(G)
         claim = first.ask("POST", f"/api/v1/gateways/{G}/credentials")
         gateway = gateway._replace(password=claim["password"])
@@ -101,14 +94,14 @@ async def test_a_fleet_moves_to_mosquitto_and_survives_kills(
             told = re.findall("has no connection: .*Connection refused", log)
             assert (code, len(told)) == (0, 1)
             with Service(tmp_path, "--broker", address, "--database", database) as service:
-                wait(service.is_ready)
+                eventually(service.is_ready)
                 await report(mosquitto, gateway, range(50))
-                wait(lambda: has(service, 50))
+                eventually(lambda: has(service, 50))
                 service.kill()
                 await report(mosquitto, gateway, range(50, 100))
                 service.start()
                 await report(mosquitto, gateway, range(100, 150))
-                wait(lambda: has(service, 150))
+                eventually(lambda: has(service, 150))
                 assert stored(service) == list(range(150))
                 assert service.is_ready()
 
@@ -121,11 +114,11 @@ async def test_a_gateway_that_nobody_claimed_registers_itself_unless_that_is_off
     with Mosquitto(tmp_path) as open_to_all:
         given = ["--broker", url(open_to_all), "--gateways-autoclaim", autoclaim]
         with Service(tmp_path, *given) as service:
-            wait(service.is_ready)
+            eventually(service.is_ready)
             gateway = service.claim(G)  # and it reports at once
             await report(open_to_all, gateway._replace(user=STRANGER), range(3))
             await report(open_to_all, gateway, range(10, 12))
-            wait(lambda: has(service, 2) and {10, 11} <= set(stored(service)))
+            eventually(lambda: has(service, 2) and {10, 11} <= set(stored(service)))
             listed = [each["mac"] for each in service.ask("GET", "/api/v1/gateways")["items"]]
             is_on = autoclaim == "on"
             assert listed == ([G, STRANGER] if is_on else [G])

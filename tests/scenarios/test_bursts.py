@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import time
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from meshfleet.wire.mqtt.packets import Connack, Connect, Puback, Publish
 from meshfleet.wire.rest import Role
 from tests.broker.raw import Raw
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually, eventually_async
 from tests.parts import MOSQUITTO_SUB, need
 from tests.scenarios.serving import Service, loopback
 from tests.servers import Mosquitto
@@ -65,10 +65,7 @@ def mosquitto_sub(place: Address, who: Credentials, output: Path) -> Iterator[su
         command = ["stdbuf", "-oL", str(need(MOSQUITTO_SUB)), *given, *asked]
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
-        deadline = time.monotonic() + PATIENCE
-        while b"Subscribed" not in output.read_bytes():
-            assert time.monotonic() < deadline, output.read_bytes()
-            time.sleep(0.01)
+        eventually(lambda: b"Subscribed" in output.read_bytes())
         yield process
     finally:
         process.kill()
@@ -77,9 +74,7 @@ def mosquitto_sub(place: Address, who: Credentials, output: Path) -> Iterator[su
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds. 100,000 messages take a busy machine some minutes."""
-    async with asyncio.timeout(20 * PATIENCE):
-        while not holds():  # noqa: ASYNC110 # other processes know nothing of tests
-            await asyncio.sleep(0.05)
+    await eventually_async(holds, patience=20 * PATIENCE)
 
 
 def taken(output: Path) -> list[bytes]:

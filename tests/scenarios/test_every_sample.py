@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.gateway import Faults
-from tests.cli.outside import PATIENCE
+from tests.eventually import eventually_async
 from tests.scenarios.buffering import Reader, Town
 from tests.scenarios.serving import Service, loopback
 from tests.servers import PostgreSQL
@@ -54,15 +55,16 @@ def reader(service: Service) -> Iterator[Reader]:
 
 async def begin(town: Town, reader: Reader) -> None:
     """Let devices work, with gateways that have told that they know acks, until the ledger has all series."""
-    async with asyncio.timeout(PATIENCE):
-        while await reader.versions() != {"2.4.0"}:  # noqa: ASYNC110 # the service knows nothing of tests
-            await asyncio.sleep(0.05)
-        town.hurry()
-        await town.make(3)
-        for device, identifiers in town.noticed.items():
-            for each in identifiers:
-                while await reader.complete(device, each) is None:  # noqa: ASYNC110 # nor here
-                    await asyncio.sleep(0.05)
+
+    async def all_tell_their_versions() -> bool:
+        return await reader.versions() == {"2.4.0"}
+
+    await eventually_async(all_tell_their_versions)
+    town.hurry()
+    await town.make(3)
+    for device, identifiers in town.noticed.items():
+        for each in identifiers:
+            await eventually_async(partial(reader.complete, device, each))
 
 
 async def in_the_end(town: Town, reader: Reader, pending: set[tuple[Mac, str]]) -> None:
@@ -77,8 +79,8 @@ async def settled(town: Town, reader: Reader, device: Mac, pending: set[str]) ->
     made = [each for each in town.made[device] if each.identifier not in pending]
     newest = {each.identifier: each.time for each in made if each.kind == "measurement"}
     assert newest.keys() == set(town.measured[device])
-    faults: list[object] = []
-    for _ in range(150):
+
+    async def is_settled() -> bool:
         stored = [each for each in await reader.samples(device) if each.identifier not in pending]
         complete = {each: await reader.complete(device, each) for each in newest}
         faults = [
@@ -88,10 +90,10 @@ async def settled(town: Town, reader: Reader, device: Mac, pending: set[str]) ->
             [each for each in await reader.holes(device) if each["identifier"] not in pending],
             {each: (told, newest[each]) for each, told in complete.items() if told != newest[each]},
         ]
-        if not any(faults):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"{device} is not settled: {faults}")
+        assert not any(faults), faults
+        return True
+
+    await eventually_async(is_settled, f"that {device} is settled")
 
 
 def lost(town: Town) -> int:

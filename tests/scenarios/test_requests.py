@@ -16,12 +16,13 @@ from meshfleet.wire.ids import Mac, mac_number, number_mac
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import write_millis
 from tests.cli.outside import PATIENCE, Program, url
+from tests.eventually import eventually
 from tests.scenarios.peers import Heard, Paho, Place
 from tests.scenarios.serving import Service, loopback
 from tests.servers import TRUSTING_NOBODY, Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 GATEWAY, OLD = Mac("02005e300001"), Mac("02005e300002")
@@ -67,13 +68,6 @@ class Desk:
         return told
 
 
-def wait(holds: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < until, "it never comes"
-        time.sleep(0.05)
-
-
 @contextmanager
 def emulated(service: Service, mac: Mac, *given: str, broker: str | None = None) -> Iterator[list[Mac]]:
     """A gateway as a program, that the service knows by now; gives its devices."""
@@ -86,8 +80,8 @@ def emulated(service: Service, mac: Mac, *given: str, broker: str | None = None)
     devices = [Mac(each["mac"].lower()) for each in site["devices"]]
     with Program(*asked, "--broker", broker, "--json") as program:
         assert json.loads(program.line())["event"] == "connected"
-        wait(lambda: has_version(service, mac))
-        wait(lambda: {*devices} <= known(service))
+        eventually(lambda: has_version(service, mac))
+        eventually(lambda: {*devices} <= known(service))
         yield devices
         assert program.end(SIGTERM)[0] == 0
 
@@ -230,7 +224,7 @@ def test_on_another_broker_a_gateway_that_was_heard_is_asked(tmp_path: Path) -> 
         Service(tmp_path, "--broker", url(elsewhere)) as service,
         Desk(service) as desk,
     ):
-        wait(service.is_ready)
+        eventually(service.is_ready)
         silent = Mac("02005e30000f")
         service.claim(silent)
         told = desk.send(silent, "apiversion")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.outside import PATIENCE
+from tests.eventually import eventually_async
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.updating import (
     BY_BROADCAST,
@@ -59,10 +59,11 @@ def order(model: str, firmware: str) -> dict[str, Any]:
 async def test_sixty_devices_of_three_models_are_updated_in_three_ways(service: Service) -> None:
     estate, desk = Estate(service), Desk(service)
     async with estate.life():
-        async with asyncio.timeout(PATIENCE):
-            for model, count in MODELS.items():
-                while len(await desk.known(model)) < count:  # noqa: ASYNC110 # as below
-                    await asyncio.sleep(0.3)
+
+        async def all_are_known() -> bool:
+            return all([len(await desk.known(model)) >= count for model, count in MODELS.items()])
+
+        await eventually_async(all_are_known)
         firmware = {model: await desk.upload(model, NEW) for model in MODELS}
         jobs = {
             model: (await desk.ask("POST", "/api/v1/jobs", order(model, firmware[model])))["id"]
@@ -85,9 +86,8 @@ async def check_deletion(service: Service, desk: Desk, jobs: list[str]) -> None:
     for job in jobs:
         await desk.ask("DELETE", f"/api/v1/jobs/{job}")
     assert (await desk.ask("GET", "/api/v1/jobs"))["items"] == []
-    async with asyncio.timeout(PATIENCE):
-        while await asyncio.to_thread(rows_of_jobs, service):  # noqa: ASYNC110 # nobody tells
-            await asyncio.sleep(0.1)
+
+    await eventually_async(lambda: rows_of_jobs(service) == 0)
 
 
 def rows_of_jobs(service: Service) -> int:
@@ -121,9 +121,11 @@ async def check_registry(desk: Desk, model: str, executions: dict[str, Any]) -> 
     """The list of devices shows the new version for all that have it."""
     done = {device for device, each in executions.items() if each["state"] == "SUCCEEDED"}
     assert done
-    async with asyncio.timeout(PATIENCE):
-        while not done <= set(await desk.known(model, NEW)):  # noqa: ASYNC110 # the service knows nothing of tests
-            await asyncio.sleep(0.3)
+
+    async def all_are_shown() -> bool:
+        return done <= set(await desk.known(model, NEW))
+
+    await eventually_async(all_are_shown)
 
 
 async def check_evidence(desk: Desk, job: str, executions: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from meshfleet.wire.times import write_millis
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually
 from tests.scenarios.serving import Service, loopback
 from tests.service.requests.third_party import Gateway, nothing
 
@@ -31,13 +32,6 @@ def moment(ahead: float) -> str:
 
 def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
-
-
-def wait(holds: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < until, "it never comes"
-        time.sleep(0.05)
 
 
 def telling(ahead: int) -> Callable[[Asked], list[Said]]:
@@ -70,7 +64,7 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
             items = service.ask("GET", "/api/v1/gateways")["items"]
             return {each["mac"]: each["clockOffset"] for each in items}
 
-        wait(lambda: None not in offsets().values())
+        eventually(lambda: None not in offsets().values())
         assert offsets() == pytest.approx(CLOCKS, abs=2)
 
         def device(mac: str) -> Any:
@@ -84,7 +78,7 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
         def connected() -> set[str]:
             return {each["id"] for each in service.ask("GET", "/api/v1/devices?Connected=true")["items"]}
 
-        wait(lambda: expected <= connected())
+        eventually(lambda: expected <= connected())
         now = time.time()
         found = [(each["modelNumber"], each["firmwareVersion"]) for each in map(device, devices.values())]
         assert found == [("2011", "2.4.1")] * len(CLOCKS)
@@ -105,7 +99,7 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
         right = next(mac for mac, ahead in CLOCKS.items() if not ahead)
         old = "c0ffee27ffff"
         report(gateways[right], old, -6 * HOUR)
-        wait(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + old)["items"])
+        eventually(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + old)["items"])
         assert not device(old)["connectivity"]["connected"]
         assert offsets()[right] == pytest.approx(0, abs=2)
 
@@ -117,7 +111,7 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
         stack.callback(back.stop)
         report(back, late, -600)
         path = f"/api/v1/devices/bmac-{late}/samples?Kind=measurement"
-        wait(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + late)["items"])
+        eventually(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + late)["items"])
         (sample,) = service.ask("GET", path)["items"]
         assert "correctedTime" not in sample
         now = time.time()

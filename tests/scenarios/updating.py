@@ -17,6 +17,7 @@ from meshfleet.link import Address, Delays, Options
 from meshfleet.wire.ids import Mac, ModelNumber, Version, device_id
 from meshfleet.wire.package import pack
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -123,10 +124,12 @@ class Desk:
 
     async def finished(self, job: str, *, within: float) -> Any:
         """A job when it is over."""
-        async with asyncio.timeout(within):
-            while (told := await self.ask("GET", f"/api/v1/jobs/{job}"))["finishedAt"] is None:  # noqa: ASYNC110 # nobody tells
-                await asyncio.sleep(0.5)
-        return told
+
+        async def over() -> Any:
+            told = await self.ask("GET", f"/api/v1/jobs/{job}")
+            return told if told["finishedAt"] is not None else None
+
+        return await eventually_async(over, f"that {job} is over", patience=within)
 
     async def executions(self, job: str) -> dict[str, Any]:
         """The executions of a job by device."""

@@ -33,6 +33,7 @@ from meshfleet.testing import running_fleet
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually
 from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
@@ -195,11 +196,8 @@ def place() -> Iterator[RunningFleet]:
 
 def _wait_until_known(place: RunningFleet) -> None:
     """Until all devices have told what they are."""
-    until = time.monotonic() + PATIENCE
     with blocking.Fleet(place.url, user=place.user, password=place.password) as fleet:
-        while any(each.model_number == "0000" for each in fleet.devices.list()):
-            assert time.monotonic() < until, "some devices do not tell their model"
-            time.sleep(0.1)
+        eventually(lambda: all(each.model_number != "0000" for each in fleet.devices.list()))
 
 
 @pytest.fixture

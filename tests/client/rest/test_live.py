@@ -27,6 +27,7 @@ from meshfleet.errors import InvalidRequest, NotLoggedIn, ServiceRefused, WireEr
 from meshfleet.wire import rest
 from tests.client.rest.cable import Cable
 from tests.client.rest.scripted import answer, scripted
+from tests.eventually import eventually_async
 from tests.service.http.running import PASSWORD
 from tests.service.ingest.messages import heartbeat, link, temperature
 from tests.service.live.stage import PATIENCE
@@ -41,9 +42,7 @@ pytestmark = pytest.mark.anyio
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait until something is so, which is so in a moment."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110 # it happens in another thread
-            await asyncio.sleep(0.01)
+    await eventually_async(is_so)
 
 
 class Ear:

@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.client.typing.checker import mistakes
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -81,6 +83,7 @@ WRONG = {
 """Programs, each in the function above, and what is wrong with them in the words of mypy."""
 
 
+@pytest.mark.part("long")  # mypy over the tests, in make check, accepts the right program too
 def test_a_right_program_is_accepted_and_each_wrong_one_rejected_for_its_reason(tmp_path: Path) -> None:
     wrong = {program: f"{BEGINNING}{program}\n" for program in WRONG}
     found = mistakes(tmp_path, {"right": RIGHT.read_text(), "empty": f"{BEGINNING}pass\n", **wrong})
