@@ -29,7 +29,7 @@ PIPE_SIZE = 2**20
 """Bytes that a program can write before they are read: a service that cannot log stands still."""
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.cli.loaded"])
+_CONTEXT.set_forkserver_preload(["tests.cli.loaded", "tests.cli.forked"])
 
 
 class Forked:

@@ -119,15 +119,9 @@ def at_terminal(
     variables = {**inherited, **shell.variables, "TERM": "xterm"}
     if behind:
         command = ["/bin/sh", "-c", f'exec "$0" "$@" {behind}', str(MESHFLEET), *arguments]
-        ended = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables).wait
+        program = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables)
     else:
-        process = fork_at_terminal(arguments, variables, its)
-
-        def ended(patience: float) -> int:
-            process.join(patience)
-            assert process.exitcode is not None, "it does not end"
-            return process.exitcode
-
+        forked = fork_at_terminal(arguments, variables, its)
     os.close(its)
     shown = b""
     while piece := _read(ours):
@@ -136,7 +130,13 @@ def at_terminal(
             os.write(ours, typed.encode())
             typed = ""
     os.close(ours)
-    return shown.decode().replace("\r\n", "\n"), ended(PATIENCE)
+    if behind:
+        code: int | None = program.wait(PATIENCE)
+    else:
+        forked.join(PATIENCE)
+        code = forked.exitcode
+    assert code is not None, "it does not end"
+    return shown.decode().replace("\r\n", "\n"), code
 
 
 def _read(terminal: int) -> bytes:

@@ -143,8 +143,9 @@ def test_what_is_no_file_is_not_waited_for(nobody: Shell) -> None:
 
 @each_row("mode", [0o644, 0o606, 0o620])
 def test_a_login_that_is_open_to_others_is_not_used_but_ended(
-    admin: Shell, place: RunningFleet, mode: int
+    tmp_path: Path, place: RunningFleet, mode: int
 ) -> None:
+    admin = logged_in(tmp_path / f"{mode:o}", place)
     token = json.loads(admin.login.read_text())["token"]
     admin.login.chmod(mode)
     assert "is open to others: run meshfleet login again" in admin.failure("devices", "list")
