@@ -127,7 +127,10 @@ def test_it_serves_with_a_certificate(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/healthz", verify=trusting, timeout=PATIENCE).status_code == 200
 
 
-@each_row("name", ["MESHFLEET_MESH", "MESHFLEET_TLS_CA", "MESHFLEET_TOKEN", "MESHFLEET_KEY"])
+@each_row(
+    "name",
+    ["MESHFLEET_MESH", "MESHFLEET_TLS_CA", "MESHFLEET_TOKEN", "MESHFLEET_KEY", "MESHFLEET_TAB_SECONDS"],
+)
 def test_variables_of_other_commands_are_no_misspelt_settings(name: str) -> None:
     assert load({}, {name: "anything"}) == load({}, {})
 

@@ -158,6 +158,7 @@ def test_the_tab_key_waits_for_no_nameserver(nobody: Shell) -> None:
         "_MESHFLEET_COMPLETE": "bash_complete",
         "COMP_WORDS": "meshfleet\nlabels\nremove\n",
         "COMP_CWORD": "3",
+        "MESHFLEET_TAB_SECONDS": "0.1",
     }
     done = subprocess.run(
         [sys.executable, "-c", SILENT_NAMESERVER],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Items = list[CompletionItem[str]]
 
 _PATIENCE: Final = 1.5
-"""Seconds that somebody waits for what a tab key brings."""
+"""Seconds that somebody waits for what a tab key brings, unless MESHFLEET_TAB_SECONDS says otherwise."""
 
 
 def complete_identifiers(_ctx: click.Context, _param: click.Parameter, begun: str) -> Items:
@@ -104,8 +105,14 @@ def _asked(
 
 async def _at_once(work: Callable[[Fleet], Coroutine[Any, Any, Items]]) -> Items:
     asyncio.get_running_loop().set_default_executor(_Threads())
-    async with asyncio.timeout(_PATIENCE), reach() as fleet:
+    async with asyncio.timeout(_patience()), reach() as fleet:
         return await work(fleet)
+
+
+def _patience() -> float:
+    with suppress(KeyError, ValueError):
+        return float(os.environ["MESHFLEET_TAB_SECONDS"])
+    return _PATIENCE
 
 
 class _Threads(ThreadPoolExecutor):
