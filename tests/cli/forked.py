@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
+import select
 import sys
 import termios
 import time
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
+    from pathlib import Path
 
 PIPE_SIZE = 2**20
 """Bytes that a program can write before they are read: a service that cannot log stands still."""
@@ -33,15 +34,13 @@ _CONTEXT.set_forkserver_preload(["tests.cli.loaded", "tests.cli.forked"])
 
 
 class Forked:
-    """A process, with what we need of `subprocess.Popen`."""
+    """A process, with what we need of `subprocess.Popen`. It writes its errors into a file."""
 
-    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], errors: Path) -> None:
         self.stdout, output = _pipe()
-        self._stderr, errors = _pipe()
-        with output, errors:
-            self._process = _CONTEXT.Process(
-                target=_become, args=(arguments, dict(variables), output, errors)
-            )
+        with output:
+            given = (arguments, dict(variables), output, errors)
+            self._process = _CONTEXT.Process(target=_become, args=given)
             self._process.start()
 
     @property
@@ -64,26 +63,19 @@ class Forked:
         if self._process.is_alive():
             os.kill(self.pid, sig)
 
-    def communicate(self, *, timeout: float) -> tuple[bytes, bytes]:
-        """Wait for its end; all that it said on both ways."""
+    def communicate(self, *, timeout: float) -> tuple[bytes, None]:
+        """Wait for its end; all that it wrote to its output."""
         until = time.monotonic() + timeout
-        said = {way.fileno(): b"" for way in (self.stdout, self._stderr) if not way.closed}
-        with selectors.DefaultSelector() as ways:
-            for way in said:
-                ways.register(way, selectors.EVENT_READ)
-            while ways.get_map():
-                if not (ready := ways.select(until - time.monotonic())):
-                    raise TimeoutExpired("a forked program", timeout)
-                for key, _ in ready:
-                    if read := os.read(key.fd, PIPE_SIZE):
-                        said[key.fd] += read
-                    else:
-                        ways.unregister(key.fd)
+        output = b""
+        while not self.stdout.closed:
+            if not select.select([self.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutExpired("a forked program", timeout)
+            if read := os.read(self.stdout.fileno(), PIPE_SIZE):
+                output += read
+            else:
+                self.stdout.close()
         self._process.join(max(0.0, until - time.monotonic()))
-        self.stdout.close()
-        self._stderr.close()
-        output, errors = said.values() or (b"", b"")
-        return output, errors
+        return output, None
 
 
 def _pipe() -> tuple[BinaryIO, Connection]:
@@ -151,12 +143,10 @@ def _become_with(
     _run(arguments, variables)
 
 
-def _become(
-    arguments: Sequence[str], variables: Mapping[str, str], output: Connection, errors: Connection
-) -> None:
+def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Connection, errors: Path) -> None:
     """Be the program from here on."""
-    with open(os.devnull, "rb") as nothing, output, errors:  # noqa: PTH123 # for its number
-        for number, way in enumerate((nothing.fileno(), output.fileno(), errors.fileno())):
+    with open(os.devnull, "rb") as nothing, output, errors.open("ab") as log:  # noqa: PTH123 # for its number
+        for number, way in enumerate((nothing.fileno(), output.fileno(), log.fileno())):
             os.dup2(way, number)
     _run(arguments, variables)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
 import resource
 import select
+import shutil
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from queue import Empty, Queue
+from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from click.testing import CliRunner
@@ -21,6 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from meshfleet.cli import main
 from tests.cli.forked import PIPE_SIZE, Forked
 from tests.eventually import eventually
+from tests.logs import note_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +39,10 @@ MESHFLEET = Path(sys.executable).with_name("meshfleet")
 
 PATIENCE = 60.0
 """Seconds until something must have happened; reached only when it is broken."""
+
+_LOGS = Path(mkdtemp(prefix="meshfleet-programs-"))
+atexit.register(shutil.rmtree, _LOGS, ignore_errors=True)
+_numbers = count()
 
 _VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHFLEET_TLS_CA")
 
@@ -61,20 +70,25 @@ class Process(Protocol):
     def stdout(self) -> IO[bytes] | None: ...
     def kill(self) -> None: ...
     def send_signal(self, sig: int, /) -> None: ...
-    def communicate(self, *, timeout: float) -> tuple[bytes, bytes]: ...
+    def communicate(self, *, timeout: float) -> tuple[bytes, object]: ...
 
 
 class Program:
     """A command in a process of its own, which is gone when the block ends.
 
-    It is forked from a program that has loaded everything, unless the shell does something `before`.
+    It is forked from a program that has loaded everything, unless the shell does something `before`. A test
+    that fails shows what it wrote to its errors.
     """
 
     def __init__(self, *arguments: str, before: str = "", **variables: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
         environment = {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables}
+        self._errors = note_log(f"meshfleet {arguments[0]}", _LOGS / f"{next(_numbers)}.log")
+        self._errors.touch()
         self._process: Process = (
-            _started(before, arguments, environment) if before else Forked(arguments, environment)
+            _started(before, arguments, environment, self._errors)
+            if before
+            else Forked(arguments, environment, self._errors)
         )
         self._said = b""
 
@@ -111,22 +125,23 @@ class Program:
         """Wait for its end, or bring it about: its exit code, and all that it said on both ways."""
         if how is not None:
             self._process.send_signal(how)
-        output, errors = self._process.communicate(timeout=PATIENCE)
+        output, _ = self._process.communicate(timeout=PATIENCE)
         assert self._process.returncode is not None
-        return self._process.returncode, (self._said + output).decode(), errors.decode()
+        return self._process.returncode, (self._said + output).decode(), self._errors.read_text("utf-8")
 
 
-def _started(before: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
+def _started(before: str, arguments: Sequence[str], environment: Mapping[str, str], errors: Path) -> Process:
     """Start a program as people do, by a shell."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f'{before}; exec "$0" "$@"', str(MESHFLEET), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        pipesize=PIPE_SIZE,
-        env=environment,
-    )
+    with errors.open("ab") as log:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", f'{before}; exec "$0" "$@"', str(MESHFLEET), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+            pipesize=PIPE_SIZE,
+            env=environment,
+        )
 
 
 class Heard(NamedTuple):

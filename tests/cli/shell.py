@@ -16,6 +16,7 @@ from tests.cli.outside import MESHFLEET, PATIENCE, Program, run
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from click.testing import Result
@@ -118,11 +119,7 @@ def at_terminal(
     # Workers of pytest are told how wide their own terminal is, and that would count more than this one.
     inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     variables = {**inherited, **shell.variables, "TERM": "xterm"}
-    if behind:
-        command = ["/bin/sh", "-c", f'exec "$0" "$@" {behind}', str(MESHFLEET), *arguments]
-        program = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables)
-    else:
-        forked = fork_at_terminal(arguments, variables, its)
+    wait = _begin(behind, arguments, variables, its)
     os.close(its)
     shown = b""
     while piece := _read(ours):
@@ -131,13 +128,26 @@ def at_terminal(
             os.write(ours, typed.encode())
             typed = ""
     os.close(ours)
-    if behind:
-        code: int | None = program.wait(PATIENCE)
-    else:
-        forked.join(PATIENCE)
-        code = forked.exitcode
+    code = wait()
     assert code is not None, "it does not end"
     return shown.decode().replace("\r\n", "\n"), code
+
+
+def _begin(
+    behind: str, arguments: Sequence[str], variables: Mapping[str, str], terminal: int
+) -> Callable[[], int | None]:
+    """Start a command, and give what waits for its exit code."""
+    if behind:
+        command = ["/bin/sh", "-c", f'exec "$0" "$@" {behind}', str(MESHFLEET), *arguments]
+        program = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
+        return lambda: program.wait(PATIENCE)
+    forked = fork_at_terminal(arguments, variables, terminal)
+
+    def wait() -> int | None:
+        forked.join(PATIENCE)
+        return forked.exitcode
+
+    return wait
 
 
 def _read(terminal: int) -> bytes:
