@@ -36,10 +36,16 @@ _CONTEXT.set_forkserver_preload(["tests.cli.loaded", "tests.cli.forked"])
 class Forked:
     """A process, with what we need of `subprocess.Popen`. It writes its errors into a file."""
 
-    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], errors: Path) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        errors: Path,
+        umask: int | None = None,
+    ) -> None:
         self.stdout, output = _pipe()
         with output:
-            given = (arguments, dict(variables), output, errors)
+            given = (arguments, dict(variables), output, errors, umask)
             self._process = _CONTEXT.Process(target=_become, args=given)
             self._process.start()
 
@@ -143,8 +149,16 @@ def _become_with(
     _run(arguments, variables)
 
 
-def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Connection, errors: Path) -> None:
+def _become(
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    output: Connection,
+    errors: Path,
+    umask: int | None,
+) -> None:
     """Be the program from here on."""
+    if umask is not None:
+        os.umask(umask)
     with open(os.devnull, "rb") as nothing, output, errors.open("ab") as log:  # noqa: PTH123 # for its number
         for number, way in enumerate((nothing.fileno(), output.fileno(), log.fileno())):
             os.dup2(way, number)

@@ -80,7 +80,7 @@ class Program:
     that fails shows what it wrote to its errors.
     """
 
-    def __init__(self, *arguments: str, before: str = "", **variables: str) -> None:
+    def __init__(self, *arguments: str, before: str = "", umask: int | None = None, **variables: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
         environment = {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables}
         self._errors = note_log(f"meshfleet {arguments[0]}", _LOGS / f"{next(_numbers)}.log")
@@ -88,7 +88,7 @@ class Program:
         self._process: Process = (
             _started(before, arguments, environment, self._errors)
             if before
-            else Forked(arguments, environment, self._errors)
+            else Forked(arguments, environment, self._errors, umask)
         )
         self._said = b""
 
@@ -121,13 +121,18 @@ class Program:
         assert line, "it has nothing to say"
         return line.decode()
 
+    @property
+    def errors(self) -> str:
+        """What it has written to its standard error so far."""
+        return self._errors.read_text("utf-8")
+
     def end(self, how: Signals | None = None) -> tuple[int, str, str]:
         """Wait for its end, or bring it about: its exit code, and all that it said on both ways."""
         if how is not None:
             self._process.send_signal(how)
         output, _ = self._process.communicate(timeout=PATIENCE)
         assert self._process.returncode is not None
-        return self._process.returncode, (self._said + output).decode(), self._errors.read_text("utf-8")
+        return self._process.returncode, (self._said + output).decode(), self.errors
 
 
 def _started(before: str, arguments: Sequence[str], environment: Mapping[str, str], errors: Path) -> Process:

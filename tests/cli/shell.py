@@ -58,9 +58,9 @@ class Shell:
     def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Result:
         return run(*arguments, stdin=stdin, **{**self.variables, **variables})
 
-    def start(self, *arguments: str, before: str = "", **variables: str) -> Program:
+    def start(self, *arguments: str, umask: int | None = None, **variables: str) -> Program:
         """Start a command as a program of its own."""
-        return Program(*arguments, before=before, **{**self.variables, **variables})
+        return Program(*arguments, umask=umask, **{**self.variables, **variables})
 
     def text(self, *arguments: str, **given: str) -> str:
         """What a command says to people."""
