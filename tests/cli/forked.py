@@ -41,7 +41,7 @@ class Forked:
         arguments: Sequence[str],
         variables: Mapping[str, str],
         errors: Path,
-        umask: int | None = None,
+        umask: str = "",
     ) -> None:
         self.stdout, output = _pipe()
         with output:
@@ -154,11 +154,11 @@ def _become(
     variables: Mapping[str, str],
     output: Connection,
     errors: Path,
-    umask: int | None,
+    umask: str,
 ) -> None:
     """Be the program from here on."""
-    if umask is not None:
-        os.umask(umask)
+    if umask:
+        os.umask(int(umask, 8))
     with open(os.devnull, "rb") as nothing, output, errors.open("ab") as log:  # noqa: PTH123 # for its number
         for number, way in enumerate((nothing.fileno(), output.fileno(), log.fileno())):
             os.dup2(way, number)

@@ -80,7 +80,7 @@ class Program:
     that fails shows what it wrote to its errors.
     """
 
-    def __init__(self, *arguments: str, before: str = "", umask: int | None = None, **variables: str) -> None:
+    def __init__(self, *arguments: str, before: str = "", umask: str = "", **variables: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
         environment = {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables}
         self._errors = note_log(f"meshfleet {arguments[0]}", _LOGS / f"{next(_numbers)}.log")

@@ -58,7 +58,7 @@ class Shell:
     def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Result:
         return run(*arguments, stdin=stdin, **{**self.variables, **variables})
 
-    def start(self, *arguments: str, umask: int | None = None, **variables: str) -> Program:
+    def start(self, *arguments: str, umask: str = "", **variables: str) -> Program:
         """Start a command as a program of its own."""
         return Program(*arguments, umask=umask, **{**self.variables, **variables})
 

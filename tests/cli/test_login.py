@@ -45,7 +45,7 @@ def log_in(shell: Shell, place: RunningFleet, *more: str, **given: str) -> str:
 def test_a_login_is_kept_without_the_password_for_its_owner_alone(nobody: Shell, place: RunningFleet) -> None:
     with nobody.start(
         *("login", "--url", f"{place.url}/", "--user", place.user),
-        umask=0,
+        umask="0",
         MESHFLEET_PASSWORD=place.password,
     ) as program:
         code, said, errors = program.end()

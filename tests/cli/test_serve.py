@@ -31,7 +31,7 @@ class Said(NamedTuple):
     password: str | None
 
 
-def serve(folder: Path, *arguments: str, umask: int | None = None, **variables: str) -> Program:
+def serve(folder: Path, *arguments: str, umask: str = "", **variables: str) -> Program:
     given = ["serve", "--json", "--http", "127.0.0.1:0", "--data", str(folder / "data"), *arguments]
     return Program(*given, umask=umask, **variables)
 
@@ -103,7 +103,7 @@ def test_who_listens_everywhere_is_warned_that_gateways_need_an_address(tmp_path
 
 @pytest.mark.rule("rest-170")
 def test_what_it_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
-    with serve(tmp_path, umask=0) as program:
+    with serve(tmp_path, umask="0") as program:
         log_in(*said(program))
         modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "data").iterdir()}
         assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
