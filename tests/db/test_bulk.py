@@ -122,6 +122,7 @@ def test_a_number_that_does_not_fit_is_an_error_and_not_another_number(
     database: Database, column: str, value: int
 ) -> None:
     def there_and_back(connection: Connection) -> object:
+        connection.execute(delete(device))
         bulk.insert(connection, device, [row(1, **{column: value})])
         return stored(connection, device)[0][[each.name for each in device.columns].index(column)]
 

@@ -122,8 +122,21 @@ def _live_anew(trial: Trial, limits: Limits, deeds: Deeds, wanteds: list[Wanted]
 questions = st.lists(made_up.wanteds(), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(st.builds(Limits, full=st.integers(1, 9), fan=st.integers(2, 3)), deeds, questions)
+sizes = st.builds(Limits, full=st.integers(1, 9), fan=st.integers(2, 3))
+
+
+@pytest.mark.part("fuzz")
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@given(sizes, deeds, questions)
+def test_files_have_all_of_it_over_a_long_search(
+    files: Trial, limits: Limits, deeds: Deeds, wanteds: list[Wanted]
+) -> None:
+    _live_anew(files, limits, deeds, wanteds)
+    assert files.names == files.registered
+
+
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@given(sizes, deeds, questions)
 def test_files_have_what_was_written_in_order_and_once_through_upkeep_and_restarts(
     files: Trial, limits: Limits, deeds: Deeds, wanteds: list[Wanted]
 ) -> None:

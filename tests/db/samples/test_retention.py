@@ -12,7 +12,6 @@ from meshfleet.db.samples import SampleKind
 from meshfleet.db.samples.in_files import Limits
 from tests.db.samples.made_up import MIDNIGHT
 from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, SMALL, row, samples, stray
-from tests.tables import each_row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -134,7 +133,7 @@ async def test_late_samples_of_a_day_that_went_go_as_well(trial: Trial) -> None:
     assert await at(trial, NOON + 21 * DAY) == [NOON + 19 * DAY]
 
 
-@each_row("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
+@pytest.mark.parametrize("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
 async def test_the_age_of_a_stray_counts_from_when_it_came(trial: Trial, time: int) -> None:
     trial.reopen(retention={MEASUREMENT: 10 * DAY})
     trial.put({DEVICE: [stray(time), stray(time, kind=PROPERTY)]})
@@ -157,13 +156,31 @@ async def test_merging_strays_lets_none_go_too_early(files: Trial) -> None:
     assert files.names == []
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(
+anything = given(
     st.lists(st.tuples(st.integers(0, 6), st.sampled_from(SampleKind)), max_size=8),
     st.fixed_dictionaries({kind: st.none() | st.integers(0, 8) for kind in SampleKind}),
     st.lists(st.integers(1, 60), min_size=1, max_size=4),
 )
+
+
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@anything
 async def test_exactly_what_is_too_old_goes(
+    files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+) -> None:
+    await _grow_old(files, rows, days, steps)
+
+
+@pytest.mark.part("fuzz")
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@anything
+async def test_exactly_what_is_too_old_goes_over_a_long_search(
+    files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+) -> None:
+    await _grow_old(files, rows, days, steps)
+
+
+async def _grow_old(
     files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
     def clear(connection: Connection) -> None:
