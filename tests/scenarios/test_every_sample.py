@@ -133,6 +133,7 @@ async def test_what_gateways_lost_in_crashes_comes_in_the_end(
     await in_the_end(town, reader, pending)
 
 
+@pytest.mark.part("variants")
 async def test_what_the_network_lost_comes_when_it_is_back(town: Town, reader: Reader) -> None:
     async with town.life():
         await begin(town, reader)
@@ -161,6 +162,7 @@ async def test_what_came_while_the_service_was_dead_is_stored_when_it_is_back(
     await in_the_end(town, reader, pending)
 
 
+@pytest.mark.part("variants")
 async def test_what_came_while_the_file_was_locked_is_stored_and_acknowledged_afterwards(
     service: Service, town: Town, reader: Reader
 ) -> None:
@@ -174,6 +176,7 @@ async def test_what_came_while_the_file_was_locked_is_stored_and_acknowledged_af
     await in_the_end(town, reader, pending)
 
 
+@pytest.mark.part("variants")
 async def test_what_came_while_the_database_server_was_away_is_stored_and_acknowledged_afterwards(
     tmp_path: Path,
 ) -> None:
