@@ -21,6 +21,7 @@ from tests.servers import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from signal import Signals
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 ALL = sum(each.devices for each in BUILDINGS) + len(BUILDINGS) + 1
@@ -86,6 +87,12 @@ def _spell(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def ended(program: Program, how: Signals) -> tuple[int, list[str]]:
+    """End it: its exit code, and its complaints, but for those of a busy machine."""
+    code, _, errors = program.end(how)
+    return code, [line for line in errors.splitlines() if "this machine is too slow" not in line]
+
+
 OFFERED = 5
 """Firmware records that the demo brings."""
 
@@ -115,7 +122,7 @@ def test_a_newcomer_sees_a_fleet_that_lives(tmp_path: Path) -> None:
         assert newcomer.get("rejects")["items"] == []
         offered = newcomer.get("firmware")["items"]
         assert Counter(each["state"] for each in offered) == {"released": 4, "draft": 1}
-        assert program.end(SIGINT)[::2] == (0, "")
+        assert ended(program, SIGINT) == (0, [])
 
 
 def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
@@ -136,7 +143,7 @@ def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
         back, *_, first = newcomer.get(f"devices/{device}/connectivity")["items"]
         assert back["connected"]
         assert first["time"] < _spell(begun - timedelta(hours=23))
-        assert program.end(SIGTERM)[::2] == (0, "")
+        assert ended(program, SIGTERM) == (0, [])
     with serve(tmp_path, "--demo") as program, Newcomer(program) as newcomer:
         wait_for_more(newcomer, device)
         assert newcomer.past(device, begun) == past
@@ -146,7 +153,7 @@ def test_a_second_start_goes_on_with_the_same_fleet(tmp_path: Path) -> None:
         assert newcomer.named("Küche ☕")["id"] == device
         counted = [seq for _, seq in newcomer.measured(device)]
         assert counted == list(range(len(counted)))
-        assert program.end(SIGTERM)[::2] == (0, "")
+        assert ended(program, SIGTERM) == (0, [])
 
 
 def test_the_demo_comes_in_over_tls_where_there_is_nothing_else_and_stops_without_a_gateway(
@@ -188,8 +195,7 @@ def test_gateways_that_cannot_connect_leave_the_service_alone(tmp_path: Path) ->
     ):
         eventually(lambda: "\nThe demo stands still: " in program.errors)
         assert newcomer.get("devices/summary")["total"] == ALL
-        code, _, errors = program.end(SIGTERM)
+        code, (refused, stands_still) = ended(program, SIGTERM)
     assert code == 0
-    refused, stands_still = errors.splitlines()
     assert "(limits.connections)" in refused
     assert stands_still.startswith("The demo stands still: ")
