@@ -1,22 +1,24 @@
-"""A service with its demo fleet and a browser for each worker; for each test a window of its own."""
+"""A service with its demo fleet and a browser for each worker, with a window that tests have in turn."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from meshfleet.wire.rest import Role
 from tests.browser.watch import Watch
+from tests.eventually import eventually
 from tests.parts import CHROMIUM, CONSOLE, need
 from tests.scenarios.serving import PASSWORD, Service, loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
     from tests.browser.wire import Wire
 
@@ -41,7 +43,19 @@ _FLAGS = (
 )
 """Root may start it, and a machine without a screen or with little shared memory too."""
 
+_SIZE: Final[ViewportSize] = {"width": 1440, "height": 900}
+
+_REST = "/healthz"
+"""Of the same origin, and nothing to load: where a tab is while nobody looks at the console."""
+
 _KEEP = "token => sessionStorage.setItem('meshfleet.token', token)"
+_FORGET = "() => { localStorage.clear(); sessionStorage.clear(); }"
+
+_FRESH: Final = 120.0
+"""Seconds for which a token is used again: tests that move a clock count on a session that has just begun."""
+
+_tokens: dict[tuple[str, Role], tuple[str, float]] = {}
+"""For each service and role a token, and when it was made."""
 
 
 @pytest.fixture(scope="package")
@@ -71,17 +85,21 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
+def _open(browser: Browser, service: Service | Wire, **options: Any) -> tuple[BrowserContext, Watch]:
+    """Open a window. Nothing moves in it by itself: to paint what does costs more than all the rest."""
+    usual = {"base_url": service.url, "viewport": _SIZE, "reduced_motion": "reduce"}
+    context = browser.new_context(**{**usual, **options})  # type: ignore[arg-type] # options of any kind
+    context.set_default_timeout(PATIENCE)
+    return context, Watch(context, service.url)
+
+
 @pytest.fixture
 def make_window(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext, Watch]]]:
     """Windows on any service, with options as a browser has them, such as `color_scheme`."""
     opened: list[tuple[BrowserContext, Watch]] = []
 
     def make(service: Service | Wire, **options: Any) -> tuple[BrowserContext, Watch]:
-        context = browser.new_context(
-            base_url=service.url, **{"viewport": {"width": 1440, "height": 900}, **options}
-        )
-        context.set_default_timeout(PATIENCE)
-        opened.append((context, Watch(context, service.url)))
+        opened.append(_open(browser, service, **options))
         return opened[-1]
 
     yield make
@@ -92,12 +110,46 @@ def make_window(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext
     assert [each for _, watch in opened for each in watch.unheard] == []
 
 
+@pytest.fixture(scope="package")
+def shared_window(browser: Browser, demo: Service) -> Iterator[tuple[BrowserContext, Watch]]:
+    """A window on the demo fleet that has loaded the console before: a new one needs twice as long."""
+    context, watch = _open(browser, demo)
+    yield context, watch
+    context.close()
+
+
 @pytest.fixture
-def window(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
-) -> tuple[BrowserContext, Watch]:
+def own_window() -> None:
+    """For tests that change a window for good: they install a clock or a script, or listen to it."""
+
+
+@pytest.fixture
+def window(request: pytest.FixtureRequest, demo: Service) -> Iterator[tuple[BrowserContext, Watch]]:
     """A window on the demo fleet, in which nobody is signed in."""
-    return make_window(demo)
+    if "own_window" in request.fixturenames:
+        yield request.getfixturevalue("make_window")(demo)
+        return
+    context, watch = request.getfixturevalue("shared_window")
+    watch.begin()
+    yield context, watch
+    complaints, unheard = watch.complaints, watch.unheard
+    _tidy(context)
+    assert complaints == []
+    assert unheard == []
+
+
+def _tidy(context: BrowserContext) -> None:
+    """Leave nothing to the next test."""
+    context.set_offline(False)
+    for page in context.pages[1:]:
+        page.close()
+    for page in context.pages:
+        page.unroute_all(behavior="ignoreErrors")
+        page.goto(_REST)
+        page.evaluate(_FORGET)
+        page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        if page.viewport_size != _SIZE:
+            page.set_viewport_size(_SIZE)
 
 
 @pytest.fixture
@@ -109,7 +161,8 @@ def watch(window: tuple[BrowserContext, Watch]) -> Watch:
 @pytest.fixture
 def page(window: tuple[BrowserContext, Watch]) -> Page:
     """A tab of that window."""
-    return window[0].new_page()
+    context, _ = window
+    return context.pages[0] if context.pages else context.new_page()
 
 
 @pytest.fixture
@@ -127,11 +180,26 @@ def open_as(page: Page, demo: Service) -> Open:
 
 def sign_in(tab: Page, service: Service | Wire, role: Role) -> None:
     """Have a token in a tab, as after the form was sent."""
+    token = _token(tab, service, role)
+    if tab.url != f"{service.url}{_REST}":
+        tab.goto(f"{service.url}{_REST}")
+    tab.evaluate(_KEEP, token)
+
+
+def _token(tab: Page, service: Service | Wire, role: Role) -> str:
+    """Take the token that others had a moment ago, unless it has been ended."""
+    token, made = _tokens.get((service.url, role), ("", 0.0))
+    if token and time.monotonic() < made + _FRESH:
+        bearer = {"Authorization": f"Bearer {token}"}
+        if tab.request.get(f"{service.url}/api/v1/auth/me", headers=bearer).ok:
+            return token
     name = "admin" if role is Role.ADMIN else str(role)
+    begun = time.monotonic()
     told = tab.request.post("/api/v1/auth/login", data={"username": name, "password": PASSWORD})
     assert told.ok, told.text()
-    tab.goto(f"{service.url}/healthz")  # Of the same origin, and nothing to load.
-    tab.evaluate(_KEEP, told.json()["authToken"])
+    token = told.json()["authToken"]
+    _tokens[service.url, role] = token, begun
+    return token
 
 
 def there(page: Page) -> None:
@@ -142,12 +210,15 @@ def there(page: Page) -> None:
 
 
 def until(tab: Page, holds: Callable[[], object], wanted: str = "it") -> None:
-    """Wait for what only the test itself can see, such as what it heard."""
-    for _ in range(PATIENCE // _LOOK):
-        if holds():
-            return
-        tab.wait_for_timeout(_LOOK)
-    pytest.fail(f"{wanted} never comes")
+    """Wait for what only the test itself can see, such as what it heard: a browser tells it meanwhile."""
+
+    def look() -> object:
+        found = holds()
+        if not found:
+            tab.wait_for_timeout(_LOOK)
+        return found
+
+    eventually(look, wanted)
 
 
 def answered(tab: Page, watch: Watch) -> None:
@@ -163,9 +234,10 @@ def stop_clock(tab: Page, watch: Watch) -> None:
     answered(tab, watch)
 
 
-def settle(tab: Page) -> None:
+def settle(tab: Page, watch: Watch) -> None:
     """Wait until a page shows what it asked for."""
-    tab.wait_for_load_state("networkidle")
+    expect(tab.get_by_text("Loading…")).to_have_count(0)
+    answered(tab, watch)
     expect(tab.get_by_text("Loading…")).to_have_count(0)
 
 

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import ELSEWHERE, sign_in, squeeze, until
+from tests.browser.axe import barriers_in_any_theme
+from tests.browser.conftest import ELSEWHERE, squeeze, until
 from tests.browser.gateways import connected, new_mac
 from tests.scenarios.serving import PASSWORD
 
@@ -55,7 +55,7 @@ def _ask(page: Page, what: str = PROPERTY) -> Locator:
     return page.get_by_role("region", name="Outcome")
 
 
-def test_a_read_tells_the_value_the_time_and_the_way(open_as: Open) -> None:
+def test_a_read_tells_the_value_the_time_and_the_way_and_needs_no_mouse(open_as: Open) -> None:
     page = open_as(_tab(SENSOR, "properties"), Role.OPERATOR)
     outcome = _ask(page)
     expect(outcome.get_by_text(re.compile(r"^-?\d+ dBm$"))).to_be_visible()
@@ -69,6 +69,23 @@ def test_a_read_tells_the_value_the_time_and_the_way(open_as: Open) -> None:
     page.get_by_role("button", name="Read battery-level").click()
     expect(page.get_by_role("combobox", name="Property")).to_have_value("battery-level")
     expect(outcome).to_have_count(0)
+
+    # The same with the keyboard alone.
+    box = page.get_by_role("combobox", name="Property")
+    box.fill("")
+    page.locator("main").focus()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if box.evaluate("element => element === document.activeElement"):
+            break
+    page.keyboard.type("battery")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("option", name="battery-level")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("battery-level")
+    expect(page.get_by_role("listbox")).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(outcome.get_by_text(re.compile(r"^\d+ %$"))).to_be_visible()
 
 
 def test_a_read_needs_no_tls(make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service) -> None:
@@ -130,25 +147,6 @@ def test_what_is_lost_on_the_way_is_asked_again_and_done_once(
     assert len(set(keys)) == 1
     assert len(looks) > 1
     assert len({each["id"] for each in demo.ask("GET", asked)["items"]} - before) == 1
-
-
-def test_a_read_needs_no_mouse(open_as: Open) -> None:
-    page = open_as(_tab(SENSOR, "properties"), Role.OPERATOR)
-    box = page.get_by_role("combobox", name="Property")
-    expect(box).to_be_visible()
-    page.locator("main").focus()
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        if box.evaluate("element => element === document.activeElement"):
-            break
-    page.keyboard.type("battery")
-    page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("option", name="battery-level")).to_have_attribute("aria-selected", "true")
-    page.keyboard.press("Enter")
-    expect(box).to_have_value("battery-level")
-    expect(page.get_by_role("listbox")).to_be_hidden()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("region", name="Outcome").get_by_text(re.compile(r"^\d+ %$"))).to_be_visible()
 
 
 def test_a_write_is_asked_about_read_back_and_in_the_history(open_as: Open, demo: Service) -> None:
@@ -219,15 +217,11 @@ def test_a_gateway_that_is_away_is_told_of(open_as: Open, watch: Watch) -> None:
     expect(outcome).to_contain_text("Nothing was sent to the device.")
 
 
-def test_viewers_are_offered_no_requests(open_as: Open) -> None:
+def test_viewers_find_properties_and_are_offered_no_requests(open_as: Open) -> None:
     page = open_as(_tab(SENSOR, "properties"), Role.VIEWER)
     expect(page.get_by_role("row", name="battery-level")).to_be_visible()
     expect(page.get_by_role("combobox")).to_have_count(0)
     expect(page.get_by_role("button", name=re.compile("Read|Write"))).to_have_count(0)
-
-
-def test_properties_are_found(open_as: Open) -> None:
-    page = open_as(_tab(SENSOR, "properties"), Role.VIEWER)
     table = page.get_by_role("group", name="Properties of this device")
     expect(table.get_by_role("row", name="hardware-version")).to_be_visible()
     page.get_by_role("searchbox", name="Search properties").fill("8100")
@@ -249,6 +243,7 @@ def test_events_are_listed_by_kind(open_as: Open, watch: Watch) -> None:
     expect(page.get_by_role("heading", name="Holes")).to_be_visible()
 
 
+@pytest.mark.usefixtures("own_window")
 def test_whoever_looks_far_back_stays_there_when_news_was_missed(
     open_as: Open, page: Page, demo: Service
 ) -> None:
@@ -296,14 +291,9 @@ def test_whoever_looks_far_back_stays_there_when_news_was_missed(
         told(9, 8)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nobody_is_kept_out(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service, theme: str
-) -> None:
-    page = make_window(demo, color_scheme=theme)[0].new_page()
-    sign_in(page, demo, Role.ADMIN)
+def test_nobody_is_kept_out(open_as: Open, page: Page) -> None:
     for tab in ("properties", "events", "history"):
-        page.goto(_tab(SENSOR, tab))
+        open_as(_tab(SENSOR, tab))
         expect(page.get_by_role("heading", level=2).first).to_be_visible()
         if tab == "properties":
             expect(_ask(page).get_by_role("list", name="Route")).to_be_visible()
@@ -311,4 +301,4 @@ def test_nobody_is_kept_out(
             page.get_by_role("button", name="Details of Read").first.click()
         for width in WIDTHS:
             squeeze(page, width)
-        assert barriers(page) == []
+        assert barriers_in_any_theme(page) == [], tab

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
@@ -93,6 +94,7 @@ def test_filters_are_in_the_address(open_as: Open) -> None:
     expect(what).to_have_value("fleet.explode")
 
 
+@pytest.mark.usefixtures("own_window")
 def test_nobody_looks_for_news_in_what_is_over(open_as: Open, watch: Watch) -> None:
     page = open_as("/labels")
     page.clock.install()
@@ -101,10 +103,10 @@ def test_nobody_looks_for_news_in_what_is_over(open_as: Open, watch: Watch) -> N
         watch.asked.clear()
         page.goto(f"/audit?Action=auth.login&To={until}")
         expect(page.get_by_label("Until")).not_to_have_value("")
-        settle(page)
+        settle(page, watch)
         there(page)
         page.clock.run_for(12_000)
-        settle(page)
+        settle(page, watch)
         return len([each for each in watch.asked if each.startswith("GET /api/v1/audit?")])
 
     assert looks("2099-01-01T00:00:00Z") > 1

@@ -99,6 +99,7 @@ def test_a_fleet_is_counted_one_model_at_a_time(open_as: Open, demo: Service, pa
         assert len(asked) == len(set(asked))
 
 
+@pytest.mark.usefixtures("own_window")
 def test_a_count_goes_on_while_the_list_is_looked_at(open_as: Open, demo: Service, watch: Watch) -> None:
     model = new_model()
     with record(demo, model, "1.0.0"):

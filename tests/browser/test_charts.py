@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.axe import barriers
+from tests.browser.axe import barriers_in_any_theme
 from tests.browser.conftest import squeeze, until
 from tests.browser.device import TRACKER, measurements, newest_row
 
@@ -39,10 +39,20 @@ _DRAWN = """chart => {
 }"""
 """Of each column of a chart whether there is a line in it: what is only ruled is grey, and areas are pale."""
 
+_OFF = """chart => {
+  const [from, to, now] = [chart.ariaValueMin, chart.ariaValueMax, chart.ariaValueNow].map(Number);
+  const area = chart.querySelector(".u-over").getBoundingClientRect();
+  const line = chart.querySelector(".u-cursor-x").getBoundingClientRect();
+  return Math.abs(line.left - area.left - area.width * (now - from) / (to - from));
+}"""
+"""Pixels between the line of the cursor and the time that is told."""
+
 WIDTHS = (390, 768, 1440)
 
 
-def test_the_range_is_asked_for_and_part_of_the_address(open_as: Open, demo: Service, watch: Watch) -> None:
+def test_the_range_is_asked_for_part_of_the_address_and_saved(
+    open_as: Open, demo: Service, watch: Watch
+) -> None:
     page = open_as(f"/devices/{TRACKER}")
     expect(measurements(page).get_by_role("slider")).to_have_count(3)
     page.get_by_role("button", name="Pause live values").click()
@@ -67,12 +77,24 @@ def test_the_range_is_asked_for_and_part_of_the_address(open_as: Open, demo: Ser
     page.reload()
     expect(measurements(page).get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
 
+    # All samples of it can be saved.
+    measurements(page).get_by_role("button", name="CSV").click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download Pressure as CSV").click()
+    lines = saved.value.path().read_text("utf-8").splitlines()
+    assert saved.value.suggested_filename == f"{TRACKER}-8801.csv"
+    assert lines[0].startswith("time,kind,identifier")
+    assert len(lines) > 1
+    assert all(",8801," in line for line in lines[1:])
 
-def test_a_chart_is_read_and_narrowed_without_a_pointer(open_as: Open) -> None:
+
+def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m")
     chart = measurements(page).get_by_role("slider", name="Temperature")
     expect(chart.locator("canvas")).to_be_visible()
     until(page, lambda: any(chart.evaluate(_DRAWN)))
+
+    # Without a pointer.
     chart.focus()
     page.keyboard.press("Home")
     first = chart.get_attribute("aria-valuetext")
@@ -91,11 +113,7 @@ def test_a_chart_is_read_and_narrowed_without_a_pointer(open_as: Open) -> None:
     measurements(page).get_by_role("button", name="Back to now").click()
     page.wait_for_url(lambda url: "from=" not in url)
 
-
-def test_dragging_looks_more_closely(open_as: Open) -> None:
-    page = open_as(f"/devices/{TRACKER}?range=15m")
-    chart = measurements(page).get_by_role("slider", name="Temperature")
-    expect(chart.locator("canvas")).to_be_visible()
+    # By dragging.
     box = chart.bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
@@ -114,31 +132,16 @@ def test_dragging_looks_more_closely(open_as: Open) -> None:
     page.go_back()
     page.wait_for_url("**?range=15m")
 
-
-def test_the_cursor_stays_at_its_time_when_the_chart_shows_another(open_as: Open) -> None:
-    page = open_as(f"/devices/{TRACKER}?range=15m")
-    chart = measurements(page).get_by_role("slider", name="Temperature")
-    expect(chart.locator("canvas")).to_be_visible()
+    # The cursor stays at its time when the chart shows another one.
     until(page, lambda: any(chart.evaluate(_DRAWN)))
     chart.focus()
     page.keyboard.press("Home")
     expect(chart).not_to_have_attribute("aria-valuetext", re.compile("no time chosen"))
-
-    def off() -> float:
-        """Pixels between the line of the cursor and the time that is told."""
-        apart: float = chart.evaluate("""chart => {
-            const [from, to, now] = [chart.ariaValueMin, chart.ariaValueMax, chart.ariaValueNow].map(Number);
-            const area = chart.querySelector(".u-over").getBoundingClientRect();
-            const line = chart.querySelector(".u-cursor-x").getBoundingClientRect();
-            return Math.abs(line.left - area.left - area.width * (now - from) / (to - from));
-        }""")
-        return apart
-
-    assert off() < 3
+    assert chart.evaluate(_OFF) < 3
     measurements(page).get_by_role("button", name="24 h").click()
     page.wait_for_url("**range=24h")
     page.evaluate(_PAINTED)
-    assert off() < 3
+    assert chart.evaluate(_OFF) < 3
 
 
 def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Service) -> None:
@@ -171,18 +174,6 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Servic
     assert all(after)
 
 
-def test_samples_are_saved_as_csv(open_as: Open) -> None:
-    page = open_as(f"/devices/{TRACKER}")
-    measurements(page).get_by_role("button", name="CSV").click()
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="Download Pressure as CSV").click()
-    lines = saved.value.path().read_text("utf-8").splitlines()
-    assert saved.value.suggested_filename == f"{TRACKER}-8801.csv"
-    assert lines[0].startswith("time,kind,identifier")
-    assert len(lines) > 1
-    assert all(",8801," in line for line in lines[1:])
-
-
 def test_charts_are_fetched_when_there_is_something_to_draw(open_as: Open, watch: Watch) -> None:
     page = open_as(f"/devices?Ids={TRACKER}")
     row = page.get_by_role("row").filter(has_text="CA:5B:DA:1A:00:06")
@@ -193,14 +184,12 @@ def test_charts_are_fetched_when_there_is_something_to_draw(open_as: Open, watch
     assert [each for each in watch.asked if "/assets/plot" in each]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page, theme: str) -> None:
-    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page) -> None:
     open_as(f"/devices/{TRACKER}?range=15m")
     expect(page.get_by_role("slider").first.locator("canvas")).to_be_visible()
     for button in page.get_by_role("button", name="Show as table").all():
         button.click()
     expect(page.get_by_role("table", name="Temperature")).to_be_visible()
-    assert barriers(page) == []
+    assert barriers_in_any_theme(page) == []
     for width in WIDTHS:
         squeeze(page, width)

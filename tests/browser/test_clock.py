@@ -27,6 +27,7 @@ def _set_clock(page: Page, **wrong: int) -> None:
     page.clock.install(time=dt.datetime.now(dt.UTC) + dt.timedelta(**wrong))
 
 
+@pytest.mark.usefixtures("own_window")
 @pytest.mark.parametrize("minutes", [35, -35])
 def test_who_signs_in_stays_and_is_renewed_in_time(page: Page, watch: Watch, minutes: int) -> None:
     _set_clock(page, minutes=minutes)
@@ -44,6 +45,7 @@ def test_who_signs_in_stays_and_is_renewed_in_time(page: Page, watch: Watch, min
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
 
 
+@pytest.mark.usefixtures("own_window")
 def test_values_are_no_older_than_they_are_and_read_once(open_as: Open, page: Page, watch: Watch) -> None:
     _set_clock(page, minutes=1)
     open_as(f"/devices/{TRACKER}?range=15m")

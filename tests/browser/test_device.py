@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
@@ -73,6 +74,7 @@ class Held:
             route.fulfill(response=answer)
 
 
+@pytest.mark.usefixtures("own_window")
 def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Page, demo: Service) -> None:
     sent: list[str] = []
     heard: list[str] = []
@@ -98,19 +100,6 @@ def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Pag
     expect(page.get_by_role("heading", level=1)).to_have_text(before)
 
 
-def test_samples_that_come_while_a_chart_is_read_are_in_it(open_as: Open, page: Page) -> None:
-    held = Held(page, "**/series?*")
-    open_as(f"/devices/{TRACKER}?range=15m")
-    until(page, lambda: len(held.answers) == 3)
-    value = tile(page, "Temperature").inner_text()
-    expect(tile(page, "Temperature")).not_to_have_text(value)
-    page.get_by_role("button", name="Pause live values").click()
-    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Paused")
-    held.let_go()
-    measurements(page).get_by_role("button", name="Show as table").click()
-    expect(newest_row(page, "Temperature").nth(4)).to_have_text(tile(page, "Temperature").inner_text())
-
-
 def test_values_go_on_until_somebody_pauses(open_as: Open, demo: Service) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m", Role.VIEWER)
     measurements(page).get_by_role("button", name="Show as table").click()
@@ -134,24 +123,41 @@ def test_values_go_on_until_somebody_pauses(open_as: Open, demo: Service) -> Non
     expect(row.first).not_to_have_text(moment)
 
 
-def test_what_comes_live_first_does_not_hide_the_past(open_as: Open, page: Page, demo: Service) -> None:
+def test_what_comes_live_first_does_not_hide_the_past_and_is_in_charts_that_are_read_meanwhile(
+    open_as: Open, page: Page, demo: Service
+) -> None:
     past = f"/api/v1/devices/{TRACKER}/samples?Kind=measurement&Identifier=temperature"
     until(page, lambda: len(demo.ask("GET", past)["items"]) >= 4)
     held: list[Route] = []
     page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # no builtin can be given
-    open_as(f"/devices/{TRACKER}")
-    expect(tile(page, "Temperature")).to_be_visible()
+    charts = Held(page, "**/series?*")
+    open_as(f"/devices/{TRACKER}?range=15m")
+    until(page, lambda: len(charts.answers) == 3)
+    value = tile(page, "Temperature").inner_text()
+    expect(tile(page, "Temperature")).not_to_have_text(value)
     page.get_by_role("button", name="Pause live values").click()
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Paused")
     for each in held:
         each.continue_()
     tiles = page.get_by_role("region", name="Latest values").get_by_role("listitem")
     line = tiles.filter(has=page.get_by_role("heading", name="Temperature")).locator("path.line").last
     expect(line).to_have_attribute("d", re.compile("L.*L.*L"))
+    # What came while the charts were read is in them.
+    charts.let_go()
+    measurements(page).get_by_role("button", name="Show as table").click()
+    expect(newest_row(page, "Temperature").nth(4)).to_have_text(tile(page, "Temperature").inner_text())
 
 
-def test_a_device_is_renamed_and_labelled(open_as: Open, demo: Service, watch: Watch) -> None:
+def test_a_device_is_renamed_and_labelled_by_who_may(open_as: Open, demo: Service, watch: Watch) -> None:
+    # Who only looks is offered nothing else.
+    page = open_as(f"/devices/{SILENT}", Role.VIEWER)
+    expect(page.get_by_text("No measurement has been reported yet")).to_be_visible()
+    expect(page.get_by_role("list", name="Labels")).to_contain_text("floor 0")
+    for name in ("Rename", "Add label", "More actions", "Remove floor 0"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+
     watch.expect(400)
-    page = open_as(f"/devices/{SILENT}", Role.OPERATOR)
+    open_as(f"/devices/{SILENT}", Role.OPERATOR)
     heading = page.get_by_role("heading", level=1)
     before = demo.ask("GET", f"/api/v1/devices/{SILENT}")["friendlyName"]
     expect(heading).to_have_text(before)
@@ -185,11 +191,19 @@ def test_a_device_is_renamed_and_labelled(open_as: Open, demo: Service, watch: W
     assert label not in demo.ask("GET", f"/api/v1/devices/{SILENT}")["labels"]
 
 
-def test_a_claimed_gateway_is_not_to_be_forgotten(open_as: Open) -> None:
+def test_a_claimed_gateway_is_not_to_be_forgotten_and_an_unknown_device_is_said_to_be_unknown(
+    open_as: Open, watch: Watch
+) -> None:
     page = open_as(f"/devices/{GATEWAY}")
     expect(page.get_by_role("link", name="Open gateway")).to_have_attribute("href", "/gateways/02005e000001")
     expect(page.get_by_role("button", name="Rename")).to_be_visible()
     expect(page.get_by_role("button", name="More actions")).to_have_count(0)
+
+    watch.expect(404)
+    page.goto(f"/devices/{NOBODY}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such device")
+    page.get_by_role("link", name="Back to the devices").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
 
 
 def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
@@ -213,6 +227,7 @@ def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
     assert dialog.evaluate(_RUNS_RIGHT, "will be gone")
 
 
+@pytest.mark.usefixtures("own_window")
 def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: Watch) -> None:
     watch.expect("TypeError")
     address = "**/connectivity?*"
@@ -230,19 +245,3 @@ def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: Watch) -
     alert.get_by_role("button", name="Reload").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Head office")
     assert any("TypeError" in each for each in logged)
-
-
-def test_who_only_looks_is_offered_nothing_else(open_as: Open) -> None:
-    page = open_as(f"/devices/{SILENT}", Role.VIEWER)
-    expect(page.get_by_text("No measurement has been reported yet")).to_be_visible()
-    expect(page.get_by_role("list", name="Labels")).to_contain_text("floor 0")
-    for name in ("Rename", "Add label", "More actions", "Remove floor 0"):
-        expect(page.get_by_role("button", name=name)).to_have_count(0)
-
-
-def test_an_unknown_device_is_said_to_be_unknown(open_as: Open, watch: Watch) -> None:
-    watch.expect(404)
-    page = open_as(f"/devices/{NOBODY}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such device")
-    page.get_by_role("link", name="Back to the devices").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Devices")

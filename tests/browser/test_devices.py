@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
@@ -36,8 +37,8 @@ _TYPE = """(input, texts) => {
 """Faster than any machine is slow: all within one moment."""
 
 
-def test_a_filter_changes_rows_address_and_count_and_back_undoes_it(
-    open_as: Open, demo: Service, total: int
+def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be_read(
+    open_as: Open, demo: Service, watch: Watch, total: int
 ) -> None:
     page = open_as("/devices")
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
@@ -56,6 +57,108 @@ def test_a_filter_changes_rows_address_and_count_and_back_undoes_it(
     expect(rows(page)).to_have_count(offline)
     page.get_by_role("button", name="Remove filter: Label: gateways").click()
     expect(page).to_have_url(re.compile("/devices$"))
+    expect(page.get_by_text(f"{total} devices")).to_be_visible()
+
+    # Models go by name and number.
+    told = demo.ask("GET", "/api/v1/catalogue")["products"]
+    shares = demo.ask("GET", "/api/v1/devices/summary")["models"]
+    model = next(each["value"] for each in shares if each["value"] != "0000")
+    name = next(each["name"] for each in told if each["modelNumber"] == model and each["variant"] is None)
+    page.get_by_role("button", name="Model", exact=True).click()
+    page.get_by_role("button", name=f"{name} · {model}").click()
+    chips = page.get_by_role("list", name="Active filters")
+    expect(chips).to_contain_text(f"Model: {name} · {model}")
+    expect(page).to_have_url(re.compile(f"ModelNumber={model}"))
+    page.go_back()
+    expect(page).to_have_url(re.compile("/devices$"))
+    expect(page.get_by_text(f"{total} devices")).to_be_visible()
+
+    # Rows stay when the list cannot be read.
+    expect(rows(page).first).to_be_visible()
+    before = names(page)
+    watch.expect("net::ERR_FAILED")
+    failing = re.compile("/api/v1/devices.*Label=extenders")
+    page.route(failing, lambda route: route.abort())
+    page.get_by_role("button", name="Label", exact=True).click()
+    page.get_by_role("button", name=re.compile("extenders")).click()
+    page.keyboard.press("Escape")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The service did not answer.")
+    kept = names(page)  # perhaps fewer are drawn, as the failure takes some room
+    assert kept == before[: len(kept)]
+    assert len(kept) > 10
+    expect(page.get_by_text(re.compile(f"devices match|{total} devices"))).to_have_count(0)
+    page.unroute(failing)
+    alert.get_by_role("button", name="Try again").click()
+    expect(page.get_by_text("12 devices match")).to_be_visible()
+    expect(rows(page)).to_have_count(12)
+    expect(alert).to_have_count(0)
+
+
+def test_rows_change_where_they_are_and_order_and_columns_are_in_the_address(
+    open_as: Open, demo: Service
+) -> None:
+    # A list that comes late hides nothing that was told.
+    page = open_as("/devices?Label=extenders")
+    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
+    expect(rows(page)).to_have_count(12)
+    device = seen_ids(page)[2]
+    link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
+    old, new = link.inner_text(), f"zz {uuid4()}"
+    held: list[tuple[Route, APIResponse]] = []
+    page.route(re.compile("Sort=friendlyName"), lambda route: held.append((route, route.fetch())))
+    page.get_by_role("columnheader", name="Device").get_by_role("button").click()
+    until(page, lambda: held)
+    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    try:
+        expect(link).to_have_text(new)
+        for route, answer in held:
+            route.fulfill(response=answer)
+        expect(page.get_by_role("table")).to_have_attribute("aria-busy", "false")
+        expect(page.get_by_text("12 devices match")).to_be_visible()
+        expect(link).to_have_text(new)
+    finally:
+        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+    expect(link).to_have_text(old)
+    page.unroute_all()
+
+    # A row changes where it is, though it would belong elsewhere by now.
+    row = page.locator('tr[aria-rowindex="4"]').get_by_role("rowheader").get_by_role("link")
+    old, others = row.inner_text(), names(page)
+    device, new = seen_ids(page)[2], f"zz {uuid4()}"
+    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    try:
+        expect(row).to_have_text(new)
+        others[2] = new
+        assert names(page) == others
+    finally:
+        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+    expect(row).to_have_text(old)
+    _change_columns(page)
+
+
+def _change_columns(page: Page) -> None:
+    """Order and columns outlive a reload."""
+    head = page.get_by_role("columnheader", name="Device")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(page).to_have_url(re.compile("Sort=friendlyName"))
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name="Battery").uncheck()
+    page.get_by_role("checkbox", name="Hardware").check()
+    expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("columnheader", name="Hardware")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
+    expect(page.get_by_role("columnheader", name="Device")).to_have_attribute("aria-sort", "ascending")
+
+    # A row opens wherever one clicks, but beside its box.
+    row = rows(page).first
+    expect(row).to_be_visible()
+    device = seen_ids(page)[0]
+    row.get_by_role("cell").first.click(position={"x": 2, "y": 2})
+    expect(page).to_have_url(re.compile("Label=extenders"))
+    row.get_by_role("cell").last.click()
+    expect(page).to_have_url(re.compile(f"/devices/{device}$"))
 
 
 def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> None:
@@ -94,6 +197,7 @@ def test_a_place_beyond_what_is_told_at_once_is_found_again(open_as: Open, page:
     until(page, lambda: region.evaluate("region => region.scrollTop") == 2000)
 
 
+@pytest.mark.usefixtures("own_window")
 def test_whoever_leaves_while_devices_are_counted_has_them_counted_no_more(
     open_as: Open, watch: Watch
 ) -> None:
@@ -152,46 +256,7 @@ def test_the_newest_search_wins(open_as: Open, watch: Watch) -> None:
     assert parse_qs(urlsplit(page.url).query) == {"Ids": ["bmac-02005e000001"]}
 
 
-def test_a_list_that_comes_late_hides_nothing_that_was_told(open_as: Open, demo: Service) -> None:
-    page = open_as("/devices?Label=extenders")
-    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
-    expect(rows(page)).to_have_count(12)
-    device = seen_ids(page)[2]
-    link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
-    old, new = link.inner_text(), f"zz {uuid4()}"
-    held: list[tuple[Route, APIResponse]] = []
-    page.route(re.compile("Sort=friendlyName"), lambda route: held.append((route, route.fetch())))
-    page.get_by_role("columnheader", name="Device").get_by_role("button").click()
-    until(page, lambda: held)
-    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
-    try:
-        expect(link).to_have_text(new)
-        for route, answer in held:
-            route.fulfill(response=answer)
-        expect(page.get_by_role("table")).to_have_attribute("aria-busy", "false")
-        expect(page.get_by_text("12 devices match")).to_be_visible()
-        expect(link).to_have_text(new)
-    finally:
-        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
-
-
-def test_a_row_changes_where_it_is(open_as: Open, demo: Service) -> None:
-    page = open_as("/devices?Sort=friendlyName&Label=extenders")
-    expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
-    row = page.locator('tr[aria-rowindex="4"]').get_by_role("rowheader").get_by_role("link")
-    old, others = row.inner_text(), names(page)
-    device = seen_ids(page)[2]
-    new = f"zz {uuid4()}"
-    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
-    try:
-        expect(row).to_have_text(new)
-        others[2] = new
-        assert names(page) == others
-    finally:
-        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
-    expect(row).to_have_text(old)
-
-
+@pytest.mark.usefixtures("own_window")
 def test_rows_in_another_order_are_told_of_as_before(open_as: Open, page: Page, demo: Service) -> None:
     page.clock.install()
     open_as("/devices?Label=extenders")
@@ -213,6 +278,7 @@ def test_rows_in_another_order_are_told_of_as_before(open_as: Open, page: Page, 
         demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
 
 
+@pytest.mark.usefixtures("own_window")
 def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, total: int) -> None:
     told: list[dict[str, Any]] = []
 
@@ -241,29 +307,6 @@ def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, t
     assert rows(page).count() < 40
 
 
-def test_rows_stay_when_the_list_cannot_be_read(open_as: Open, watch: Watch, total: int) -> None:
-    page = open_as("/devices")
-    expect(rows(page).first).to_be_visible()
-    before = names(page)
-    watch.expect("net::ERR_FAILED")
-    failing = re.compile("/api/v1/devices.*Label=extenders")
-    page.route(failing, lambda route: route.abort())
-    page.get_by_role("button", name="Label", exact=True).click()
-    page.get_by_role("button", name=re.compile("extenders")).click()
-    page.keyboard.press("Escape")
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("The service did not answer.")
-    kept = names(page)  # perhaps fewer are drawn, as the failure takes some room
-    assert kept == before[: len(kept)]
-    assert len(kept) > 10
-    expect(page.get_by_text(re.compile(f"devices match|{total} devices"))).to_have_count(0)
-    page.unroute(failing)
-    alert.get_by_role("button", name="Try again").click()
-    expect(page.get_by_text("12 devices match")).to_be_visible()
-    expect(rows(page)).to_have_count(12)
-    expect(alert).to_have_count(0)
-
-
 def test_a_list_that_was_never_read_says_so_where_rows_would_be(
     open_as: Open, page: Page, watch: Watch
 ) -> None:
@@ -285,30 +328,6 @@ def test_a_list_that_was_never_read_says_so_where_rows_would_be(
     expect(rows(page).first).to_be_visible()
 
 
-def test_models_go_by_name_and_number(open_as: Open, demo: Service) -> None:
-    told = demo.ask("GET", "/api/v1/catalogue")["products"]
-    shares = demo.ask("GET", "/api/v1/devices/summary")["models"]
-    model = next(each["value"] for each in shares if each["value"] != "0000")
-    name = next(each["name"] for each in told if each["modelNumber"] == model and each["variant"] is None)
-    page = open_as("/devices")
-    page.get_by_role("button", name="Model", exact=True).click()
-    page.get_by_role("button", name=f"{name} · {model}").click()
-    chips = page.get_by_role("list", name="Active filters")
-    expect(chips).to_contain_text(f"Model: {name} · {model}")
-    expect(page).to_have_url(re.compile(f"ModelNumber={model}"))
-
-
-def test_a_row_opens_wherever_one_clicks_beside_its_box(open_as: Open) -> None:
-    page = open_as("/devices?Label=extenders")
-    row = rows(page).first
-    expect(row).to_be_visible()
-    device = seen_ids(page)[0]
-    row.get_by_role("cell").first.click(position={"x": 2, "y": 2})
-    expect(page).to_have_url(re.compile("Label=extenders"))
-    row.get_by_role("cell").last.click()
-    expect(page).to_have_url(re.compile(f"/devices/{device}$"))
-
-
 def test_a_viewer_changes_nothing(open_as: Open, total: int) -> None:
     page = open_as("/devices", Role.VIEWER)
     expect(rows(page).first).to_be_visible()
@@ -321,23 +340,6 @@ def test_a_viewer_changes_nothing(open_as: Open, total: int) -> None:
     keys = page.get_by_role("dialog", name="Keys")
     expect(keys).to_contain_text("Next device")
     expect(keys).not_to_contain_text("Select the device")
-
-
-def test_order_and_columns_are_in_the_address(open_as: Open) -> None:
-    page = open_as("/devices?Label=extenders")
-    expect(rows(page)).to_have_count(12)
-    head = page.get_by_role("columnheader", name="Device")
-    head.get_by_role("button").click()
-    expect(head).to_have_attribute("aria-sort", "ascending")
-    expect(page).to_have_url(re.compile("Sort=friendlyName"))
-    page.get_by_role("button", name="Columns").click()
-    page.get_by_role("checkbox", name="Battery").uncheck()
-    page.get_by_role("checkbox", name="Hardware").check()
-    expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
-    page.reload()
-    expect(page.get_by_role("columnheader", name="Hardware")).to_be_visible()
-    expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
-    expect(page.get_by_role("columnheader", name="Device")).to_have_attribute("aria-sort", "ascending")
 
 
 def test_a_hostile_name_is_only_a_name(open_as: Open, page: Page, demo: Service) -> None:

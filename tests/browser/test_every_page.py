@@ -1,10 +1,10 @@
-"""What holds for every page: no barriers in either theme, no scrolling sideways, no complaints."""
+"""What holds for every page: no barriers in either theme, no scrolling sideways, no secret questions."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from playwright.sync_api import expect
@@ -15,14 +15,11 @@ from tests.browser.places import PAGES, RECORDS, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Literal
 
-    from playwright.sync_api import Page
-
+    from tests.browser.axe import Theme
     from tests.browser.conftest import Open
+    from tests.browser.watch import Watch
     from tests.scenarios.serving import Service
-
-    Theme = Literal["light", "dark"]
 
 ROUTES = Path(__file__).parents[2] / "console" / "src" / "shell" / "pages.ts"
 
@@ -37,12 +34,28 @@ DIRECTIONS: Mapping[Theme, str] = {"light": "ltr", "dark": "rtl"}
 """So that each is looked at, and no page twice."""
 
 
+OPEN_TO_ALL: Final = {"/healthz", "/readyz"}
+"""What is asked for without being part of the interface."""
+
+_SITE = re.compile(r"/(?:assets/[\w.-]+|icon\.svg|theme\.js)?")
+
+
+@pytest.fixture(scope="package")
+def documented(demo: Service) -> re.Pattern[str]:
+    """The paths of the interface."""
+    paths = demo.ask("GET", "/api/v1/openapi.json")["paths"]
+    return re.compile("|".join(re.sub(r"\{\w+\}", "[^/]+", each) for each in paths))
+
+
+@pytest.mark.rule("rest-158")
 @pytest.mark.parametrize("path", [*PAGES, *RECORDS])
-def test_nobody_is_kept_out(open_as: Open, page: Page, demo: Service, path: str) -> None:
+def test_nobody_is_kept_out_and_only_what_is_documented_is_asked_for(
+    open_as: Open, watch: Watch, demo: Service, documented: re.Pattern[str], path: str
+) -> None:
     with place(demo, path) as (address, heading):
-        open_as(address)
+        page = open_as(address)
         expect(page.get_by_role("heading", level=1)).to_have_text(heading)
-        settle(page)
+        settle(page, watch)
         for theme, widths in WIDTHS.items():
             page.emulate_media(color_scheme=theme)
             expect(page.locator("html")).to_have_attribute("data-theme", theme)
@@ -50,6 +63,10 @@ def test_nobody_is_kept_out(open_as: Open, page: Page, demo: Service, path: str)
             for width in widths:
                 squeeze(page, width)
             assert barriers(page) == [], theme
+    asked = {each.split()[1].partition("?")[0] for each in watch.asked}
+    assert any(each.startswith("/api/v1/") for each in asked)
+    strange = {each for each in asked if not documented.fullmatch(each) and not _SITE.fullmatch(each)}
+    assert strange - OPEN_TO_ALL <= {address.partition("?")[0]}, "what no document tells of is asked for"
 
 
 def test_no_page_is_left_out() -> None:

@@ -125,6 +125,7 @@ def test_the_evidence_of_who_is_done_is_not_read_with_each_step_of_others(
         assert len(read) == 1
 
 
+@pytest.mark.usefixtures("own_window")
 @pytest.mark.rule("rest-207")
 def test_a_count_that_failed_can_be_asked_for_again(
     open_as: Open, page: Page, watch: Watch, demo: Service, made: Make
@@ -149,6 +150,7 @@ def test_a_count_that_failed_can_be_asked_for_again(
     expect(failed).to_have_count(0)
 
 
+@pytest.mark.usefixtures("own_window")
 @pytest.mark.rule("rest-207")
 def test_a_job_that_changes_often_is_counted_four_times_a_second_at_most(
     open_as: Open, page: Page, watch: Watch, demo: Service, made: Make

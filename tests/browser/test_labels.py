@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
@@ -52,16 +53,15 @@ def test_a_label_is_made_counted_and_removed_whatever_it_is_called(open_as: Open
     assert label not in demo.ask("GET", f"/api/v1/devices/{_DEVICE}")["labels"]
 
 
-def test_a_viewer_only_looks(open_as: Open) -> None:
+def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
+    open_as: Open, watch: Watch
+) -> None:
     page = open_as("/labels", Role.VIEWER)
     expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
 
-
-def test_a_list_that_cannot_be_read_says_so_and_tries_again(open_as: Open, watch: Watch) -> None:
     watch.expect(503)
-    page = open_as("/gateways")
     detail = {"status": 503, "code": "database-unavailable", "detail": "The database does not answer."}
 
     def refuse(route: Route) -> None:
@@ -78,6 +78,7 @@ def test_a_list_that_cannot_be_read_says_so_and_tries_again(open_as: Open, watch
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.usefixtures("own_window")
 def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Page) -> None:
     page.clock.install()
     open_as("/gateways")

@@ -97,7 +97,7 @@ def test_after_a_restart_everything_is_read_once(
         sign_in(page, service, Role.ADMIN)
         page.goto(path)
         there(page)
-        settle(page)
+        settle(page, watch)
         service.kill()
         state(page, "Reconnecting")
         read: list[str] = []
@@ -107,7 +107,7 @@ def test_after_a_restart_everything_is_read_once(
         there(page)
         # Two subscriptions, for the device and its reports, learn that something was missed.
         until(page, lambda: f"/api/v1{path}" in read)
-        settle(page)
+        settle(page, watch)
         assert read.count(f"/api/v1{path}") == 1
 
 
@@ -225,7 +225,7 @@ def test_a_service_that_went_silent_is_not_live_and_unreachable_at_once(
         page.goto("/labels")
         there(page)
         expect(health(page)).to_have_text("Service ready")
-        settle(page)
+        settle(page, watch)
         compare_connection(page)
         # The live connection carries nothing any more, and a request for the health fails at once.
         page.route("**/readyz", lambda route: route.abort())

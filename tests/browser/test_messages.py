@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
@@ -189,6 +190,7 @@ def test_all_is_counted_and_little_is_drawn(open_as: Open, demo: Service) -> Non
         expect(main).to_contain_text("300 reports")
 
 
+@pytest.mark.usefixtures("own_window")
 def test_who_hears_nothing_is_told_why(open_as: Open, page: Page, watch: Watch) -> None:
     watch.allow("WebSocket connection")
     is_deaf = True

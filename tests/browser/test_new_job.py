@@ -330,6 +330,7 @@ def test_who_hears_no_answer_asks_again_and_makes_one_job(
     assert len(_jobs(demo, job_name)) == 1
 
 
+@pytest.mark.usefixtures("own_window")
 def test_what_was_planned_outlives_a_reload(
     open_as: Open, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:

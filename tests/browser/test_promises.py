@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import sign_in, until
-from tests.browser.places import PAGES, RECORDS, place
+from tests.browser.conftest import until
+from tests.browser.places import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import BrowserContext, Page
-
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from playwright.sync_api import Page
 
     Open = Callable[..., Page]
-
-OPEN_TO_ALL = {"/readyz"}
-_SITE = re.compile(r"/(?:assets/[\w.-]+|icon\.svg|theme\.js)?")
 
 
 def walk(page: Page) -> None:
@@ -34,6 +27,7 @@ def walk(page: Page) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text(PAGES[link.get_attribute("href") or ""])
 
 
+@pytest.mark.usefixtures("own_window")
 @pytest.mark.rule("rest-157")
 def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
     opened: list[str] = []
@@ -49,32 +43,12 @@ def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
     ] * 2  # one for each time it was loaded
 
 
-@pytest.mark.rule("rest-158")
-def test_only_what_is_documented_is_asked_for(open_as: Open, watch: Watch, demo: Service) -> None:
-    page = open_as("/")
-    walk(page)
-    seen: set[str] = set()
-    for path in (*PAGES, *RECORDS):
-        with place(demo, path) as (address, heading):
-            page.goto(address)
-            expect(page.get_by_role("heading", level=1)).to_have_text(heading)
-            seen.add(address)
-    known = [re.sub(r"\{\w+\}", "[^/]+", each) for each in demo.ask("GET", "/api/v1/openapi.json")["paths"]]
-    asked = {each.split()[1].partition("?")[0] for each in watch.asked}
-    strange = {each for each in asked if not any(re.fullmatch(pattern, each) for pattern in known)}
-    assert any(each.startswith("/api/v1/devices/") for each in asked)
-    assert {each for each in strange if not _SITE.fullmatch(each)} <= OPEN_TO_ALL | seen
-
-
-def test_whoever_wants_less_motion_sees_none(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
-) -> None:
-    context, _ = make_window(demo, reduced_motion="reduce")
-    page = context.new_page()
-    sign_in(page, demo, Role.VIEWER)
+def test_whoever_wants_less_motion_sees_none(open_as: Open) -> None:
+    page = open_as("/labels", Role.VIEWER)
     # Where rows will be something breathes until they come.
     page.route("**/api/v1/devices?*", lambda _: None)
     page.goto("/devices")
+    page.emulate_media(reduced_motion="reduce")  # as all other tests do
     moving = "() => document.getAnimations().length"
     expect(page.get_by_role("table")).to_have_attribute("aria-busy", "true")
     until(page, lambda: page.evaluate(moving) == 0)

@@ -38,7 +38,7 @@ def away(open_as: Open, page: Page, watch: Watch) -> Callable[[Callable[[], None
     open_as("/")
     # All pages are fetched, whether somebody opens them or not.
     until(page, lambda: any("/assets/Rejects-" in each for each in watch.asked))
-    settle(page)
+    settle(page, watch)
 
     def go(act: Callable[[], None], sought: Locator) -> None:
         expect(_state(page)).to_have_text("Live")
@@ -63,7 +63,7 @@ def test_lists_that_could_not_be_read_come_by_themselves(
 
 
 def test_a_device_that_could_not_be_read_comes_by_itself(
-    away: Callable[[Callable[[], None], Locator], None], page: Page
+    away: Callable[[Callable[[], None], Locator], None], page: Page, watch: Watch
 ) -> None:
     _to(page, "Devices")
     # Others may have left devices behind, before it in the list.
@@ -72,7 +72,7 @@ def test_a_device_that_could_not_be_read_comes_by_itself(
     expect(rows(page)).to_have_count(1)
     link = row.get_by_role("rowheader").get_by_role("link")
     away(link.click, page.get_by_role("heading", level=1, name=link.inner_text()))
-    settle(page)
+    settle(page, watch)
     away(page.get_by_role("link", name="History").click, page.get_by_role("heading", name="History"))
 
 
@@ -135,6 +135,7 @@ def _answer(status: int, route: Route, *, body: object = None) -> None:
     route.fulfill(status=status, json=body)
 
 
+@pytest.mark.usefixtures("own_window")
 def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: Watch) -> None:
     watch.expect(500, 502, 503)
     page.clock.install()

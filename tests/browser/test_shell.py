@@ -6,21 +6,19 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import sign_in, until
+from tests.browser.conftest import until
 from tests.scenarios.serving import PASSWORD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import BrowserContext, Page, Route
+    from playwright.sync_api import Page, Route
 
     from tests.browser.conftest import Open
     from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
 
 _FOCUSED = """() => {
   const {outlineStyle, outlineWidth} = getComputedStyle(document.activeElement);
@@ -109,6 +107,7 @@ def test_too_many_attempts_are_told_in_words(page: Page, watch: Watch) -> None:
     expect(page.get_by_role("button", name="Sign in")).to_be_disabled()
 
 
+@pytest.mark.usefixtures("own_window")
 def test_a_session_that_cannot_be_renewed_ends_with_a_warning(
     open_as: Open, page: Page, watch: Watch
 ) -> None:
@@ -158,7 +157,30 @@ def test_a_wrong_old_password_ends_no_session(open_as: Open, page: Page, watch: 
     assert told.count() == 0
 
 
-def test_a_device_is_found_and_opened_with_the_keyboard_alone(open_as: Open, page: Page) -> None:
+def test_the_way_in_begins_with_the_skip_link_and_is_always_seen(open_as: Open, page: Page) -> None:
+    open_as("/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    names = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(_FOCUSED)
+        assert focused["isVisible"], focused
+        names.append(focused["name"])
+    assert names[:3] == ["Skip to the content", "Meshfleet", "Overview"]
+    page.get_by_role("link", name="Skip to the content").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+
+    # From right to left it begins at the right.
+    page.evaluate("document.documentElement.dir = 'rtl'")
+    box = page.get_by_role("navigation", name="Pages").bounding_box()
+    assert box is not None
+    assert box["x"] > 1000
+
+
+def test_a_device_is_found_with_the_keyboard_alone_and_keys_lead_to_pages_until_they_are_switched_off(
+    open_as: Open, page: Page
+) -> None:
     open_as("/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     page.keyboard.press("Control+k")
@@ -183,21 +205,13 @@ def test_a_device_is_found_and_opened_with_the_keyboard_alone(open_as: Open, pag
     expect(page.get_by_text("Nothing is called")).to_be_visible()
     page.keyboard.press("Escape")
     expect(box).to_be_hidden()
+    _use_keys(page)
 
 
-def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch: Watch) -> None:
-    watch.expect("net::ERR_FAILED")
-    open_as("/labels")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
-    page.route("**/api/v1/devices?*", lambda route: route.abort())
-    page.get_by_role("button", name="Find a device, gateway, job or label").click()
-    page.keyboard.type("Head office")
-    expect(page.get_by_role("alert")).to_contain_text("Not everything could be searched.")
-    expect(page.get_by_role("group", name="Gateways").get_by_role("option")).to_have_count(1)
-
-
-def test_keys_lead_to_pages_until_they_are_switched_off(open_as: Open, page: Page) -> None:
-    open_as("/")
+def _use_keys(page: Page) -> None:
+    """Keys lead to pages until they are switched off."""
+    page.keyboard.press("g")
+    page.keyboard.press("o")
     heading = page.get_by_role("heading", level=1)
     expect(heading).to_have_text("Overview")
     page.keyboard.press("?")
@@ -226,13 +240,9 @@ def test_keys_lead_to_pages_until_they_are_switched_off(open_as: Open, page: Pag
     expect(heading).to_have_text("Labels")
 
 
-def test_a_theme_that_was_chosen_stays(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
-) -> None:
-    context, _ = make_window(demo, color_scheme="dark")
-    page = context.new_page()
-    sign_in(page, demo, Role.VIEWER)
-    page.goto("/")
+def test_a_theme_that_was_chosen_stays(open_as: Open, page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    open_as("/", Role.VIEWER)
     theme = page.locator("html")
     expect(theme).to_have_attribute("data-theme", "dark")
     page.emulate_media(color_scheme="light")
@@ -244,28 +254,15 @@ def test_a_theme_that_was_chosen_stays(
     expect(theme).to_have_attribute("data-theme", "dark")
 
 
-def test_the_way_in_begins_with_the_skip_link_and_is_always_seen(open_as: Open, page: Page) -> None:
-    open_as("/")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    names = []
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        focused = page.evaluate(_FOCUSED)
-        assert focused["isVisible"], focused
-        names.append(focused["name"])
-    assert names[:3] == ["Skip to the content", "Meshfleet", "Overview"]
-    page.get_by_role("link", name="Skip to the content").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("main")).to_be_focused()
-
-
-def test_right_to_left_begins_at_the_right(open_as: Open, page: Page) -> None:
-    open_as("/")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    page.evaluate("document.documentElement.dir = 'rtl'")
-    box = page.get_by_role("navigation", name="Pages").bounding_box()
-    assert box is not None
-    assert box["x"] > 1000
+def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch: Watch) -> None:
+    watch.expect("net::ERR_FAILED")
+    open_as("/labels")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
+    page.route("**/api/v1/devices?*", lambda route: route.abort())
+    page.get_by_role("button", name="Find a device, gateway, job or label").click()
+    page.keyboard.type("Head office")
+    expect(page.get_by_role("alert")).to_contain_text("Not everything could be searched.")
+    expect(page.get_by_role("group", name="Gateways").get_by_role("option")).to_have_count(1)
 
 
 def test_an_unknown_path_and_a_page_that_is_gone_say_what_to_do(

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
@@ -159,6 +160,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Wat
     assert not [each for each in watch.asked if each.startswith("POST /api/v1/firmware")]
 
 
+@pytest.mark.usefixtures("own_window")
 def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     open_as: Open, demo: Service, watch: Watch, tmp_path: Path
 ) -> None:
@@ -211,6 +213,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
         forget(demo, model)
 
 
+@pytest.mark.usefixtures("own_window")
 def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
     open_as: Open, demo: Service, watch: Watch, tmp_path: Path
 ) -> None:

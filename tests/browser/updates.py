@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from itertools import count
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from tests.browser.gateways import new_mac
-from tests.cli.outside import PATIENCE, Program
+from tests.eventually import eventually
 from tests.scenarios.updating import image_of
+from tests.scenarios.warm import WarmProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 MODEL: Final = "0018"
 SPEED: Final = "100"
 """Heartbeats more than once in a second; an image takes a second or two."""
+
+_NOW_AND_THEN: Final = 0.1
 
 _versions = count()
 
@@ -65,7 +68,7 @@ class Site:
     def running(self, *faults: str) -> Iterator[None]:
         """Let it report for as long as this lasts; `faults` as `meshfleet gateway` takes them."""
         trouble = [word for fault in faults for word in ("--fault", fault)]
-        with Program("gateway", *self._given, *trouble):
+        with WarmProgram("gateway", *self._given, *trouble):
             self.devices = _known(self._demo, self.gateway, self._count)
             yield
 
@@ -105,11 +108,15 @@ def finish(demo: Service, job: str) -> None:
 
 
 def _until(holds: Callable[[], object]) -> None:
-    """Wait for what only the service knows."""
-    end = monotonic() + PATIENCE
-    while not holds():
-        assert monotonic() < end, "it never comes"
-        sleep(0.2)
+    """Ask the service now and then: each question costs it some milliseconds."""
+
+    def look() -> object:
+        found = holds()
+        if not found:
+            sleep(_NOW_AND_THEN)
+        return found
+
+    eventually(look, "what only the service knows")
 
 
 def _site(gateway: str, devices: int) -> dict[str, Any]:

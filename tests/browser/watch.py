@@ -27,6 +27,16 @@ class Watch:
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self._host = urlsplit(url).netloc
+        self.begin()
+        context.add_init_script(_VIOLATIONS)
+        context.on("console", self._console)
+        context.on("weberror", self._error)
+        context.on("request", self._request)
+        context.on("requestfinished", self._end)
+        context.on("requestfailed", self._end)
+
+    def begin(self) -> None:
+        """Forget all that was, for the next test."""
         self._complaints: list[str] = []
         self._expected: list[str] = []
         self._allowed = [_SLOW]
@@ -34,12 +44,6 @@ class Watch:
         """Everything that was asked for: the method, a blank, and the path with its query."""
         self.pending: set[Request] = set()
         """What nobody has answered yet."""
-        context.add_init_script(_VIOLATIONS)
-        context.on("console", self._console)
-        context.on("weberror", self._error)
-        context.on("request", self._request)
-        context.on("requestfinished", self._end)
-        context.on("requestfailed", self._end)
 
     def expect(self, *complaints: int | str) -> None:
         """Let a test provoke these: the status of a failed request, or part of a text. Each must come."""
