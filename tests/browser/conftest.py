@@ -88,7 +88,7 @@ def browser() -> Iterator[Browser]:
 def _open(browser: Browser, service: Service | Wire, **options: Any) -> tuple[BrowserContext, Watch]:
     """Open a window. Nothing moves in it by itself: to paint what does costs more than all the rest."""
     usual = {"base_url": service.url, "viewport": _SIZE, "reduced_motion": "reduce"}
-    context = browser.new_context(**{**usual, **options})  # type: ignore[arg-type] # options of any kind
+    context = browser.new_context(**{**usual, **options})
     context.set_default_timeout(PATIENCE)
     return context, Watch(context, service.url)
 
@@ -197,9 +197,8 @@ def _token(tab: Page, service: Service | Wire, role: Role) -> str:
     begun = time.monotonic()
     told = tab.request.post("/api/v1/auth/login", data={"username": name, "password": PASSWORD})
     assert told.ok, told.text()
-    token = told.json()["authToken"]
-    _tokens[service.url, role] = token, begun
-    return token
+    _tokens[service.url, role] = str(told.json()["authToken"]), begun
+    return _tokens[service.url, role][0]
 
 
 def there(page: Page) -> None:

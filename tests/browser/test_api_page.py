@@ -119,6 +119,8 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     assert token
     assert token not in page.content()
+    page.get_by_label("Search operations").fill("/auth/me")
+    expect(shown).to_have_count(1)
     assert barriers(page) == []
 
 

@@ -241,7 +241,7 @@ def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
 @pytest.mark.usefixtures("own_window")
 def test_a_release_that_nobody_told_is_seen_all_the_same(open_as: Open, demo: Service, mac: str) -> None:
     demo.claim(mac)
-    page = open_as("/labels")
+    page = open_as("/healthz")
     # Events go astray: only what is read again can tell.
     page.route_web_socket(
         "**/api/v1/live", lambda socket: socket.connect_to_server().on_message(lambda _: None)

@@ -134,7 +134,7 @@ def test_a_count_that_failed_can_be_asked_for_again(
     finish(demo, job)
     watch.expect(500)
     page.clock.install()
-    open_as("/jobs")
+    open_as("/healthz")
     page.route("**/summary", lambda route: route.fulfill(status=500))
     page.goto(f"/jobs/{job}")
     failed = page.get_by_role("alert")

@@ -81,7 +81,7 @@ def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
 @pytest.mark.usefixtures("own_window")
 def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Page) -> None:
     page.clock.install()
-    open_as("/gateways")
+    open_as("/healthz")
     asked: list[Route] = []
     page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # bound methods are no handlers
     page.goto("/labels")

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import settle, sign_in, there, until
+from tests.browser.conftest import answered, settle, sign_in, there, until
 from tests.browser.gateways import new_mac
 from tests.browser.moments import compare_connection, contradictions, told
 from tests.browser.wire import Wire
 from tests.scenarios.serving import Service, loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import BrowserContext, Locator, Page, WebSocket
@@ -41,6 +42,13 @@ _HANDSHAKE = 9000
 """Milliseconds until it tries again when a connection does not begin."""
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with nothing in it, for tests that only lose their way to it."""
+    with Service(tmp_path_factory.mktemp("service"), *loopback("--mqtt")) as made:
+        yield made
+
+
 def state(page: Page, words: str) -> None:
     """Wait until the bar says so."""
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text(words)
@@ -51,13 +59,19 @@ def health(page: Page) -> Locator:
     return page.get_by_role("navigation", name="Pages").get_by_role("status")
 
 
+def _resyncs(service: Service) -> str:
+    """How often somebody was told to read anew."""
+    (line,) = re.findall(r"(?m)^meshfleet_live_resyncs_total .*$", service.ask("GET", "/metrics"))
+    return str(line)
+
+
 def figure(page: Page, name: str) -> Locator:
     """A number of the overview."""
     figures = page.get_by_role("list", name="The fleet in numbers")
     return figures.get_by_role("link", name=re.compile(f"^{name}")).locator("strong")
 
 
-def test_it_comes_back_by_itself_with_what_happened_meanwhile(
+def test_it_comes_back_by_itself_with_what_happened_meanwhile_and_reads_everything_once(
     make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
 ) -> None:
     with Service(tmp_path, *loopback("--mqtt")) as service:
@@ -72,42 +86,30 @@ def test_it_comes_back_by_itself_with_what_happened_meanwhile(
         state(page, "Live")
         expect(figure(page, "Gateways")).to_have_text("1")
         compare_connection(page)
+        path = "/devices/bmac-02005e0000a1"
+        other = context.new_page()
+        sign_in(other, service, Role.ADMIN)
+        other.goto(path)
+        there(other)
+        settle(other, watch)
         service.kill()
-        state(page, "Reconnecting")
+        for tab in (page, other):
+            state(tab, "Reconnecting")
         expect(page.get_by_role("button", name="Try to connect now")).to_be_visible()
         expect(health(page)).to_have_text("Service cannot be reached")
+        read: list[str] = []
+        # What is asked before the service is ready is refused, and asked again.
+        other.on("response", lambda answer: read.append(urlsplit(answer.url).path) if answer.ok else None)
         service.start()
         service.claim("02005e0000a2")
         state(page, "Live")
         expect(figure(page, "Gateways")).to_have_text("2")
         expect(health(page)).to_have_text("Service ready")
         assert contradictions(page) == []
-
-
-def test_after_a_restart_everything_is_read_once(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
-) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service:
-        context, watch = make_window(service)
-        watch.allow("WebSocket connection")
-        watch.allow("net::ERR_", 503)
-        service.claim("02005e0000a1")
-        path = "/devices/bmac-02005e0000a1"
-        page = context.new_page()
-        sign_in(page, service, Role.ADMIN)
-        page.goto(path)
-        there(page)
-        settle(page, watch)
-        service.kill()
-        state(page, "Reconnecting")
-        read: list[str] = []
-        # What is asked before the service is ready is refused, and asked again.
-        page.on("response", lambda answer: read.append(urlsplit(answer.url).path) if answer.ok else None)
-        service.start()
-        there(page)
+        there(other)
         # Two subscriptions, for the device and its reports, learn that something was missed.
-        until(page, lambda: f"/api/v1{path}" in read)
-        settle(page, watch)
+        until(other, lambda: f"/api/v1{path}" in read)
+        settle(other, watch)
         assert read.count(f"/api/v1{path}") == 1
 
 
@@ -136,21 +138,18 @@ def test_a_pause_lasts_until_it_is_ended(open_as: Open, page: Page, demo: Servic
         expect(figure(page, "Gateways")).to_have_text(str(int(before) + 1))
 
 
-def test_eight_tabs_are_live_at_once(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
-) -> None:
-    context, _ = make_window(demo)
+def test_eight_tabs_are_live_at_once(open_as: Open, page: Page, demo: Service) -> None:
     path = "/devices/bmac-02005e000004"
-    tabs = [context.new_page() for _ in range(_TABS)]
-    for tab in tabs:
-        sign_in(tab, demo, Role.VIEWER)
-        tab.goto(path)
-    for tab in tabs:
+    open_as(path, Role.VIEWER)
+    for _ in range(_TABS - 1):
+        with page.context.expect_page():
+            page.evaluate("path => { window.open(path); }", path)
+    for tab in page.context.pages:
         there(tab)
     before, new = demo.ask("GET", f"/api/v1{path}")["friendlyName"], str(uuid4())
     demo.ask("PUT", f"/api/v1{path}/friendly-name", {"name": new})
     try:
-        for tab in tabs:
+        for tab in page.context.pages:
             expect(tab.get_by_role("heading", level=1)).to_have_text(new)
     finally:
         demo.ask("PUT", f"/api/v1{path}/friendly-name", {"name": before})
@@ -167,9 +166,9 @@ def test_a_logout_elsewhere_ends_it_with_a_sentence(open_as: Open, page: Page, w
 
 
 def test_a_connection_that_died_without_a_word_is_noticed(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+    make_window: Callable[..., tuple[BrowserContext, Watch]], service: Service
 ) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service, Wire(service) as wire:
+    with Wire(service) as wire:
         context, watch = make_window(wire)
         page = context.new_page()
         page.clock.install()
@@ -184,8 +183,9 @@ def test_a_connection_that_died_without_a_word_is_noticed(
             if "pong" in json.loads(frame):
                 proofs.append(str(frame))
 
-        service.claim("02005e0000a1")
-        path = "/devices/bmac-02005e0000a1"
+        resyncs = _resyncs(service)
+        service.claim("02005e0000b1")
+        path = "/devices/bmac-02005e0000b1"
         sign_in(page, wire, Role.ADMIN)
         page.on("websocket", follow)
         page.goto(path)
@@ -194,7 +194,7 @@ def test_a_connection_that_died_without_a_word_is_noticed(
         # dead too.
         service.ask("PUT", f"/api/v1{path}/friendly-name", {"name": "Ward 6"})
         expect(page.get_by_role("heading", level=1)).to_have_text("Ward 6")
-        page.wait_for_load_state("networkidle")
+        answered(page, watch)
         asked = f"GET /api/v1{path}"
         before = watch.asked.count(asked)
         # Nothing happens here. A connection that lives proves it, and nobody has to read anew for that.
@@ -203,7 +203,7 @@ def test_a_connection_that_died_without_a_word_is_noticed(
         page.clock.fast_forward(_PATIENCE)
         there(page)
         assert (len(sockets), watch.asked.count(asked)) == (1, before)
-        assert "meshfleet_live_resyncs_total 0.0" in service.ask("GET", "/metrics")
+        assert _resyncs(service) == resyncs
         wire.mute()
         service.ask("PUT", f"/api/v1{path}/friendly-name", {"name": "Ward 7"})
         page.clock.fast_forward(_QUIET)
@@ -214,9 +214,9 @@ def test_a_connection_that_died_without_a_word_is_noticed(
 
 
 def test_a_service_that_went_silent_is_not_live_and_unreachable_at_once(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+    make_window: Callable[..., tuple[BrowserContext, Watch]], service: Service
 ) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service, Wire(service) as wire:
+    with Wire(service) as wire:
         context, watch = make_window(wire)
         watch.expect("net::ERR_FAILED")
         page = context.new_page()
@@ -246,9 +246,9 @@ def test_a_service_that_went_silent_is_not_live_and_unreachable_at_once(
 
 
 def test_a_handshake_that_nobody_answers_is_not_waited_for(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], tmp_path: Path
+    make_window: Callable[..., tuple[BrowserContext, Watch]], service: Service
 ) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service, Wire(service) as wire:
+    with Wire(service) as wire:
         context, watch = make_window(wire)
         watch.expect("closed before the connection is established")
         page = context.new_page()

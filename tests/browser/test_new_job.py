@@ -131,7 +131,12 @@ def test_a_label_becomes_one_job_that_begins_with_a_canary(
 
 
 def test_nothing_starts_without_a_device_that_can_take_it(open_as: Open, firmware: dict[str, Any]) -> None:
-    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Device={TRACKER}&Step=review", Role.OPERATOR)
+    # Who comes with firmware alone is asked about devices of its model.
+    page = open_as(f"/jobs/new?Firmware={firmware['id']}", Role.OPERATOR)
+    expect(page).to_have_url(re.compile(rf"ModelNumber={MODEL}"))
+    expect(page.get_by_text("of another model")).to_have_count(0)
+
+    page.goto(f"/jobs/new?Firmware={firmware['id']}&Device={TRACKER}&Step=review")
     expect(page.get_by_role("alert")).to_contain_text("No device can take this firmware")
     expect(page.get_by_role("row").filter(has_text="The firmware is for another model")).to_be_visible()
     expect(page.get_by_role("button", name="Start job")).to_be_disabled()
@@ -304,58 +309,6 @@ def test_a_job_that_comes_into_the_state_is_told_however_old_it_is(
     expect(rows).to_have_count(2)
 
 
-def test_who_hears_no_answer_asks_again_and_makes_one_job(
-    open_as: Open, watch: Watch, demo: Service, job_name: str, label: str
-) -> None:
-    firmware, _ = new_firmware(demo)
-    page = open_as(f"/jobs/new?Firmware={firmware}&Label={quote(label)}&Step=plan", Role.OPERATOR)
-    page.get_by_label("Name", exact=True).fill(job_name)
-    page.get_by_role("radio", name="When somebody says so").check()
-    _next(page)
-    make = page.get_by_role("button", name="Make job")
-    expect(make).to_be_enabled()
-
-    def lose(route: Route) -> None:
-        route.fetch()
-        route.abort()
-
-    watch.expect("ERR_FAILED")
-    page.route("**/api/v1/jobs", lose, times=1)
-    make.click()
-    expect(page.get_by_role("alert")).to_be_in_viewport()
-    expect(page.get_by_role("alert")).to_contain_text("Nobody knows whether the job was made.")
-    assert len(_jobs(demo, job_name)) == 1
-    make.click()
-    expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
-    assert len(_jobs(demo, job_name)) == 1
-
-
-@pytest.mark.usefixtures("own_window")
-def test_what_was_planned_outlives_a_reload(
-    open_as: Open, label: str, job_name: str, firmware: dict[str, Any]
-) -> None:
-    page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}", Role.OPERATOR)
-    page.get_by_label("Name", exact=True).fill(job_name)
-    page.get_by_role("radio", name="When somebody says so").check()
-    _next(page)
-    make = page.get_by_role("button", name="Make job")
-    expect(make).to_be_enabled()
-    page.on("dialog", lambda dialog: dialog.accept())
-    page.reload()
-    expect(make).to_be_enabled()
-    expect(page.get_by_role("main")).to_contain_text(job_name)
-    page.get_by_role("button", name="Change: Plan").click()
-    page.get_by_role("button", name="Add rule").click()
-    expect(page.get_by_label(re.compile(r"^Rule \d: what to do$"))).to_have_count(2)
-
-    other = page.context.new_page()
-    other.goto(page.url.replace("Step=plan", "Step=review"))
-    expect(other.get_by_text("The plan of this address was made in another tab")).to_be_visible()
-    expect(other.get_by_role("heading", level=2, name="How carefully?")).to_be_visible()
-    _next(other)
-    expect(other.get_by_role("button", name="Start job")).to_be_enabled()
-
-
 def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
     open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
@@ -384,9 +337,48 @@ def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
     expect(page.get_by_role("main")).to_contain_text(job_name)
 
 
-def test_who_comes_with_firmware_alone_is_asked_about_devices_of_its_model(
-    open_as: Open, firmware: dict[str, Any]
+@pytest.mark.usefixtures("own_window")
+def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_job(
+    open_as: Open, watch: Watch, demo: Service, job_name: str, label: str
 ) -> None:
-    page = open_as(f"/jobs/new?Firmware={firmware['id']}", Role.OPERATOR)
-    expect(page).to_have_url(re.compile(rf"ModelNumber={MODEL}"))
-    expect(page.get_by_text("of another model")).to_have_count(0)
+    firmware, _ = new_firmware(demo)
+    page = open_as(f"/jobs/new?Firmware={firmware}&Label={quote(label)}&Step=plan", Role.OPERATOR)
+    page.get_by_label("Name", exact=True).fill(job_name)
+    page.get_by_role("radio", name="When somebody says so").check()
+    _next(page)
+    make = page.get_by_role("button", name="Make job")
+    expect(make).to_be_enabled()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.reload()
+    expect(make).to_be_enabled()
+    expect(page.get_by_role("main")).to_contain_text(job_name)
+    page.get_by_role("button", name="Change: Plan").click()
+    page.get_by_role("button", name="Add rule").click()
+    expect(page.get_by_label(re.compile(r"^Rule \d: what to do$"))).to_have_count(2)
+
+    # Another tab does not know what was planned in this one.
+    other = page.context.new_page()
+    other.goto(page.url.replace("Step=plan", "Step=review"))
+    expect(other.get_by_text("The plan of this address was made in another tab")).to_be_visible()
+    expect(other.get_by_role("heading", level=2, name="How carefully?")).to_be_visible()
+    _next(other)
+    expect(other.get_by_role("button", name="Start job")).to_be_enabled()
+
+    # Who hears no answer asks again, and makes one job.
+    page.get_by_role("button", name=re.compile("^Remove rule")).last.click()
+    _next(page)
+    expect(make).to_be_enabled()
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    watch.expect("ERR_FAILED")
+    page.route("**/api/v1/jobs", lose, times=1)
+    make.click()
+    expect(page.get_by_role("alert")).to_be_in_viewport()
+    expect(page.get_by_role("alert")).to_contain_text("Nobody knows whether the job was made.")
+    assert len(_jobs(demo, job_name)) == 1
+    make.click()
+    expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
+    assert len(_jobs(demo, job_name)) == 1

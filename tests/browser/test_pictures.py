@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from playwright.sync_api import expect
 
 from meshfleet.cli.demo import BUILDINGS, site_of
-from meshfleet.wire.rest import Role
-from tests.browser.conftest import sign_in, until
+from tests.browser.conftest import until
 from tests.browser.updates import MODEL, new_firmware, new_site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from playwright.sync_api import Page
 
-    from playwright.sync_api import BrowserContext, Page
-
-    from tests.browser.watch import Watch
+    from tests.browser.axe import Theme
+    from tests.browser.conftest import Open
     from tests.scenarios.serving import Service
 
 LARGEST = 300_000
@@ -33,7 +31,7 @@ class Picture(NamedTuple):
 
     path: str
     shows: str
-    theme: str
+    theme: Theme
     width: int = 1440
     height: int = 900
 
@@ -55,22 +53,18 @@ SILENT = sum(not each.battery for each in site_of(BUILDINGS[0]).devices)
 """Of the office, the devices whose battery is empty."""
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_small(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service, name: str, tmp_path: Path
-) -> None:
-    picture = PICTURES[name]
-    size: Any = {"width": picture.width, "height": picture.height}
-    context, _ = make_window(demo, color_scheme=picture.theme, viewport=size)
-    page = context.new_page()
+def test_pictures_are_small(open_as: Open, page: Page, demo: Service, tmp_path: Path) -> None:
     # Devices that have just been put up are not heard yet.
     office = "/api/v1/devices/summary?Label=Head+office"
     until(page, lambda: demo.ask("GET", office)["disconnected"] == SILENT)
-    sign_in(page, demo, Role.ADMIN)
     released = f"/api/v1/firmware?ModelNumber={MODEL}&State=released"
-    page.goto(picture.path.format(firmware=demo.ask("GET", released)["items"][-1]["id"]))
-    expect(page.get_by_text(picture.shows).first).to_be_visible()
-    take(page, name, tmp_path)
+    firmware = demo.ask("GET", released)["items"][-1]["id"]
+    for name, picture in PICTURES.items():
+        page.set_viewport_size({"width": picture.width, "height": picture.height})
+        page.emulate_media(color_scheme=picture.theme)
+        open_as(picture.path.format(firmware=firmware))
+        expect(page.get_by_text(picture.shows).first).to_be_visible()
+        take(page, name, tmp_path)
 
 
 def take(page: Page, name: str, spare: Path) -> None:
@@ -83,9 +77,8 @@ def take(page: Page, name: str, spare: Path) -> None:
     assert 10_000 < len(taken) < LARGEST
 
 
-def test_pictures_of_an_update_are_small(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service, tmp_path: Path
-) -> None:
+@pytest.mark.part("long")
+def test_pictures_of_an_update_are_small(open_as: Open, demo: Service, tmp_path: Path) -> None:
     with (
         new_site(demo, tmp_path / "well", devices=7) as well,
         new_site(demo, tmp_path / "failing", devices=2) as failing,
@@ -104,10 +97,7 @@ def test_pictures_of_an_update_are_small(
             "timeouts": {"stepMinutes": 0.2},
         }
         job = demo.ask("POST", "/api/v1/jobs", order)["id"]
-        context, _ = make_window(demo, color_scheme="light", viewport={"width": 1440, "height": 900})
-        page = context.new_page()
-        sign_in(page, demo, Role.ADMIN)
-        page.goto(f"/jobs/{job}")
+        page = open_as(f"/jobs/{job}")
         report = page.get_by_role("region", name="Report")
         expect(report).to_contain_text("7 of 9 devices run", timeout=120_000)
         expect(page.get_by_role("region", name="Why devices failed")).to_contain_text("2 in all")

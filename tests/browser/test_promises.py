@@ -31,7 +31,7 @@ def walk(page: Page) -> None:
 @pytest.mark.rule("rest-157")
 def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
     opened: list[str] = []
-    open_as("/labels")
+    open_as("/healthz")
     page.on("websocket", lambda socket: opened.append(socket.url))
     page.goto("/")
     until(page, lambda: opened)
@@ -44,7 +44,7 @@ def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
 
 
 def test_whoever_wants_less_motion_sees_none(open_as: Open) -> None:
-    page = open_as("/labels", Role.VIEWER)
+    page = open_as("/healthz", Role.VIEWER)
     # Where rows will be something breathes until they come.
     page.route("**/api/v1/devices?*", lambda _: None)
     page.goto("/devices")

@@ -54,18 +54,14 @@ def away(open_as: Open, page: Page, watch: Watch) -> Callable[[Callable[[], None
     return go
 
 
-def test_lists_that_could_not_be_read_come_by_themselves(
-    away: Callable[[Callable[[], None], Locator], None], page: Page
+def test_what_could_not_be_read_comes_by_itself(
+    away: Callable[[Callable[[], None], Locator], None], page: Page, watch: Watch
 ) -> None:
     for name, text in (("Gateways", "Head office"), ("Labels", "floor 0"), ("Devices", "02:00:5E:00:00:01")):
         away(lambda name=name: _to(page, name), page.get_by_role("row").filter(has_text=text))  # type: ignore[misc]
     expect(page.get_by_role("status").filter(has_text="devices")).to_be_visible()
 
-
-def test_a_device_that_could_not_be_read_comes_by_itself(
-    away: Callable[[Callable[[], None], Locator], None], page: Page, watch: Watch
-) -> None:
-    _to(page, "Devices")
+    # A device, and one of its tabs.
     # Others may have left devices behind, before it in the list.
     row = page.get_by_role("row").filter(has_text="CA:5B:DA:18:00:1A")
     searching(page).fill("CA:5B:DA:18:00:1A")
