@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -18,7 +19,7 @@ from tests.scenarios.serving import PASSWORD, Service, loopback
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
+    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, WebSocket
 
     from tests.browser.wire import Wire
 
@@ -199,6 +200,16 @@ def _token(tab: Page, service: Service | Wire, role: Role) -> str:
     assert told.ok, told.text()
     _tokens[service.url, role] = str(told.json()["authToken"]), begun
     return _tokens[service.url, role][0]
+
+
+@contextmanager
+def hearing(page: Page, follow: Callable[[WebSocket], object]) -> Iterator[None]:
+    """Be told of each connection that a tab opens, and leave nobody in it who listens."""
+    page.on("websocket", follow)
+    try:
+        yield
+    finally:
+        page.remove_listener("websocket", follow)
 
 
 def there(page: Page) -> None:

@@ -42,7 +42,8 @@ def operation(page: Page, method: str, path: str) -> Locator:
 
 
 def attempt(page: Page, method: str, path: str, body: dict[str, str] | None = None) -> Locator:
-    """Try an operation; gives its answer."""
+    """Try an operation; gives its answer. The others go out of sight, as each takes its time."""
+    page.get_by_label("Search operations").fill(path)
     found = operation(page, method, path)
     found.locator("button.opblock-summary-control").click()
     found.get_by_role("button", name="Try it out").click()
@@ -78,8 +79,6 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     assert {tuple(each) for each in shown.evaluate_all(_OPERATIONS)} == wanted
     page.get_by_label("Search operations").fill("/rejects")
     expect(shown).to_have_count(1)
-    page.get_by_label("Search operations").fill("")
-    expect(shown).to_have_count(len(wanted))
     assert component(watch)
 
     # Who is not signed in logs in by the operation itself.
@@ -119,7 +118,6 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     assert token
     assert token not in page.content()
-    page.get_by_label("Search operations").fill("/auth/me")
     expect(shown).to_have_count(1)
     assert barriers(page) == []
 

@@ -6,11 +6,10 @@ import re
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import until
+from tests.browser.conftest import hearing, until
 from tests.browser.device import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class Held:
             route.fulfill(response=answer)
 
 
-@pytest.mark.usefixtures("own_window")
 def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Page, demo: Service) -> None:
     sent: list[str] = []
     heard: list[str] = []
@@ -85,10 +83,10 @@ def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Pag
 
     address = f"/api/v1/devices/{SILENT}"
     before, name = demo.ask("GET", address)["friendlyName"], str(uuid4())
-    page.on("websocket", follow)
     held = Held(page, f"**{address}")
-    open_as(f"/devices/{SILENT}")
-    until(page, lambda: held.answers and any("subscribe" in each and SILENT in each for each in sent))
+    with hearing(page, follow):
+        open_as(f"/devices/{SILENT}")
+        until(page, lambda: held.answers and any("subscribe" in each and SILENT in each for each in sent))
     demo.ask("PUT", f"{address}/friendly-name", {"name": name})
     try:
         until(page, lambda: any(name in each for each in heard))
@@ -227,13 +225,10 @@ def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
     assert dialog.evaluate(_RUNS_RIGHT, "will be gone")
 
 
-@pytest.mark.usefixtures("own_window")
 def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: Watch) -> None:
     watch.expect("TypeError")
     address = "**/connectivity?*"
     page.route(address, lambda route: route.fulfill(json={"items": [None], "nextToken": None}))
-    logged: list[str] = []
-    page.on("console", lambda message: logged.append(message.text))
     open_as(f"/devices/{GATEWAY}")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("Something went wrong")
@@ -244,4 +239,3 @@ def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: Watch) -
     page.unroute(address)
     alert.get_by_role("button", name="Reload").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Head office")
-    assert any("TypeError" in each for each in logged)

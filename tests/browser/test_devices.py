@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import answered, hidden_sideways, there, until
+from tests.browser.conftest import answered, hearing, hidden_sideways, there, until
 from tests.browser.devices import lists, names, pages, rows, searching, seen_ids
 
 if TYPE_CHECKING:
@@ -268,7 +268,6 @@ def test_rows_in_another_order_are_told_of_as_before(open_as: Open, page: Page, 
         demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
 
 
-@pytest.mark.usefixtures("own_window")
 def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, total: int) -> None:
     told: list[dict[str, Any]] = []
 
@@ -284,17 +283,17 @@ def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, t
         return [device for each in left for device in each["Ids"]]
 
     page.set_viewport_size(SMALL)
-    page.on("websocket", follow)
-    open_as("/healthz")
-    page.goto("/devices")
-    expect(page.get_by_text(f"{total} devices")).to_be_visible()
-    until(page, lambda: watched() == seen_ids(page))
-    assert 0 < len(watched()) < 12
-    assert len(pages(watch)) == 1
-    first = watched()
-    page.get_by_role("region", name="Devices").evaluate("region => region.scrollTo(0, 1500)")
-    until(page, lambda: not set(first) & set(watched()) and watched() == seen_ids(page))
-    assert rows(page).count() < 40
+    with hearing(page, follow):
+        open_as("/healthz")
+        page.goto("/devices")
+        expect(page.get_by_text(f"{total} devices")).to_be_visible()
+        until(page, lambda: watched() == seen_ids(page))
+        assert 0 < len(watched()) < 12
+        assert len(pages(watch)) == 1
+        first = watched()
+        page.get_by_role("region", name="Devices").evaluate("region => region.scrollTo(0, 1500)")
+        until(page, lambda: not set(first) & set(watched()) and watched() == seen_ids(page))
+        assert rows(page).count() < 40
 
 
 def test_a_list_that_was_never_read_says_so_where_rows_would_be(

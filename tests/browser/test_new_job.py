@@ -337,7 +337,6 @@ def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
     expect(page.get_by_role("main")).to_contain_text(job_name)
 
 
-@pytest.mark.usefixtures("own_window")
 def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_job(
     open_as: Open, watch: Watch, demo: Service, job_name: str, label: str
 ) -> None:
@@ -348,7 +347,7 @@ def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_jo
     _next(page)
     make = page.get_by_role("button", name="Make job")
     expect(make).to_be_enabled()
-    page.on("dialog", lambda dialog: dialog.accept())
+    page.once("dialog", lambda dialog: dialog.accept())
     page.reload()
     expect(make).to_be_enabled()
     expect(page.get_by_role("main")).to_contain_text(job_name)

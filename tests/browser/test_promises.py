@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import until
+from tests.browser.conftest import hearing, until
 from tests.browser.places import PAGES
 
 if TYPE_CHECKING:
@@ -27,17 +27,16 @@ def walk(page: Page) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text(PAGES[link.get_attribute("href") or ""])
 
 
-@pytest.mark.usefixtures("own_window")
 @pytest.mark.rule("rest-157")
 def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
     opened: list[str] = []
     open_as("/healthz")
-    page.on("websocket", lambda socket: opened.append(socket.url))
-    page.goto("/")
-    until(page, lambda: opened)
-    walk(page)
-    page.goto("/devices")
-    until(page, lambda: len(opened) > 1)
+    with hearing(page, lambda socket: opened.append(socket.url)):
+        page.goto("/")
+        until(page, lambda: opened)
+        walk(page)
+        page.goto("/devices")
+        until(page, lambda: len(opened) > 1)
     assert [url.rpartition("/api/")[2] for url in opened] == [
         "v1/live"
     ] * 2  # one for each time it was loaded

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
@@ -160,7 +159,6 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Wat
     assert not [each for each in watch.asked if each.startswith("POST /api/v1/firmware")]
 
 
-@pytest.mark.usefixtures("own_window")
 def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     open_as: Open, demo: Service, watch: Watch, tmp_path: Path
 ) -> None:
@@ -194,6 +192,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     asking.get_by_role("button", name="Cancel upload").click()
     expect(asking).to_contain_text("The upload was canceled.")
     line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": -1})
+    line.detach()
     assert demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
 
     # It is another file by now, which the browser does not let out.
@@ -213,7 +212,6 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
         forget(demo, model)
 
 
-@pytest.mark.usefixtures("own_window")
 def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
     open_as: Open, demo: Service, watch: Watch, tmp_path: Path
 ) -> None:
@@ -247,6 +245,7 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
         asking.get_by_role("button", name="Cancel upload").click()
         expect(asking).to_contain_text("Look in the list")
         line.send("Fetch.disable")
+        line.detach()
         there = demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]
         assert [each["version"] for each in there] == ["1.0.1", "1.0.0"]
     finally:
