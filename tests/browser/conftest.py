@@ -203,7 +203,7 @@ def _token(tab: Page, service: Service | Wire, role: Role) -> str:
 
 
 @contextmanager
-def hearing(page: Page, follow: Callable[[WebSocket], object]) -> Iterator[None]:
+def hearing(page: Page, follow: Callable[[WebSocket], None]) -> Iterator[None]:
     """Be told of each connection that a tab opens, and leave nobody in it who listens."""
     page.on("websocket", follow)
     try:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+LOOKING: Final = """
+  let isDue = false;
+  const soon = () => {
+    if (isDue) return;
+    isDue = true;
+    requestAnimationFrame(() => { isDue = false; look(); });
+  };
+  const all = { subtree: true, childList: true, characterData: true, attributes: true };
+  new MutationObserver(soon).observe(document.documentElement, all);
+  look();
+"""
+"""Calls `look` before the page is painted, if something has changed: frame by frame it takes a whole core."""
 
 _COMPARE = """() => {
   const region = (name) => document.querySelector(`section[aria-label="${name}"]`);
@@ -38,11 +51,10 @@ _COMPARE = """() => {
   window.moments = { faults: new Set(), told: new Set() };
   const look = () => {
     for (const fault of faults()) window.moments.faults.add(fault);
-    requestAnimationFrame(look);
   };
-  look();
+  LOOKING
 }"""
-"""Compare the parts whenever the page is painted."""
+"""Compare the parts whenever the page is painted with something new."""
 
 
 _CONNECTION = """() => {
@@ -56,21 +68,20 @@ _CONNECTION = """() => {
     const isAway = foot === "Service cannot be reached";
     const isFalse = isThere ? isAway : bar.startsWith("Checking") && foot !== bar;
     if (isFalse) window.moments.faults.add(`${bar}, ${foot}`);
-    requestAnimationFrame(look);
   };
-  look();
+  LOOKING
 }"""
-"""Compare both whenever the page is painted."""
+"""Compare both whenever the page is painted with something new."""
 
 
 def compare_parts(page: Page) -> None:
     """Compare the parts of a job's page with each other from now on."""
-    page.evaluate(_COMPARE)
+    page.evaluate(_COMPARE.replace("LOOKING", LOOKING))
 
 
 def compare_connection(page: Page) -> None:
     """Compare what the bar says of the connection with what the navigation says of the service."""
-    page.evaluate(_CONNECTION)
+    page.evaluate(_CONNECTION.replace("LOOKING", LOOKING))
 
 
 def contradictions(page: Page) -> list[str]:

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
 from tests.browser.conftest import settle, there
+from tests.scenarios.serving import PASSWORD
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -66,6 +67,8 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
 
 def test_filters_are_in_the_address(open_as: Open) -> None:
     page = open_as("/audit")
+    # So that it is among the newest changes: tests need not sign in each time.
+    assert page.request.post("/api/v1/auth/login", data={"username": "viewer", "password": PASSWORD}).ok
     who, what = page.get_by_label("Who", exact=True), page.get_by_label("What", exact=True)
     who.select_option("the command line")
     expect(page).to_have_url(re.compile(r"Actor=program%3A\+command\+line"))

@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
 from tests.browser.conftest import sign_in
+from tests.browser.moments import LOOKING
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.warm import WarmProgram
 
@@ -31,9 +32,8 @@ _TICKS = """() => {
     for (const title of document.querySelectorAll("li.done h3")) {
       window.ticks.add(title.firstChild.textContent.trim());
     }
-    requestAnimationFrame(look);
   };
-  look();
+  LOOKING
 }"""
 """Keep which steps were ticked, and in which order, whenever the page is painted."""
 
@@ -98,7 +98,7 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     page.go_back()
     progress = page.get_by_text("steps done")
     expect(progress).to_have_text("0 of 3 steps done")
-    page.evaluate(_TICKS)
+    page.evaluate(_TICKS.replace("LOOKING", LOOKING))
     claimed = empty.claim(_MAC)
     expect(steps.nth(1)).to_contain_text("Waits for the gateway to connect")
     expect(steps.nth(0)).to_contain_text("It has not connected yet.")
