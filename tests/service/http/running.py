@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from meshfleet.db.samples import open_samples
 from meshfleet.service.accounts import keys
 from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.accounts.passwords import HASHER
 from meshfleet.service.api import Api
 from meshfleet.service.app import answer_requests
 from meshfleet.service.devices import registry
@@ -153,8 +154,8 @@ def running(  # by name
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WAITS_IN_CONNECTION)
         http = Listen("127.0.0.1", listener.getsockname()[1])
         chosen = replace(settings or Settings(), data=Path(folder), http=http)
-        hasher = {} if hashes_slowly else {"hasher": QUICK_HASHER}
-        api = Api(database, chosen, samples, now=clock, steady=clock.steady, limits=limits, **hasher)
+        hasher = HASHER if hashes_slowly else QUICK_HASHER
+        api = Api(database, chosen, samples, now=clock, steady=clock.steady, limits=limits, hasher=hasher)
         with _serving(api, chosen, listener, limits):
             service = Running(chosen.own_url, database, samples, clock)
             service.addresses = api.addresses

@@ -25,7 +25,7 @@ from meshfleet.service.ingest.ingest import Ingest
 from meshfleet.service.live.live import PACE, Pace
 from meshfleet.settings import Settings
 from tests.broker.stage import Clock
-from tests.service.http.running import Running
+from tests.service.http.running import QUICK_HASHER, Running
 from tests.service.ingest.intake import batch
 
 if TYPE_CHECKING:
@@ -210,7 +210,15 @@ def staged(database: Database, pace: Pace = PACE) -> Iterator[Stage]:
         closing(open_samples(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        api = Api(database, Settings(data=Path(folder)), samples, pace=pace, now=clock, steady=clock.steady)
+        api = Api(
+            database,
+            Settings(data=Path(folder)),
+            samples,
+            pace=pace,
+            now=clock,
+            steady=clock.steady,
+            hasher=QUICK_HASHER,
+        )
         with _serving(api, listener) as loop:
             ingest = Ingest(database, samples, prefix="", guests=None, now=clock)
             for follower in (api.live.reports, api.traffic):

@@ -27,7 +27,7 @@ from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.times import write_millis
 from tests.broker.stage import Clock
 from tests.eventually import eventually
-from tests.service.http.running import Running
+from tests.service.http.running import QUICK_HASHER, Running
 from tests.service.requests.third_party import Gateway, nothing
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def office(database: Database, settings: Settings | None = None) -> Iterator[Off
         chosen = replace(settings or Settings(mqtt=_ANY), data=Path(folder), http=http)
         chosen = with_ports(chosen, entrances)
         with closing(samples_of(database, chosen)) as samples:
-            api = Api(database, chosen, samples)
+            api = Api(database, chosen, samples, hasher=QUICK_HASHER)
             taking = partial(take_reports, database, samples, chosen, api, entrances)
             running = Office(
                 f"http://127.0.0.1:{listener.getsockname()[1]}",
