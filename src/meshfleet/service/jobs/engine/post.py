@@ -20,6 +20,8 @@ from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
 from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from meshfleet.service.jobs.engine.advancing import Reply
     from meshfleet.service.jobs.engine.outbox import Letter
     from meshfleet.service.requests.asking import Answer, Asking
@@ -57,6 +59,8 @@ class Post:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._on_way: dict[asyncio.Task[None], _Sending] = {}
+        self._canceled: set[int] = set()
+        """Jobs whose updates must not begin any more."""
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
 
     @property
@@ -70,24 +74,42 @@ class Post:
         return Counter(each.letter.gateway for each in self._on_way.values())
 
     def send(self, letter: Letter) -> None:
-        """Send a letter."""
+        """Send a letter, unless it would begin an update of a canceled job."""
+        if self._is_canceled(letter):
+            self.replies.put_nowait(_dropped(letter))
+            return
         sending = _Sending(letter)
         task = asyncio.create_task(self._send(sending), name=f"jobs.post {letter.id}")
         self._on_way[task] = sending
         task.add_done_callback(self._forget)
 
+    def set_canceled(self, jobs: Iterable[int]) -> None:
+        """Replace the jobs that are being canceled, and drop their starts: see `drop_starts`."""
+        self._canceled = set(jobs)
+        if self._canceled:
+            self._drop_starts()
+
     def drop_starts(self, job: int) -> None:
-        """Drop the commands of a canceled job that would begin updates and still wait for their turn."""
+        """Drop the commands of a canceled job that would begin updates and still wait for their turn.
+
+        Those that come later are dropped as well, until `set_canceled` leaves the job out.
+        """
+        self._canceled.add(job)
+        self._drop_starts()
+
+    def _drop_starts(self) -> None:
         for task, each in self._on_way.items():
-            if each.letter.job == job and each.letter.step in FIRST and not each.has_left:
+            if self._is_canceled(each.letter) and not each.has_left and not each.is_dropped:
                 each.is_dropped = True
                 task.cancel()
+
+    def _is_canceled(self, letter: Letter) -> bool:
+        return letter.job in self._canceled and letter.step in FIRST
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         each = self._on_way.pop(task)
         if each.is_dropped and task.cancelled():
-            dropped = Unsent(each.letter.step, "the job was canceled before it was sent")
-            self.replies.put_nowait(each.letter.reply(dropped))
+            self.replies.put_nowait(_dropped(each.letter))
 
     async def end(self) -> None:
         """Wait for no answer any more: the next start asks again."""
@@ -121,6 +143,10 @@ class Post:
     def _hear(self, letter: Letter, answer: Answer) -> None:
         """Pass on an answer that came too late to move anything: it is evidence (rest-143)."""
         self.replies.put_nowait(letter.reply(_answered(letter, answer)))
+
+
+def _dropped(letter: Letter) -> Reply:
+    return letter.reply(Unsent(letter.step, "the job was canceled before it was sent"))
 
 
 def _answered(letter: Letter, answer: Answer) -> Answered:
