@@ -91,3 +91,23 @@ async def test_a_cancel_by_another_program_drops_starts_that_wait_for_their_turn
         await made.wait_until(lambda: made.query(states) == ["CANCELED", "DISPATCHED"])
         assert made.asking.queued == 0
         assert len(made.third.asked) == 1
+
+
+@pytest.mark.rule("firmware-39")
+async def test_a_suspension_of_the_machine_ends_no_request_that_is_on_its_way(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of a request that another program has left behind ends meanwhile, too."""
+    monkeypatch.setattr("meshfleet.service.jobs.engine.runner._LEFT", 0.02)
+    async with running(stage) as made:
+        outbox = "SELECT id FROM job_outbox ORDER BY id"
+        ours = made.query(outbox)
+        until = made.world.now + 60_000
+        row = f"'left', job, 0, attempt, step, gateway, target, operation, identifier, value, {until}"
+        add = f"INSERT INTO job_outbox SELECT {row} FROM job_outbox LIMIT 1"  # noqa: S608 # our own names
+        await stage.database.write(lambda connection: connection.exec_driver_sql(add))
+        made.seconds = 3600
+        await made.wait_until(lambda: "left" not in made.query(outbox))
+        assert made.query(outbox) == ours
+        assert len(made.third.asked) == 1
+        assert made.asking.queued == 1

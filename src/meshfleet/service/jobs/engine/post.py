@@ -61,6 +61,8 @@ class Post:
         self._on_way: dict[asyncio.Task[None], _Sending] = {}
         self._canceled: set[int] = set()
         """Jobs whose updates must not begin any more."""
+        self._replied: set[str] = set()
+        """Requests whose replies were not taken over yet."""
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
 
     @property
@@ -73,10 +75,19 @@ class Post:
         """How many are at which gateway."""
         return Counter(each.letter.gateway for each in self._on_way.values())
 
+    @property
+    def requests(self) -> set[str]:
+        """The requests that were sent here, until their replies are taken over: see `settle`."""
+        return self._replied.union(each.letter.id for each in self._on_way.values())
+
+    def settle(self, replies: Iterable[Reply]) -> None:
+        """Forget requests whose replies were taken over, or could not be."""
+        self._replied.difference_update(each.request for each in replies)
+
     def send(self, letter: Letter) -> None:
         """Send a letter, unless it would begin an update of a canceled job."""
         if self._is_canceled(letter):
-            self.replies.put_nowait(_dropped(letter))
+            self._reply(_dropped(letter))
             return
         sending = _Sending(letter)
         task = asyncio.create_task(self._send(sending), name=f"jobs.post {letter.id}")
@@ -109,7 +120,7 @@ class Post:
     def _forget(self, task: asyncio.Task[None]) -> None:
         each = self._on_way.pop(task)
         if each.is_dropped and task.cancelled():
-            self.replies.put_nowait(_dropped(each.letter))
+            self._reply(_dropped(each.letter))
 
     async def end(self) -> None:
         """Wait for no answer any more: the next start asks again."""
@@ -118,7 +129,7 @@ class Post:
         await asyncio.gather(*self._on_way, return_exceptions=True)
 
     async def _send(self, sending: _Sending) -> None:
-        self.replies.put_nowait(sending.letter.reply(await self._ask(sending)))
+        self._reply(sending.letter.reply(await self._ask(sending)))
 
     async def _ask(self, sending: _Sending) -> Answered | Unsent | Unclear:
         letter = sending.letter
@@ -142,7 +153,11 @@ class Post:
 
     def _hear(self, letter: Letter, answer: Answer) -> None:
         """Pass on an answer that came too late to move anything: it is evidence (rest-143)."""
-        self.replies.put_nowait(letter.reply(_answered(letter, answer)))
+        self._reply(letter.reply(_answered(letter, answer)))
+
+    def _reply(self, reply: Reply) -> None:
+        self._replied.add(reply.request)
+        self.replies.put_nowait(reply)
 
 
 def _dropped(letter: Letter) -> Reply:

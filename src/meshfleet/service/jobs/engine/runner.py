@@ -248,6 +248,7 @@ class Runner:
             while not self._post.replies.empty() and len(replies) < advancing.AT_ONCE:
                 replies.append(self._post.replies.get_nowait())
             await self._try(lambda replies=replies: self._reply(replies))  # type: ignore[misc] # as they are now
+            self._post.settle(replies)
             self._has_letters.set()  # where these came from there is room for others
 
     async def _find_left(self) -> None:
@@ -278,7 +279,13 @@ class Runner:
         return True
 
     async def _reply_for_others(self) -> bool:
-        left = await self._database.read(outbox.left_behind, self._steady())
+        """Take over requests whose senders have ended.
+
+        A suspension of the machine ends leases, but not our requests: their timeouts stand still meanwhile.
+        """
+        ours = self._post.requests
+        found = await self._database.read(outbox.left_behind, self._steady())
+        left = [each for each in found if each.request not in ours]
         return await self._reply(left) if left else False
 
     async def _reply(self, replies: list[Reply]) -> bool:
