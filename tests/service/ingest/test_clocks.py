@@ -398,3 +398,19 @@ async def test_a_start_with_a_clock_that_is_not_set_yet_leaves_states_as_they_ar
     await intake.settle(heartbeat(intake.now, 2))
     state = intake.state()
     assert (state.status, state.status_at, state.battery_at) == (2, intake.now, NOON)
+
+
+@pytest.mark.rule("report-50")
+async def test_states_of_a_clock_that_was_corrected_before_the_start_go_on(intake: Intake) -> None:
+    """A clock that is days behind stored states counts as right when it is not set for ten minutes."""
+    intake.now = NOON + 30 * DAY
+    await intake.settle(heartbeat(intake.now, 1))
+    intake.now = NOON
+    await intake.restart()
+    statuses = []
+    for step in [*[MINUTE] * 9, DAY, *[MINUTE] * 11]:  # it is set in between, and may be set again
+        intake.now += step
+        await intake.settle(heartbeat(intake.now, 2))
+        statuses.append(intake.state().status)
+    assert statuses == [1] * 20 + [2]
+    assert intake.state().status_at == intake.now

@@ -28,6 +28,7 @@ from meshfleet.service.ingest.reading import Reader
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
+from meshfleet.service.ingest.start_clock import StartClock
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class _Flush(NamedTuple):
     """Readings that are in here, and needed no more."""
     entries: Sequence[Entry]
     """What followers have to write."""
-    is_set_back: bool
-    """Whether the clock of this machine was set back since the last flush."""
+    must_limit: bool
+    """Whether states may be later than the clock of this machine, and have to become earlier."""
 
 
 class Ingest:
@@ -140,6 +141,8 @@ class Ingest:
         """The number of the last readings that are in memory."""
         self._flush: _Flush | None = None
         self._flushed_at = now()
+        self._start_clock: StartClock | None = None
+        """Decides when the clock counts as right that was far behind stored states at the start."""
         self._turn = asyncio.Lock()
         """What is written is seen by readers in the same order."""
         self._troubles: dict[str, Trouble] = {}
@@ -154,11 +157,17 @@ class Ingest:
     async def restore(self) -> None:
         """Go on where a program before this one ended, in whatever way it did."""
         now = self._now()
-        if not await self._database.write(states.limit_at_start, now):
+        newest = await self._database.read(states.find_newest) or now
+        start_clock = StartClock(newest, now)
+        if start_clock.is_right(now):
+            await self._database.write(states.limit, now)
+        else:
+            self._start_clock = start_clock
             _log.warning(
-                "the clock of this machine shows %s, days before the newest stored state; "
-                "states do not change until it is set right",
+                "the clock of this machine shows %s, but the newest stored state is of %s; states that are"
+                " later than the clock do not change until it is set, or has not been set for 10 minutes",
                 write_millis(now),
+                write_millis(newest),
             )
         if self._guests is not None:
             await self._guests.look(self._database)
@@ -196,8 +205,8 @@ class Ingest:
             rows = self._rollups.close(now)
             before = self._rollups.oldest(self._newest + 1)
             entries = self._followers.collect(self._notes, now)
-            is_set_back, self._flushed_at = now < self._flushed_at - _SET_BACK, now
-            self._flush, self._notes = _Flush(self._notes, rows, before, entries, is_set_back), {}
+            must_limit, self._flushed_at = self._may_states_be_late(now), now
+            self._flush, self._notes = _Flush(self._notes, rows, before, entries, must_limit), {}
             await self._finish(self._flush)
 
     async def _keep_flushing(self) -> None:
@@ -349,10 +358,22 @@ class Ingest:
         self._flush = None
         self._followers.written(flush.entries)
 
+    def _may_states_be_late(self, now: int) -> bool:
+        """Tell whether the clock was set back since the last flush, or counts as right from now on."""
+        is_late = now < self._flushed_at - _SET_BACK
+        if self._start_clock is not None and self._start_clock.is_right(now):
+            self._start_clock = None
+            is_late = True
+            _log.warning(
+                "the clock of this machine shows %s and counts as right; states that are later get this time",
+                write_millis(now),
+            )
+        return is_late
+
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)
         added = store.write_notes(connection, flush.notes, self._now())
-        if flush.is_set_back:
+        if flush.must_limit:
             states.limit(connection, self._now())
         for entry in flush.entries:
             entry.write(connection, added)
