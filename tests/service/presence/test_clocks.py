@@ -191,18 +191,31 @@ def test_an_offset_is_proved_for_one_connection() -> None:
 
 
 @pytest.mark.rule("report-48")
-@pytest.mark.parametrize(("off", "shifts"), [(6 * 3600, {G: -6 * HOUR}), (0, {})], ids=["still", "set right"])
-def test_a_fresh_report_proves_the_clock_of_a_gateway_that_never_answers_after_it_has_come_back(
-    off: int, shifts: dict[int, int]
+@pytest.mark.parametrize("ahead", [6, -6], ids=["ahead", "behind"])
+@pytest.mark.parametrize("is_set_right", [False, True], ids=["still", "set right"])
+def test_reports_prove_the_clock_of_a_gateway_that_never_answers_when_they_agree_for_a_minute(
+    ahead: int,
+    is_set_right: bool,  # noqa: FBT001 # a parameter
 ) -> None:
+    """One that looks fresh by the other clock was replayed. In the meantime all that are fresh count."""
+    known, right = {G: -ahead * HOUR}, dict[int, int]()
+    theirs, other = (0, ahead * HOUR) if is_set_right else (ahead * HOUR, 0)
     scene = Scene(A, silent=True)
-    scene.clocks.restore({G: 6 * HOUR})
-    scene.connect(A)
-    scene.take(heartbeat(NOON - HOUR))
-    assert not scene.clocks.is_proved(G)
-    scene.see(heartbeat(NOON + off * SECOND))
-    assert (scene.clocks.is_proved(G), scene.clocks.shifts) == (True, shifts)
-    assert scene.has(D)
+    scene.clocks.restore({G: ahead * HOUR})
+    found = []
+    for seconds, offs in [
+        (0, [theirs]),
+        (40, [theirs, other]),  # in one batch
+        (80, [theirs]),
+        (120, [other]),  # by itself
+        (160, [theirs]),
+        (190, [-HOUR]),  # late, and tells nothing
+        (220, [theirs]),
+    ]:
+        scene.now = NOON + seconds * SECOND
+        scene.see(*(heartbeat(scene.now + off) for off in offs))
+        found.append((scene.clocks.is_proved(G), dict(scene.clocks.shifts), scene.has(D)))
+    assert found == [(False, known, True)] * 6 + [(True, right if is_set_right else known, True)]
 
 
 # --- What becomes of devices ---

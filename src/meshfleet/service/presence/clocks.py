@@ -11,7 +11,8 @@ Some devices have clocks of their own, so one device of many is not believed as 
 
 A clock may be set while its gateway is away. So after a gateway has connected, or the service has started, a
 known offset is not proved until the gateway answers. Until then it corrects only reports that are fresh by
-it; others keep the time that they have. For a gateway that never answers the first fresh report decides.
+it; others keep the time that they have. For a gateway that never answers, its fresh reports decide when they
+agree for a minute: a replayed report may look fresh by a wrong clock, so a single one decides nothing.
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ class _Doubt(NamedTuple):
     """The only device that says so; 0: several do, or it is the only one there."""
 
 
+class _Check(NamedTuple):
+    """What all fresh reports of a connection have said of an offset that is not proved, since a moment."""
+
+    holds: bool
+    since: int
+    connection: int | None
+
+
 class Clocks:
     """Learns how far the clocks of gateways are ahead of ours. All calls bring the time."""
 
@@ -81,6 +90,8 @@ class Clocks:
         self._estimates: dict[int, _Estimate] = {}
         self._proved: dict[int, int | None] = {}
         """The connection, by gateway, on which its offset was last seen to be right."""
+        self._checks: dict[int, _Check] = {}
+        """What reports of gateways that never answer say of offsets that are not proved."""
         self._measured: set[int] = set()
         """Gateways that have answered since the start."""
         self._silent: set[int] = set()
@@ -103,7 +114,14 @@ class Clocks:
     def forget(self, gateways: Collection[int]) -> None:
         """Drop what is known of gateways that are not claimed any more."""
         for gateway in gateways:
-            for known in (self.shifts, self.doubts, self._estimates, self._proved, self._logged):
+            for known in (
+                self.shifts,
+                self.doubts,
+                self._estimates,
+                self._proved,
+                self._checks,
+                self._logged,
+            ):
                 known.pop(gateway, None)
             self._measured.discard(gateway)
             self._silent.discard(gateway)
@@ -123,6 +141,7 @@ class Clocks:
     def follow_our_clock(self, ahead: int) -> None:
         """Take account of our own clock, which was set ahead by so many milliseconds, or back if negative."""
         self.doubts.clear()
+        self._checks.clear()
         for gateway, estimate in list(self._estimates.items()):
             self._estimates[gateway] = estimate._replace(ahead=estimate.ahead - ahead, at=estimate.at + ahead)
             self._correct(gateway, estimate.ahead - ahead)
@@ -143,16 +162,25 @@ class Clocks:
         connection = self._connection_of(gateway)
         return gateway in self._proved and connection in {0, self._proved[gateway]}
 
-    def check_offset(self, gateway: int, now: int, *, holds: bool) -> None:
-        """Learn that a fresh report agrees with an offset that is not proved, or with a clock that is right.
+    def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
+        """Learn that fresh reports agree with an offset that is not proved, or with a clock that is right.
 
-        This counts only for gateways that never answer.
+        None: some agree with the one and some with the other. This counts only for gateways that never
+        answer, and when all say the same for a minute.
         """
         if gateway not in self._silent or self.is_proved(gateway):
             return
-        self._prove(gateway)
-        if not holds:
-            self._set(gateway, _Estimate(0, _ALIKE, now))
+        if holds is None:
+            self._checks.pop(gateway, None)
+            return
+        new = _Check(holds, now, self._connection_of(gateway))
+        check = self._checks.setdefault(gateway, new)
+        if check._replace(since=now) != new:
+            self._checks[gateway] = new
+        elif now - check.since >= _CERTAIN:
+            self._prove(gateway)
+            if not holds:
+                self._set(gateway, _Estimate(0, _ALIKE, now))
 
     def is_fresh(self, gateway: int, time: int, now: int, witness: int = 0) -> bool:
         """Tell whether a report of this moment, corrected already, was made less than a minute ago.
@@ -188,6 +216,7 @@ class Clocks:
             self._set(gateway, _Estimate(-min(new.behind, doubt.behind), _ALIKE, new.since))
 
     def _prove(self, gateway: int) -> None:
+        self._checks.pop(gateway, None)
         self._proved[gateway] = self._connection_of(gateway)
 
     def _set(self, gateway: int, estimate: _Estimate) -> None:
