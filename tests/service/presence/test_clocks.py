@@ -183,11 +183,22 @@ def test_an_offset_is_proved_for_one_connection() -> None:
     found = [clocks.is_proved(G)]
     clocks.measure(G, NOON, NOON, NOON + 6 * HOUR)
     found.append(clocks.is_proved(G))
-    connection = 0
-    found.append(clocks.is_proved(G))
     connection = 2
     found.append(clocks.is_proved(G))
-    assert found == [False, True, True, False]
+    assert found == [False, True, False]
+
+
+@pytest.mark.rule("report-48")
+def test_on_another_broker_an_offset_is_proved_until_its_gateway_is_not_heard_any_more() -> None:
+    scene = Scene(by_hearing=True)
+    scene.clocks.measure(G, NOON, NOON, NOON + 6 * HOUR)
+    pulses = Pulse(A, off=6 * 3600), Pulse(D, off=6 * 3600)
+    scene.go_on(600, *pulses)
+    found = [scene.clocks.is_proved(G)]
+    scene.go_on(600)
+    scene.go_on(60, *pulses)
+    found.append(scene.clocks.is_proved(G))
+    assert found == [True, False]
 
 
 @pytest.mark.rule("report-48")

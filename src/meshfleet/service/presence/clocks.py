@@ -13,6 +13,10 @@ A clock may be set while its gateway is away. So after a gateway has connected, 
 known offset is not proved until the gateway answers. Until then it corrects only reports that are fresh by
 it; others keep the time that they have. For a gateway that never answers, its fresh reports decide when they
 agree for a minute: a replayed report may look fresh by a wrong clock, so a single one decides nothing.
+
+On another broker connections are not known. There an offset is proved until its gateway is no longer heard.
+A gateway that connects again before that, with another time, has its clock in doubt by its first report, and
+is asked as if the clock had been set while it was connected.
 """
 
 from __future__ import annotations
@@ -81,7 +85,7 @@ class Clocks:
     """Learns how far the clocks of gateways are ahead of ours. All calls bring the time."""
 
     def __init__(self, connection_of: Callable[[int], int | None] = lambda _gateway: None) -> None:
-        """`connection_of` returns the number of a gateway's connection, 0 without one, None if not known."""
+        """`connection_of` returns the number of a gateway's present or last connection, None if not known."""
         self._connection_of = connection_of
         self.shifts: dict[int, int] = {}
         """Milliseconds to add to the times of gateways whose clocks are wrong; always the same mapping."""
@@ -159,8 +163,11 @@ class Clocks:
 
     def is_proved(self, gateway: int) -> bool:
         """Tell whether the offset of a gateway was seen to be right on its present or last connection."""
-        connection = self._connection_of(gateway)
-        return gateway in self._proved and connection in {0, self._proved[gateway]}
+        return gateway in self._proved and self._connection_of(gateway) == self._proved[gateway]
+
+    def drop_proof(self, gateway: int) -> None:
+        """Let the offset of a gateway be proved again: it was away, and its clock may have been set."""
+        self._proved.pop(gateway, None)
 
     def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
         """Learn that fresh reports agree with an offset that is not proved, or with a clock that is right.

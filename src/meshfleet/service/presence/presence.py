@@ -249,6 +249,7 @@ class Presence:
         """A gateway is not heard any more, which matters only where nobody knows its connection."""
         if self._by_hearing:
             self._present.pop(gateway, None)
+            self.clocks.drop_proof(gateway)
             yield from self._go(gateway, now, Cause.SILENT)
 
     def _is_missed(self, gateway: int, now: int) -> bool:
