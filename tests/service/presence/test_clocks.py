@@ -198,7 +198,34 @@ def test_on_another_broker_an_offset_is_proved_until_its_gateway_is_not_heard_an
     scene.go_on(600)
     scene.go_on(60, *pulses)
     found.append(scene.clocks.is_proved(G))
-    assert found == [True, False]
+    assert scene.clocks.doubtful() == {G}, "so that it is asked at once"
+    scene.clocks.measure(G, scene.now, scene.now, scene.now + 6 * HOUR)
+    found.append(scene.clocks.is_proved(G))
+    scene.presence.miss_out(scene.now)  # the broker was away, and clocks may have been set meanwhile
+    found.append(scene.clocks.is_proved(G))
+    assert found == [True, False, True, False]
+
+
+@pytest.mark.rule("report-48")
+@pytest.mark.parametrize("change", ["away", "our clock", "released"])
+def test_reports_before_and_after_a_change_do_not_agree(change: str) -> None:
+    clocks = Clocks()
+    clocks.restore({G: 6 * HOUR})
+    clocks.miss_answer(G)
+    clocks.check_offset(G, NOON, holds=False)
+    match change:
+        case "away":
+            clocks.drop_proof(G)
+        case "our clock":
+            clocks.follow_our_clock(0)
+        case _:
+            clocks.forget([G])
+            clocks.restore({G: 6 * HOUR})
+            clocks.miss_answer(G)
+    clocks.check_offset(G, NOON + HOUR, holds=False)
+    assert not clocks.is_proved(G)
+    clocks.check_offset(G, NOON + HOUR + 60 * SECOND, holds=False)
+    assert clocks.is_proved(G)
 
 
 @pytest.mark.rule("report-48")

@@ -164,8 +164,9 @@ class Ingest:
         else:
             self._start_clock = start_clock
             _log.warning(
-                "the clock of this machine shows %s, but the newest stored state is of %s; states that are"
-                " later than the clock do not change until it is set, or has not been set for 10 minutes",
+                "the clock of this machine (%s) is days behind the newest stored state (%s); set the clock,"
+                " for example by NTP; until then states of devices do not change, unless the clock shows a"
+                " plausible year and runs for 10 minutes: then it is believed",
                 write_millis(now),
                 write_millis(newest),
             )
@@ -205,7 +206,7 @@ class Ingest:
             rows = self._rollups.close(now)
             before = self._rollups.oldest(self._newest + 1)
             entries = self._followers.collect(self._notes, now)
-            must_limit, self._flushed_at = self._may_states_be_late(now), now
+            must_limit, self._flushed_at = self._must_limit_states(now), now
             self._flush, self._notes = _Flush(self._notes, rows, before, entries, must_limit), {}
             await self._finish(self._flush)
 
@@ -358,17 +359,18 @@ class Ingest:
         self._flush = None
         self._followers.written(flush.entries)
 
-    def _may_states_be_late(self, now: int) -> bool:
-        """Tell whether the clock was set back since the last flush, or counts as right from now on."""
-        is_late = now < self._flushed_at - _SET_BACK
-        if self._start_clock is not None and self._start_clock.is_right(now):
-            self._start_clock = None
-            is_late = True
-            _log.warning(
-                "the clock of this machine shows %s and counts as right; states that are later get this time",
-                write_millis(now),
-            )
-        return is_late
+    def _must_limit_states(self, now: int) -> bool:
+        """Tell whether the clock was set back since the last flush, or is believed from now on."""
+        if self._start_clock is None:
+            return now < self._flushed_at - _SET_BACK
+        if not self._start_clock.is_right(now):
+            return False
+        self._start_clock = None
+        _log.warning(
+            "the clock of this machine (%s) is believed from now on; states that are later get its time",
+            write_millis(now),
+        )
+        return True
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)

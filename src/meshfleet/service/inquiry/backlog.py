@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _MOST: Final = 1000
 _OF_A_GATEWAY: Final = 20
 """What does not fit is found again by a later walk."""
+_BY_LOT: Final = 20
+"""Candidates per look for which a gateway is chosen though the line of their own is full."""
 
 
 class Backlog:
@@ -39,20 +41,27 @@ class Backlog:
     def preselect(self, candidates: Iterable[Candidate], random: Random) -> list[Candidate]:
         """Return candidates for which it is worth while to choose gateways, which costs a read for each.
 
-        There are only so many of the gateway that they belong to: most of them are asked through it, and
-        would not fit. Those that are asked through another one may be any of them, so they are drawn by lot.
+        Most are asked through the gateway that they belong to: those that fit in its line come first. Of the
+        others any may be asked through another gateway, so some are drawn by lot.
         """
         waiting = [each for each in candidates if each.device not in self._devices]
-        random.shuffle(waiting)
-        return _limit(waiting, Counter(), self._room)
+        fitting = _limit(waiting, self._lengths, self._room)
+        taken = {each.device for each in fitting}
+        others = [each for each in waiting if each.device not in taken]
+        random.shuffle(others)
+        return fitting + _limit(others, Counter(), min(_BY_LOT, self._room - len(fitting)))
 
     def add(self, candidates: Iterable[Candidate]) -> None:
         """Let these wait, as far as there is room and they do not wait already."""
-        lengths = Counter({gateway: len(line) for gateway, line in self._waiting.items()})
         new = (each for each in candidates if each.device not in self._devices)
-        for candidate in _limit(new, lengths, self._room):
+        for candidate in _limit(new, self._lengths, self._room):
             self._waiting.setdefault(candidate.gateway, deque()).append(candidate)
             self._devices.add(candidate.device)
+
+    @property
+    def _lengths(self) -> Counter[int]:
+        """How many wait for each gateway."""
+        return Counter({gateway: len(line) for gateway, line in self._waiting.items()})
 
     @property
     def _room(self) -> int:

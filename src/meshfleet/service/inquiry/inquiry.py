@@ -127,8 +127,8 @@ class Inquiry:
                 for identifier, after in self._after.items()
             }
             askable = (self._without_pauses(each, moment) for each in candidates.merged(found.values()))
-            worth_it = self._backlog.preselect((each for each in askable if each.unknown), self._random)
-            routed = await self._route(worth_it)
+            chosen = self._backlog.preselect((each for each in askable if each.unknown), self._random)
+            routed = await self._route(chosen)
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
             return

@@ -168,6 +168,12 @@ class Clocks:
     def drop_proof(self, gateway: int) -> None:
         """Let the offset of a gateway be proved again: it was away, and its clock may have been set."""
         self._proved.pop(gateway, None)
+        self._checks.pop(gateway, None)
+
+    def drop_proofs(self) -> None:
+        """Do the same for all gateways, after nothing could be heard of any."""
+        self._proved.clear()
+        self._checks.clear()
 
     def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
         """Learn that fresh reports agree with an offset that is not proved, or with a clock that is right.
@@ -208,8 +214,9 @@ class Clocks:
         return is_fresh
 
     def doubtful(self) -> frozenset[int]:
-        """Gateways whose clocks should be measured again."""
-        return frozenset(self.doubts)
+        """Gateways whose clocks should be measured again, of those that answer."""
+        unproved = (each for each in self.shifts if each not in self._silent and not self.is_proved(each))
+        return frozenset(self.doubts).union(unproved)
 
     def _doubt(self, gateway: int, new: _Doubt) -> None:
         doubt = self.doubts.get(gateway)

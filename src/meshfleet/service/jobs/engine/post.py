@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
-from meshfleet.errors import FleetError, GatewayLost, GatewayTooOld, Unanswered
+from meshfleet.errors import FleetError, GatewayBusy, GatewayLost, GatewayTooOld, Unanswered
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.service.jobs.update.model import FIRST
@@ -20,7 +20,7 @@ from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
 from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from meshfleet.service.jobs.engine.advancing import Reply
     from meshfleet.service.jobs.engine.outbox import Letter
@@ -41,15 +41,21 @@ PATIENCE: Final = clocks.ANSWER / 1000
 class _Sending:
     """A letter, and whether it can still be dropped."""
 
-    __slots__ = ("has_left", "is_dropped", "letter")
+    __slots__ = ("has_left", "is_dropped", "is_ours", "letter")
 
-    def __init__(self, letter: Letter) -> None:
+    def __init__(self, letter: Letter, is_ours: Callable[[], bool]) -> None:
         self.letter = letter
+        self.is_ours = is_ours
         self.has_left = False
         self.is_dropped = False
 
     def leave(self) -> None:
-        """It is sent now, and cannot be dropped any more."""
+        """It is sent now, and cannot be dropped any more.
+
+        Raises `GatewayBusy` if its lease has ended meanwhile: another program may have taken it over.
+        """
+        if not self.is_ours():
+            raise GatewayBusy("it waited for its turn until the time for it was over")
         self.has_left = True
 
 
@@ -84,12 +90,15 @@ class Post:
         """Forget requests whose replies were taken over, or could not be."""
         self._replied.difference_update(each.request for each in replies)
 
-    def send(self, letter: Letter) -> None:
-        """Send a letter, unless it would begin an update of a canceled job."""
+    def send(self, letter: Letter, is_ours: Callable[[], bool]) -> None:
+        """Send a letter, unless it would begin an update of a canceled job.
+
+        When its turn comes, `is_ours` tells whether it still belongs to this program.
+        """
         if self._is_canceled(letter):
             self._reply(_dropped(letter))
             return
-        sending = _Sending(letter)
+        sending = _Sending(letter, is_ours)
         task = asyncio.create_task(self._send(sending), name=f"jobs.post {letter.id}")
         self._on_way[task] = sending
         task.add_done_callback(self._forget)

@@ -238,7 +238,7 @@ class Runner:
         until = self._steady() + int(PATIENCE * 1000) + _MARGIN
         taken = await self._database.write(outbox.take, most, self._post.at_gateways, until=until)
         for letter in taken.letters:
-            self._post.send(letter)
+            self._post.send(letter, lambda: self._steady() < until)
         return taken.is_full
 
     async def _take_replies(self) -> None:
@@ -284,7 +284,7 @@ class Runner:
         A suspension of the machine ends leases, but not our requests: their timeouts stand still meanwhile.
         """
         ours = self._post.requests
-        found = await self._database.read(outbox.left_behind, self._steady())
+        found = await self._database.read(outbox.left_behind, self._steady(), len(ours))
         left = [each for each in found if each.request not in ours]
         return await self._reply(left) if left else False
 
