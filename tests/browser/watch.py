@@ -66,7 +66,7 @@ class Watch:
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
-            self._complaints.append(f"{message.type}: {message.text}")
+            self._complaints.append(f"{message.type}: {message.text} ({message.location['url']})")
 
     def _error(self, error: WebError) -> None:
         self._complaints.append(f"uncaught: {error.error}")

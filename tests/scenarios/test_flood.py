@@ -34,6 +34,8 @@ ELSEWHERE = "127.0.0.2"
 
 RATE = 1700
 SECONDS = 6
+LIMIT = 5
+"""Connections that may fail per second. Even a slow machine would answer many more."""
 
 
 async def log_in_by_mqtt(service: Service, who: Credentials) -> None:
@@ -71,7 +73,7 @@ def show(what: str, taken: list[dict[str, float]]) -> None:
 
 @pytest.mark.rule("broker-29")
 async def test_others_log_in_while_a_flood_without_valid_credentials_is_turned_away(tmp_path: Path) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service:
+    with Service(tmp_path, *loopback("--mqtt"), "--limits-failed-connections", str(LIMIT)) as service:
         gateway, person = service.claim("02005e000001"), service.person("vera", Role.VIEWER)
         logins = {
             "gateway": lambda: log_in_by_mqtt(service, gateway),
@@ -94,6 +96,8 @@ async def test_others_log_in_while_a_flood_without_valid_credentials_is_turned_a
         print(told)  # noqa: T201 # read with `pytest -s`
         assert flood.returncode == 0
         assert told["unread"] + told["answered"] == RATE * SECONDS
-        assert told["unread"] > told["answered"]
+        # A bucket that starts full. Connections that are under way at the end of a second are counted later,
+        # and no count goes below zero: in the worst case each of the two allows as many once more.
+        assert told["answered"] <= 3 * LIMIT * (told["seconds"] + 1)
         assert service.is_ready()
         assert service.stop()[0] == 0

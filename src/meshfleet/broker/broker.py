@@ -163,6 +163,10 @@ class Broker:
         own = filter(_is_its_own, self.crowd.of(str(Account(kind=Kind.GATEWAY, name=gateway))))
         return max((each.turn for each in own), default=0)
 
+    def last_turn(self, gateway: str) -> int:
+        """Return the number of a gateway's present or last connection, 0 if it had none since the start."""
+        return self.lobby.last_turns.get(gateway, 0)
+
     def accounts(self) -> list[Account]:
         """Whose connections and sessions there are. Of who is absent nothing is known but the name."""
         present = {each.account for each in self.crowd if each.account is not None}  # with each of its proofs
@@ -183,6 +187,8 @@ class Broker:
                 if session.account == str(account) and session.line is None:
                     self.sessions.end(session)
             self._post.forget(str(account))
+            if account.kind is Kind.GATEWAY:
+                self.lobby.last_turns.pop(account.name, None)
 
 
 def _is_its_own(connection: Connection) -> bool:

@@ -66,6 +66,8 @@ class Lobby:
         self.is_open = asyncio.Event()
         """Set once clients are let in; who comes before is sent away without a word."""
         self._turns = 0
+        self.last_turns: dict[str, int] = {}
+        """The number of the present or last connection of each gateway, by MAC."""
         self.admitted = 0
         """Clients that were let in so far."""
         self.refused = 0
@@ -150,6 +152,8 @@ class Lobby:
         connection.keep_alive = float(connect.keep_alive)
         connection.session = opened.session
         opened.session.resume(connection, self._now())
+        if account.kind is Kind.GATEWAY and client_id == account.name:  # else its diagnostics (broker-5)
+            self.last_turns[account.name] = connection.turn
         self._journal.save_session(opened.session)
         welcome = partial(connection.welcome, session_present=opened.is_present)
         if opened.must_wait:

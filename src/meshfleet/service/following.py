@@ -66,7 +66,7 @@ class Following:
         self._door = door
         self._carrier = carrier
         self._traffic = api.traffic
-        now, clocks = clock.now(), Clocks(lambda gateway: carrier.turn(number_mac(gateway)))
+        now, clocks = clock.now(), Clocks(lambda gateway: carrier.last_turn(number_mac(gateway)))
         self._presence = Presence(
             clocks,
             by_hearing=settings.outside is not None,

@@ -54,6 +54,9 @@ class Post:
     def turn(self, gateway: str) -> None:
         """See `gateways`."""
 
+    def last_turn(self, gateway: str) -> None:
+        """See `gateways`."""
+
     async def offer(self, message: Publish) -> None:
         """See `Carrier`."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import httpx
 import pytest
 
+from meshfleet.broker.access import Account, Kind
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.link import Address
 from meshfleet.service.accounts.model import COMMAND_LINE
@@ -22,7 +23,7 @@ from meshfleet.service.mqtt.outside import Outside
 from meshfleet.service.presence.clocks import Clocks
 from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.exchange import Fate
-from meshfleet.wire.ids import Mac, Version, mac_number
+from meshfleet.wire.ids import Mac, Version, mac_number, number_mac
 from meshfleet.wire.times import write_millis
 from meshfleet.wire.topics import Topics
 from tests.broker.stage import PASSWORD, Clock, G, Stage
@@ -322,6 +323,21 @@ async def test_every_answer_measures_the_clock_of_its_gateway(stage: Stage, watc
     after = Watched(stage.database, stage.broker, stage.clock)
     await after.versions.restore()
     assert list(after.clocks.offsets) == [NUMBER]
+
+
+@pytest.mark.rule("report-48")
+async def test_an_offset_is_not_proved_after_another_connection_though_it_has_ended(stage: Stage) -> None:
+    """What came on a connection may be read when that has ended already."""
+    clocks, found = Clocks(lambda number: stage.broker.last_turn(number_mac(number))), []
+    for measures in (True, False):
+        async with gateway(stage.port):
+            if measures:
+                clocks.measure(NUMBER, 0, 0, 0)
+        await stage.until(lambda: not stage.broker.gateways())
+        found.append(clocks.is_proved(NUMBER))
+    assert found == [True, False]
+    stage.broker.expel(Account(kind=Kind.GATEWAY, name=G), forget=True)
+    assert stage.broker.last_turn(G) == 0
 
 
 @pytest.mark.rule("report-48")

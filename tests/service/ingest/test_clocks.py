@@ -393,8 +393,30 @@ async def test_a_start_with_a_clock_that_is_not_set_yet_leaves_states_as_they_ar
     await intake.restart()
     await intake.settle()
     assert intake.state() == before
-    assert "the clock of this machine shows 1970-01-01T00:01:00" in caplog.text
+    assert "the clock of this machine (1970-01-01T00:01:00.000Z) is days behind" in caplog.text
+    for minute in range(2, 15):  # it is never believed, however long it runs
+        intake.now = minute * MINUTE - SECOND
+        await intake.settle()
     intake.now = NOON + MINUTE
+    await intake.settle(heartbeat(NOON - 3 * DAY, 3))
+    assert intake.state() == before, "a replayed report moves nothing back"
     await intake.settle(heartbeat(intake.now, 2))
     state = intake.state()
     assert (state.status, state.status_at, state.battery_at) == (2, intake.now, NOON)
+
+
+@pytest.mark.rule("report-50")
+async def test_states_of_a_clock_that_was_corrected_before_the_start_go_on(intake: Intake) -> None:
+    """A clock that is days behind stored states is believed when it is not set for ten minutes."""
+    now = 1_800_000_000_000  # in 2027; nobody ran this program before November 2026
+    intake.now = now + 30 * DAY
+    await intake.settle(heartbeat(intake.now, 1))
+    intake.now = now
+    await intake.restart()
+    statuses = []
+    for step in [*[MINUTE] * 9, DAY, *[MINUTE] * 11]:  # it is set in between, and may be set again
+        intake.now += step
+        await intake.settle(heartbeat(intake.now, 2))
+        statuses.append(intake.state().status)
+    assert statuses == [1] * 20 + [2]
+    assert intake.state().status_at == intake.now

@@ -249,6 +249,31 @@ async def test_limits_and_pauses_are_those_of_the_gateway_that_is_asked(sqlite_d
     sqlite_database.close()
 
 
+async def test_devices_of_a_gateway_with_a_long_line_do_not_keep_one_waiting_that_another_gateway_reaches(
+    sqlite_database: Database,
+) -> None:
+    silent, other = (f"{mac_number(Mac(G)) + number:012x}" for number in range(2))
+    macs = [f"{0xD00000000000 + number:012x}" for number in range(60)]
+    routes = dict.fromkeys((mac_number(Mac(each)) for each in macs), mac_number(Mac(silent)))
+    routes[mac_number(Mac(macs[-1]))] = mac_number(Mac(other))
+
+    async def select(devices: Sequence[int]) -> Mapping[int, int | None]:
+        return {each: routes[each] for each in devices}
+
+    async with Stage(sqlite_database) as stage:
+        for mac in (silent, other):
+            claim(stage, mac)
+        for mac in macs:
+            observe(stage, mac, gateway=Mac(silent))
+        async with (
+            Curious(stage, patience=0.1, select=select).inquiring() as curious,
+            gateway(stage.port, nothing, silent),
+            gateway(stage.port, honest, other),
+        ):
+            await curious.go_on_until(lambda: curious.shown(macs[-1]) == ("2011", "1.2.3", "1.5.0"))
+    sqlite_database.close()
+
+
 @pytest.mark.parametrize("status", [4, 5, 7])
 async def test_what_a_device_does_not_have_is_asked_once_a_day(
     stage: Stage, curious: Curious, status: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,4 +32,17 @@ async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) ->
         assert readiness.troubles() == [full.trouble]
         assert (await viewer.expect(Connack)).code == Accept.ACCEPTED
         assert readiness.troubles() == []
+    sqlite_database.close()
+
+
+@pytest.mark.rule("rest-160")
+async def test_probes_that_come_at_once_are_all_answered(sqlite_database: Database) -> None:
+    """They share a question; one that comes a moment after its answer asks the next one."""
+    readiness = Readiness()
+
+    async def probe() -> list[object]:
+        return [await readiness.examine(sqlite_database) for _ in range(20)]
+
+    told = await asyncio.gather(*(probe() for _ in range(20)))
+    assert told == [[()] * 20] * 20
     sqlite_database.close()

@@ -41,6 +41,7 @@ class Scene:
         """`silent`: gateway A never answers, so that only reports tell its time."""
         self.now = NOON
         self._connected: dict[int, int] = {}
+        self._last: dict[int, int] = {}
         self.clocks = Clocks(self._connection_of)
         if silent:
             self.clocks.miss_answer(number(A))
@@ -61,7 +62,7 @@ class Scene:
     def connect(self, *gateways: str) -> None:
         """Begin new connections of gateways; another look has to be taken until anybody knows."""
         for gateway in gateways:
-            self._connected[number(gateway)] = next(self._numbers)
+            self._connected[number(gateway)] = self._last[number(gateway)] = next(self._numbers)
         self.call_roll()
 
     def disconnect(self, *gateways: str) -> None:
@@ -82,7 +83,7 @@ class Scene:
         self.presence.follow(draft)
 
     def _connection_of(self, gateway: int) -> int | None:
-        return self._connected.get(gateway, 0) if self._connected else None
+        return self._last.get(gateway, 0) if self._last else None
 
     def look(self) -> list[Change]:
         """Who came and went since the last time."""

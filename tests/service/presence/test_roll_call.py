@@ -40,6 +40,8 @@ class Roll:
         """See `Carrier`."""
         return (self._lists[0] or {}).get(gateway, 0)
 
+    last_turn = turn
+
     def send(self, messages: Sequence[Publish]) -> None:
         """See `Carrier`."""
 

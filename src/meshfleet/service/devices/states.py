@@ -112,11 +112,6 @@ def update_heard(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Non
 _LIMIT_BEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {is_active()} AND beat_at > ?"  # noqa: S608 # our names
 
 
-_SET_BACK: Final = 7 * 86_400_000
-"""Milliseconds by which a clock may have been set back between two starts. One that is further behind states
-that were stored has not been set yet."""
-
-
 def limit(connection: Connection, now: int) -> None:
     """Let no state be later than now, after the clock of this machine was set back.
 
@@ -130,17 +125,10 @@ def limit(connection: Connection, now: int) -> None:
     bulk.change(connection, _LIMIT_BEATS, (now, now))
 
 
-def limit_at_start(connection: Connection, now: int) -> bool:
-    """Let no state be later than now, unless the clock of this machine cannot be right yet.
-
-    A machine may start in 1970, and get the time some seconds later. Return False if the clock is that far
-    behind the newest state: nothing is changed then.
-    """
+def find_newest(connection: Connection) -> int | None:
+    """Find the latest time of all states. This reads all of them."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
-    is_plausible = max((time for time in newest if time is not None), default=now) - now <= _SET_BACK
-    if is_plausible:
-        limit(connection, now)
-    return is_plausible
+    return max((time for time in newest if time is not None), default=None)
 
 
 def _condition(time: str) -> str:

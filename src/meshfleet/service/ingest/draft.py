@@ -78,8 +78,9 @@ class Draft:
         """The one of the gateway whose report is being read."""
         self._unproved: int | None = None
         """That gateway, if its correction is not proved."""
-        self.offset_checks: dict[int, bool] = {}
-        """Whether corrections that are not proved hold, by gateway, as far as fresh reports tell."""
+        self.offset_checks: dict[int, bool | None] = {}
+        """Whether corrections that are not proved hold, by gateway, as far as fresh reports tell; None: they
+        contradict each other."""
         self.plain_from, self.plain_to = self.earliest, self.latest
         """Reported times that are believed as they are; none while the clock of the gateway is wrong."""
         self.rows: dict[int, list[Row]] = {}
@@ -112,12 +113,12 @@ class Draft:
         if self._unproved is None:
             return self.shift
         age = self.now - time
-        if abs(age - self.shift) < FRESH:
-            self.offset_checks.setdefault(self._unproved, True)
-            return self.shift
-        if abs(age) < FRESH:
-            self.offset_checks[self._unproved] = False
-        return 0
+        is_fresh_by_it = abs(age - self.shift) < FRESH
+        if is_fresh_by_it or abs(age) < FRESH:
+            holds = self.offset_checks.setdefault(self._unproved, is_fresh_by_it)
+            if holds is not is_fresh_by_it:
+                self.offset_checks[self._unproved] = None
+        return self.shift if is_fresh_by_it else 0
 
     def place(self, time: int) -> int | None:
         """Return when a report of this time was made by our clock, or None if that is not believed."""

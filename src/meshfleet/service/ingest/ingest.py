@@ -28,6 +28,7 @@ from meshfleet.service.ingest.reading import Reader
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.ingest.rejects import Quota, reject
 from meshfleet.service.ingest.rollups import Rollups
+from meshfleet.service.ingest.start_clock import StartClock
 from meshfleet.wire.times import write_millis
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ class _Flush(NamedTuple):
     """Readings that are in here, and needed no more."""
     entries: Sequence[Entry]
     """What followers have to write."""
-    is_set_back: bool
-    """Whether the clock of this machine was set back since the last flush."""
+    must_limit: bool
+    """Whether states may be later than the clock of this machine, and have to become earlier."""
 
 
 class Pauses(NamedTuple):
@@ -147,6 +148,8 @@ class Ingest:
         """The number of the last readings that are in memory."""
         self._flush: _Flush | None = None
         self._flushed_at = now()
+        self._start_clock: StartClock | None = None
+        """Decides when the clock counts as right that was far behind stored states at the start."""
         self._turn = asyncio.Lock()
         """What is written is seen by readers in the same order."""
         self._troubles: dict[str, Trouble] = {}
@@ -161,11 +164,18 @@ class Ingest:
     async def restore(self) -> None:
         """Go on where a program before this one ended, in whatever way it did."""
         now = self._now()
-        if not await self._database.write(states.limit_at_start, now):
+        newest = await self._database.read(states.find_newest) or now
+        start_clock = StartClock(newest, now)
+        if start_clock.is_right(now):
+            await self._database.write(states.limit, now)
+        else:
+            self._start_clock = start_clock
             _log.warning(
-                "the clock of this machine shows %s, days before the newest stored state; "
-                "states do not change until it is set right",
+                "the clock of this machine (%s) is days behind the newest stored state (%s); set the clock,"
+                " for example by NTP; until then states of devices do not change, unless the clock shows a"
+                " plausible year and runs for 10 minutes: then it is believed",
                 write_millis(now),
+                write_millis(newest),
             )
         if self._guests is not None:
             await self._guests.look(self._database)
@@ -203,8 +213,8 @@ class Ingest:
             rows = self._rollups.close(now)
             before = self._rollups.oldest(self._newest + 1)
             entries = self._followers.collect(self._notes, now)
-            is_set_back, self._flushed_at = now < self._flushed_at - _SET_BACK, now
-            self._flush, self._notes = _Flush(self._notes, rows, before, entries, is_set_back), {}
+            must_limit, self._flushed_at = self._must_limit_states(now), now
+            self._flush, self._notes = _Flush(self._notes, rows, before, entries, must_limit), {}
             await self._finish(self._flush)
 
     async def _keep_flushing(self) -> None:
@@ -356,10 +366,23 @@ class Ingest:
         self._flush = None
         self._followers.written(flush.entries)
 
+    def _must_limit_states(self, now: int) -> bool:
+        """Tell whether the clock was set back since the last flush, or is believed from now on."""
+        if self._start_clock is None:
+            return now < self._flushed_at - _SET_BACK
+        if not self._start_clock.is_right(now):
+            return False
+        self._start_clock = None
+        _log.warning(
+            "the clock of this machine (%s) is believed from now on; states that are later get its time",
+            write_millis(now),
+        )
+        return True
+
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._fence(connection)
         added = store.write_notes(connection, flush.notes, self._now())
-        if flush.is_set_back:
+        if flush.must_limit:
             states.limit(connection, self._now())
         for entry in flush.entries:
             entry.write(connection, added)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
@@ -94,6 +95,7 @@ class Inquiry:
         self._select = select
         self._backoff = Backoff()
         self._backlog = Backlog()
+        self._random = Random()  # noqa: S311 # who is asked first is no secret
         self._after = dict.fromkeys(candidates.UNKNOWN, -1)
         """How far each walk has come."""
         self._looked_at: int | None = None
@@ -125,7 +127,8 @@ class Inquiry:
                 for identifier, after in self._after.items()
             }
             askable = (self._without_pauses(each, moment) for each in candidates.merged(found.values()))
-            routed = await self._route(self._backlog.fitting(each for each in askable if each.unknown))
+            chosen = self._backlog.preselect((each for each in askable if each.unknown), self._random)
+            routed = await self._route(chosen)
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._complain(exc)
             return

@@ -37,3 +37,6 @@ class Carrier(Protocol):
 
     def turn(self, gateway: str) -> int | None:
         """The number of one of them, among thousands; 0: it is not connected. None: as above."""
+
+    def last_turn(self, gateway: str) -> int | None:
+        """Return the same, or the number of its last connection; 0: it never connected. None: as above."""

@@ -177,6 +177,10 @@ class Outside:
         """Nobody tells us; see `Carrier`."""
         return
 
+    def last_turn(self, gateway: str) -> None:  # noqa: ARG002 # as above
+        """Nobody tells us; see `Carrier`."""
+        return
+
     async def run(self) -> None:
         """Take reports until cancelled. A broker that is away, or refuses us, is waited for."""
         async with self._link, asyncio.TaskGroup() as tasks:

@@ -107,13 +107,14 @@ class Readiness:
 
     async def _ask(self, database: Database) -> Trouble | None:
         """Ask the database; probes that come meanwhile share the question, so that they take no threads."""
-        if self._question is None or self._question.done():
-            self._question = asyncio.create_task(_ask(database), name="readiness")
-        done, _ = await asyncio.wait({self._question}, timeout=_PATIENCE)
+        question = self._question
+        if question is None or question.done():
+            question = self._question = asyncio.create_task(_ask(database), name="readiness")
+        done, _ = await asyncio.wait({question}, timeout=_PATIENCE)
         if not done:
             late = f"the database has not answered for {_PATIENCE:g} s"
             return Trouble(ReadinessCode.DATABASE_UNREACHABLE, late)
-        return self._question.result()
+        return question.result()  # of ours: the next probe may have asked again by now
 
     def _log_changes(self, troubles: list[Trouble]) -> None:
         """Log what is new: a probe comes every few seconds, and says the same every time."""

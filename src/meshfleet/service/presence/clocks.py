@@ -11,7 +11,12 @@ Some devices have clocks of their own, so one device of many is not believed as 
 
 A clock may be set while its gateway is away. So after a gateway has connected, or the service has started, a
 known offset is not proved until the gateway answers. Until then it corrects only reports that are fresh by
-it; others keep the time that they have. For a gateway that never answers the first fresh report decides.
+it; others keep the time that they have. For a gateway that never answers, its fresh reports decide when they
+agree for a minute: a replayed report may look fresh by a wrong clock, so a single one decides nothing.
+
+On another broker connections are not known. There an offset is proved until its gateway is no longer heard.
+A gateway that connects again before that, with another time, has its clock in doubt by its first report, and
+is asked as if the clock had been set while it was connected.
 """
 
 from __future__ import annotations
@@ -68,11 +73,19 @@ class _Doubt(NamedTuple):
     """The only device that says so; 0: several do, or it is the only one there."""
 
 
+class _Check(NamedTuple):
+    """What all fresh reports of a connection have said of an offset that is not proved, since a moment."""
+
+    holds: bool
+    since: int
+    connection: int | None
+
+
 class Clocks:
     """Learns how far the clocks of gateways are ahead of ours. All calls bring the time."""
 
     def __init__(self, connection_of: Callable[[int], int | None] = lambda _gateway: None) -> None:
-        """`connection_of` returns the number of a gateway's connection, 0 without one, None if not known."""
+        """`connection_of` returns the number of a gateway's present or last connection, None if not known."""
         self._connection_of = connection_of
         self.shifts: dict[int, int] = {}
         """Milliseconds to add to the times of gateways whose clocks are wrong; always the same mapping."""
@@ -81,6 +94,8 @@ class Clocks:
         self._estimates: dict[int, _Estimate] = {}
         self._proved: dict[int, int | None] = {}
         """The connection, by gateway, on which its offset was last seen to be right."""
+        self._checks: dict[int, _Check] = {}
+        """What reports of gateways that never answer say of offsets that are not proved."""
         self._measured: set[int] = set()
         """Gateways that have answered since the start."""
         self._silent: set[int] = set()
@@ -103,7 +118,14 @@ class Clocks:
     def forget(self, gateways: Collection[int]) -> None:
         """Drop what is known of gateways that are not claimed any more."""
         for gateway in gateways:
-            for known in (self.shifts, self.doubts, self._estimates, self._proved, self._logged):
+            for known in (
+                self.shifts,
+                self.doubts,
+                self._estimates,
+                self._proved,
+                self._checks,
+                self._logged,
+            ):
                 known.pop(gateway, None)
             self._measured.discard(gateway)
             self._silent.discard(gateway)
@@ -123,6 +145,7 @@ class Clocks:
     def follow_our_clock(self, ahead: int) -> None:
         """Take account of our own clock, which was set ahead by so many milliseconds, or back if negative."""
         self.doubts.clear()
+        self._checks.clear()
         for gateway, estimate in list(self._estimates.items()):
             self._estimates[gateway] = estimate._replace(ahead=estimate.ahead - ahead, at=estimate.at + ahead)
             self._correct(gateway, estimate.ahead - ahead)
@@ -140,19 +163,37 @@ class Clocks:
 
     def is_proved(self, gateway: int) -> bool:
         """Tell whether the offset of a gateway was seen to be right on its present or last connection."""
-        connection = self._connection_of(gateway)
-        return gateway in self._proved and connection in {0, self._proved[gateway]}
+        return gateway in self._proved and self._connection_of(gateway) == self._proved[gateway]
 
-    def check_offset(self, gateway: int, now: int, *, holds: bool) -> None:
-        """Learn that a fresh report agrees with an offset that is not proved, or with a clock that is right.
+    def drop_proof(self, gateway: int) -> None:
+        """Let the offset of a gateway be proved again: it was away, and its clock may have been set."""
+        self._proved.pop(gateway, None)
+        self._checks.pop(gateway, None)
 
-        This counts only for gateways that never answer.
+    def drop_proofs(self) -> None:
+        """Do the same for all gateways, after nothing could be heard of any."""
+        self._proved.clear()
+        self._checks.clear()
+
+    def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
+        """Learn that fresh reports agree with an offset that is not proved, or with a clock that is right.
+
+        None: some agree with the one and some with the other. This counts only for gateways that never
+        answer, and when all say the same for a minute.
         """
         if gateway not in self._silent or self.is_proved(gateway):
             return
-        self._prove(gateway)
-        if not holds:
-            self._set(gateway, _Estimate(0, _ALIKE, now))
+        if holds is None:
+            self._checks.pop(gateway, None)
+            return
+        new = _Check(holds, now, self._connection_of(gateway))
+        check = self._checks.setdefault(gateway, new)
+        if check._replace(since=now) != new:
+            self._checks[gateway] = new
+        elif now - check.since >= _CERTAIN:
+            self._prove(gateway)
+            if not holds:
+                self._set(gateway, _Estimate(0, _ALIKE, now))
 
     def is_fresh(self, gateway: int, time: int, now: int, witness: int = 0) -> bool:
         """Tell whether a report of this moment, corrected already, was made less than a minute ago.
@@ -173,8 +214,9 @@ class Clocks:
         return is_fresh
 
     def doubtful(self) -> frozenset[int]:
-        """Gateways whose clocks should be measured again."""
-        return frozenset(self.doubts)
+        """Gateways whose clocks should be measured again, of those that answer."""
+        unproved = (each for each in self.shifts if each not in self._silent and not self.is_proved(each))
+        return frozenset(self.doubts).union(unproved)
 
     def _doubt(self, gateway: int, new: _Doubt) -> None:
         doubt = self.doubts.get(gateway)
@@ -188,6 +230,7 @@ class Clocks:
             self._set(gateway, _Estimate(-min(new.behind, doubt.behind), _ALIKE, new.since))
 
     def _prove(self, gateway: int) -> None:
+        self._checks.pop(gateway, None)
         self._proved[gateway] = self._connection_of(gateway)
 
     def _set(self, gateway: int, estimate: _Estimate) -> None:

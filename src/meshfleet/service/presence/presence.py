@@ -113,6 +113,8 @@ class Presence:
         """We cannot hear anybody at this moment, and gateways that lose us cannot come back."""
         self._awake_since = now
         self._present = dict.fromkeys(self._present, 0)
+        if self._by_hearing:
+            self.clocks.drop_proofs()
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""
@@ -249,6 +251,7 @@ class Presence:
         """A gateway is not heard any more, which matters only where nobody knows its connection."""
         if self._by_hearing:
             self._present.pop(gateway, None)
+            self.clocks.drop_proof(gateway)
             yield from self._go(gateway, now, Cause.SILENT)
 
     def _is_missed(self, gateway: int, now: int) -> bool:

@@ -194,7 +194,8 @@ class Asking:
         Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
         cancels it does not call it back. What becomes of it counts when the next gateway is chosen. `late` is
         called at most once, with an answer that comes after that. `leaves` is called when its turn has come,
-        just before it is sent: until then, whoever cancels it does call it back.
+        just before it is sent: until then, whoever cancels it does call it back. If it raises `Unanswered`,
+        nothing is sent.
         """
         try:
             answer = await self._ask(topic, request, timeout, request_id, late, leaves)
@@ -221,10 +222,7 @@ class Asking:
         try:
             async with asyncio.timeout(timeout):
                 await self._wait_for_turn(topic, request)
-                asked.progress = Progress.SENDING
-                if leaves is not None:
-                    leaves()
-                return await self._exchanged(topic, request, request_id, asked)
+                return await self._exchanged(topic, request, request_id, asked, leaves)
         except TimeoutError:
             raise self._late(topic, asked, timeout, began) from None
         finally:
@@ -286,12 +284,20 @@ class Asking:
                 return
 
     async def _exchanged(
-        self, topic: RequestTopic, request: Request, request_id: RequestId, asked: _Asked
+        self,
+        topic: RequestTopic,
+        request: Request,
+        request_id: RequestId,
+        asked: _Asked,
+        leaves: Callable[[], None] | None,
     ) -> Answer:
         """Send, and wait for the answer; with that our turn ends."""
         self._waiting[request_id] = asked
         asked.began = _moment()
         try:
+            if leaves is not None:
+                leaves()
+            asked.progress = Progress.SENDING
             await self._send(topic, request, request_id)
             asked.turn, asked.progress = self._carrier.turn(topic.gateway), Progress.SENT
             told = await asked.answer

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
 
-from meshfleet.service.jobs.engine import advancing
+from meshfleet.service.clock import Moment
+from meshfleet.service.jobs.engine import advancing, stepping
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.update.events import Answered
 from meshfleet.service.jobs.update.model import Step
@@ -16,15 +19,20 @@ from meshfleet.service.requests.gateway_selection import FailedTries, Hearing, r
 from meshfleet.wire.codes import Status
 from meshfleet.wire.products import Way
 from meshfleet.wire.rest import Concurrency, ExecutionState, NewJob, Retry, Targets
+from tests.cli.outside import PATIENCE
 from tests.service.jobs.engine.chaos import DAY, run_out
 from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.rows import LEGACY, MODEL, firmware_id
 from tests.service.jobs.engine.world import BEAT, World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from sqlalchemy import Connection
 
     from meshfleet.db import Database
+    from meshfleet.service.jobs.fitness import Need
+    from meshfleet.service.jobs.update.model import Order
 
 MINUTE = 60_000
 A, B = 1, 2
@@ -36,6 +44,13 @@ def database(sqlite_database: Database) -> Iterator[Database]:
     """One is enough: the rule knows no database."""
     yield sqlite_database
     sqlite_database.close()
+
+
+@pytest.fixture
+def on_postgresql(postgresql_database: Database) -> Iterator[Database]:
+    """Where two programs can run jobs."""
+    yield postgresql_database
+    postgresql_database.close()
 
 
 class Ear:
@@ -153,14 +168,15 @@ def test_a_device_that_nobody_has_heard_of_late_is_asked_through_its_own_gateway
     assert starts(world) == [A]
 
 
-@pytest.mark.rule("rest-102")
-def test_two_updates_that_move_at_once_do_not_share_the_last_slot(database: Database) -> None:
-    """One is heard in DFU mode by B and the gateway of the other comes back, in the same moment."""
+FIRST, AT_B, LEGACY_DEVICE, LATER = 0x1000, 0x1002, 0x1004, 0x1006
+"""Devices of `moving_to_b`. The first and the legacy one move to B; the last one could begin there."""
+
+
+def moving_to_b(database: Database) -> World:
+    """Set up two updates that can go on at B at once: one in DFU mode, one whose gateway came back."""
     world = World(database, 1, gateways=2, devices=7)
-    legacy, at_b, first = 0x1004, 0x1002, 0x1000
-    laws = Laws(world)
     two = Concurrency(per_gateway=2)
-    for number in set(world.devices) - {legacy, at_b, first}:
+    for number in set(world.devices) - {LEGACY_DEVICE, AT_B, FIRST}:
         world.set_connected(number, connected=False)
     world.create(job(concurrency=two))
     dfu = NewJob(
@@ -173,21 +189,68 @@ def test_two_updates_that_move_at_once_do_not_share_the_last_slot(database: Data
     world.create(dfu)
     world.is_held = True
     world.run(1)
-    active = [(each[0], each[3]) for each in executions(world) if each[1] == "DISPATCHED"]
-    assert active == [(first, A), (at_b, B), (legacy, A)]
+    assert hosts(world) == {FIRST: A, AT_B: B, LEGACY_DEVICE: A}
     changes = [
         "DELETE FROM job_outbox",
         "UPDATE execution SET ask = NULL WHERE state = 'DISPATCHED'",
-        f"UPDATE execution SET waiting = 'gateway-offline' WHERE device = {first} AND state = 'DISPATCHED'",  # noqa: S608 # a number
-        f"UPDATE device_state SET boot_mode = 'dfu', radio_gateway = {B} WHERE device = {legacy}",  # noqa: S608 # numbers
+        f"UPDATE execution SET waiting = 'gateway-offline' WHERE device = {FIRST} AND state = 'DISPATCHED'",  # noqa: S608 # a number
+        f"UPDATE device_state SET boot_mode = 'dfu', radio_gateway = {B} WHERE device = {LEGACY_DEVICE}",  # noqa: S608 # numbers
     ]
     for each in changes:
         database.write_now(lambda c, each=each: c.exec_driver_sql(each))  # type: ignore[misc] # as it is now
-    world.move(first, B)
-    world.move(legacy, B)
-    devices = database.read_now(advancing.devices_with_news)
-    assert devices == [first, legacy]
-    database.write_now(advancing.hear, Orders(), devices, world.moment)
+    world.move(FIRST, B)
+    world.move(LEGACY_DEVICE, B)
+    assert database.read_now(advancing.devices_with_news) == [FIRST, LEGACY_DEVICE]
+    return world
+
+
+def hosts(world: World) -> dict[int, int]:
+    """Return the gateways of updates that are about to begin."""
+    return {each[0]: each[3] for each in executions(world) if each[1] == "DISPATCHED"}
+
+
+@pytest.mark.rule("rest-102")
+def test_two_updates_that_move_at_once_do_not_share_the_last_slot(database: Database) -> None:
+    world = moving_to_b(database)
+    laws = Laws(world)
+    database.write_now(advancing.hear, Orders(), [FIRST, LEGACY_DEVICE], world.moment)
     laws.check_limits()
-    hosts = [each[3] for each in executions(world) if each[0] in devices and each[1] == "DISPATCHED"]
-    assert sorted(hosts) == [A, B]
+    assert sorted(hosts(world).values()) == [A, B, B]
+
+
+class LateOrders(Orders):
+    """Reads jobs after another program has committed."""
+
+    def __init__(self, commit: Callable[[], object]) -> None:
+        super().__init__()
+        self._commit = commit
+
+    def read(self, connection: Connection, jobs: Iterable[int]) -> dict[int, tuple[Order, Need]]:
+        self._commit()
+        return super().read(connection, jobs)
+
+
+@pytest.mark.rule("rest-102")
+def test_two_programs_do_not_share_the_last_slot(on_postgresql: Database) -> None:
+    """The other program holds the planning lock at the first look at slots, and commits right after it."""
+    world = moving_to_b(on_postgresql)
+    world.set_connected(LATER, connected=True)
+    is_planned, may_commit = Event(), Event()
+
+    def plan(connection: Connection) -> None:
+        later = Moment(world.now + MINUTE, world.wall + MINUTE)
+        stepping.step(connection, Orders(), world.jobs[0], later)
+        is_planned.set()
+        assert may_commit.wait(PATIENCE)
+
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(on_postgresql.write_now, plan)
+        assert is_planned.wait(PATIENCE)
+
+        def commit() -> None:
+            may_commit.set()
+            other.result(PATIENCE)
+
+        devices = [FIRST, LEGACY_DEVICE]
+        on_postgresql.write_now(advancing.hear, LateOrders(commit), devices, world.moment)
+    assert hosts(world) == {FIRST: A, AT_B: B, LEGACY_DEVICE: A, LATER: B}

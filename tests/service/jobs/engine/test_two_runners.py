@@ -52,7 +52,7 @@ class Crowd(World):
     def _work(self, hand: int) -> None:
         write, orders = self.database.write_now, self._said[hand]
         write(uptime.resume, self.now)
-        left = self.database.read_now(outbox.left_behind, self.now)
+        left = self.database.read_now(outbox.left_behind, self.now, 0)
         if left:
             write(advancing.reply, orders, left, self.moment)
         write(advancing.look, orders, self.moment)

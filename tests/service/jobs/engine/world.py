@@ -377,7 +377,7 @@ class World:
             return
 
     def _find_left(self) -> None:
-        left = self.database.read_now(outbox.left_behind, self.now)
+        left = self.database.read_now(outbox.left_behind, self.now, 0)
         if left:
             self._take_over(left)
 

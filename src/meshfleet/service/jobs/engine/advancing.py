@@ -200,7 +200,8 @@ def _with_room(
     if not elsewhere:
         return list(happened)
     decides = may_plan(connection)
-    slots.read(elsewhere.values())
+    if decides:  # what is read without the lock may be out of date when `_HostChoice` gets it later
+        slots.read(elsewhere.values())
     told: list[tuple[Known, Event]] = []
     for each, event in happened:
         x, gateway = each.execution, elsewhere.get(each.execution.device)

@@ -86,9 +86,12 @@ def take(connection: Connection, most: int, at_gateways: Mapping[int, int], *, u
     return Taken(letters, is_full=len(found) == most)
 
 
-def left_behind(connection: Connection, now: int) -> list[Reply]:
-    """Letters whose senders have ended. Others may find the same: `advancing.reply` takes each over once."""
-    rows = bulk.query(connection, _LEFT, (now, AT_ONCE))
+def left_behind(connection: Connection, now: int, ours: int) -> list[Reply]:
+    """Letters whose senders have ended. Others may find the same: `advancing.reply` takes each over once.
+
+    So many of them may be our own, after a suspension of the machine, and must not crowd out the others.
+    """
+    rows = bulk.query(connection, _LEFT, (now, AT_ONCE + ours))
     return [
         each.reply(Unclear(each.step, "the service ended before an answer came", is_cut=True))
         for each in map(_letter, rows)

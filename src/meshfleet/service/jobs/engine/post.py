@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
-from meshfleet.errors import FleetError, GatewayLost, GatewayTooOld, Unanswered
+from meshfleet.errors import FleetError, GatewayBusy, GatewayLost, GatewayTooOld, Unanswered
 from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.service.jobs.update.model import FIRST
@@ -20,6 +20,8 @@ from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
 from meshfleet.wire.topics import RequestTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from meshfleet.service.jobs.engine.advancing import Reply
     from meshfleet.service.jobs.engine.outbox import Letter
     from meshfleet.service.requests.asking import Answer, Asking
@@ -39,15 +41,21 @@ PATIENCE: Final = clocks.ANSWER / 1000
 class _Sending:
     """A letter, and whether it can still be dropped."""
 
-    __slots__ = ("has_left", "is_dropped", "letter")
+    __slots__ = ("has_left", "is_dropped", "is_ours", "letter")
 
-    def __init__(self, letter: Letter) -> None:
+    def __init__(self, letter: Letter, is_ours: Callable[[], bool]) -> None:
         self.letter = letter
+        self.is_ours = is_ours
         self.has_left = False
         self.is_dropped = False
 
     def leave(self) -> None:
-        """It is sent now, and cannot be dropped any more."""
+        """It is sent now, and cannot be dropped any more.
+
+        Raises `GatewayBusy` if its lease has ended meanwhile: another program may have taken it over.
+        """
+        if not self.is_ours():
+            raise GatewayBusy("it waited for its turn until the time for it was over")
         self.has_left = True
 
 
@@ -57,6 +65,10 @@ class Post:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._on_way: dict[asyncio.Task[None], _Sending] = {}
+        self._canceled: set[int] = set()
+        """Jobs whose updates must not begin any more."""
+        self._replied: set[str] = set()
+        """Requests whose replies were not taken over yet."""
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
 
     @property
@@ -69,25 +81,55 @@ class Post:
         """How many are at which gateway."""
         return Counter(each.letter.gateway for each in self._on_way.values())
 
-    def send(self, letter: Letter) -> None:
-        """Send a letter."""
-        sending = _Sending(letter)
+    @property
+    def requests(self) -> set[str]:
+        """The requests that were sent here, until their replies are taken over: see `settle`."""
+        return self._replied.union(each.letter.id for each in self._on_way.values())
+
+    def settle(self, replies: Iterable[Reply]) -> None:
+        """Forget requests whose replies were taken over, or could not be."""
+        self._replied.difference_update(each.request for each in replies)
+
+    def send(self, letter: Letter, is_ours: Callable[[], bool]) -> None:
+        """Send a letter, unless it would begin an update of a canceled job.
+
+        When its turn comes, `is_ours` tells whether it still belongs to this program.
+        """
+        if self._is_canceled(letter):
+            self._reply(_dropped(letter))
+            return
+        sending = _Sending(letter, is_ours)
         task = asyncio.create_task(self._send(sending), name=f"jobs.post {letter.id}")
         self._on_way[task] = sending
         task.add_done_callback(self._forget)
 
+    def set_canceled(self, jobs: Iterable[int]) -> None:
+        """Replace the jobs that are being canceled, and drop their starts: see `drop_starts`."""
+        self._canceled = set(jobs)
+        if self._canceled:
+            self._drop_starts()
+
     def drop_starts(self, job: int) -> None:
-        """Drop the commands of a canceled job that would begin updates and still wait for their turn."""
+        """Drop the commands of a canceled job that would begin updates and still wait for their turn.
+
+        Those that come later are dropped as well, until `set_canceled` leaves the job out.
+        """
+        self._canceled.add(job)
+        self._drop_starts()
+
+    def _drop_starts(self) -> None:
         for task, each in self._on_way.items():
-            if each.letter.job == job and each.letter.step in FIRST and not each.has_left:
+            if self._is_canceled(each.letter) and not each.has_left and not each.is_dropped:
                 each.is_dropped = True
                 task.cancel()
+
+    def _is_canceled(self, letter: Letter) -> bool:
+        return letter.job in self._canceled and letter.step in FIRST
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         each = self._on_way.pop(task)
         if each.is_dropped and task.cancelled():
-            dropped = Unsent(each.letter.step, "the job was canceled before it was sent")
-            self.replies.put_nowait(each.letter.reply(dropped))
+            self._reply(_dropped(each.letter))
 
     async def end(self) -> None:
         """Wait for no answer any more: the next start asks again."""
@@ -96,7 +138,7 @@ class Post:
         await asyncio.gather(*self._on_way, return_exceptions=True)
 
     async def _send(self, sending: _Sending) -> None:
-        self.replies.put_nowait(sending.letter.reply(await self._ask(sending)))
+        self._reply(sending.letter.reply(await self._ask(sending)))
 
     async def _ask(self, sending: _Sending) -> Answered | Unsent | Unclear:
         letter = sending.letter
@@ -120,7 +162,15 @@ class Post:
 
     def _hear(self, letter: Letter, answer: Answer) -> None:
         """Pass on an answer that came too late to move anything: it is evidence (rest-143)."""
-        self.replies.put_nowait(letter.reply(_answered(letter, answer)))
+        self._reply(letter.reply(_answered(letter, answer)))
+
+    def _reply(self, reply: Reply) -> None:
+        self._replied.add(reply.request)
+        self.replies.put_nowait(reply)
+
+
+def _dropped(letter: Letter) -> Reply:
+    return letter.reply(Unsent(letter.step, "the job was canceled before it was sent"))
 
 
 def _answered(letter: Letter, answer: Answer) -> Answered:

@@ -20,6 +20,7 @@ from meshfleet.service.jobs.engine import advancing, outbox, stepping, uptime
 from meshfleet.service.jobs.engine.loading import Orders
 from meshfleet.service.jobs.engine.post import PATIENCE, Post
 from meshfleet.service.jobs.making import freezing, superseding
+from meshfleet.wire.rest import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -131,10 +132,11 @@ class Runner:
         """Do what there is to do, for a while; whether there are jobs at all."""
         await self._resume()
         jobs = await self._open_jobs()
-        known = set(jobs)
-        self._rests = {job: until for job, until in self._rests.items() if job in known}
+        # Another program may have stepped a canceled job, and a start may be taken while its job is canceled.
+        self._post.set_canceled(job for job, state in jobs.items() if state is JobState.CANCELING)
+        self._rests = {job: until for job, until in self._rests.items() if job in jobs}
         until = self._steady() + int(_ROUND * 1000)
-        left, more = jobs, [bool(jobs)]
+        left, more = list(jobs), [bool(jobs)]
         while (left or any(more)) and self._steady() < until:
             more = [await self._look(), await self._hear()]
             left = [job for job in left if not self._rests_now(job) and await self._try_step(job)]
@@ -148,10 +150,10 @@ class Runner:
     def _rests_now(self, job: int) -> bool:
         return self._steady() < self._rests.get(job, 0)
 
-    async def _open_jobs(self) -> list[int]:
-        found: list[int] = []
-        while some := await self._database.read(stepping.open_jobs, found[-1] if found else 0):
-            found += some
+    async def _open_jobs(self) -> dict[int, JobState]:
+        found: dict[int, JobState] = {}
+        while some := await self._database.read(stepping.open_jobs, max(found, default=0)):
+            found |= some
         return found
 
     async def _resume(self) -> bool:
@@ -236,7 +238,7 @@ class Runner:
         until = self._steady() + int(PATIENCE * 1000) + _MARGIN
         taken = await self._database.write(outbox.take, most, self._post.at_gateways, until=until)
         for letter in taken.letters:
-            self._post.send(letter)
+            self._post.send(letter, lambda: self._steady() < until)
         return taken.is_full
 
     async def _take_replies(self) -> None:
@@ -246,6 +248,7 @@ class Runner:
             while not self._post.replies.empty() and len(replies) < advancing.AT_ONCE:
                 replies.append(self._post.replies.get_nowait())
             await self._try(lambda replies=replies: self._reply(replies))  # type: ignore[misc] # as they are now
+            self._post.settle(replies)
             self._has_letters.set()  # where these came from there is room for others
 
     async def _find_left(self) -> None:
@@ -276,7 +279,13 @@ class Runner:
         return True
 
     async def _reply_for_others(self) -> bool:
-        left = await self._database.read(outbox.left_behind, self._steady())
+        """Take over requests whose senders have ended.
+
+        A suspension of the machine ends leases, but not our requests: their timeouts stand still meanwhile.
+        """
+        ours = self._post.requests
+        found = await self._database.read(outbox.left_behind, self._steady(), len(ours))
+        left = [each for each in found if each.request not in ours]
         return await self._reply(left) if left else False
 
     async def _reply(self, replies: list[Reply]) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.plan import Change
     from meshfleet.wire.rest import NewJob
 
-_OPEN: Final = "SELECT id FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
+_OPEN: Final = "SELECT id, state FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
 _JOB: Final = (
     "SELECT state, start_at, deadline, waves, wave, soaks_until, paced_until, armed, queue_until, applied_at,"
     " stop_cause"
@@ -79,9 +79,9 @@ NOTHING: Final = Stepped([], 0, is_full=False)
 IDLE: Final = NOTHING._replace(is_idle=True)
 
 
-def open_jobs(connection: Connection, after: int) -> list[int]:
-    """The jobs that have not ended, in the order in which they were made."""
-    return [row[0] for row in bulk.query(connection, _OPEN, (after,))]
+def open_jobs(connection: Connection, after: int) -> dict[int, S]:
+    """Return the states of the next jobs that have not ended, in the order in which they were made."""
+    return {number: S(state) for number, state in bulk.query(connection, _OPEN, (after,))}
 
 
 class _Job(NamedTuple):
