@@ -104,6 +104,17 @@ def test_no_more_are_taken_than_there_is_room_for_and_newcomers_come_first(timet
     assert len(timetable.take(3 * MINUTE, 20)) == 11
 
 
+def test_a_gateway_that_does_not_answer_is_asked_less_and_less_for_its_clock(timetable: Timetable) -> None:
+    timetable.see({7: 1}, 0)
+    asked = []
+    for now in range(0, 3 * HOUR, SECOND):
+        timetable.doubt({7}, now)
+        for gateway in timetable.take(now, MANY):
+            asked.append(now)
+            timetable.failed(gateway, now)
+    assert len(asked) < 20, "every 30 s would be 360 times"
+
+
 def test_a_clock_in_doubt_is_measured_again_but_not_often(timetable: Timetable) -> None:
     timetable.see({7: 1, 8: 1}, 0)
     for gateway in timetable.take(SECOND, MANY):

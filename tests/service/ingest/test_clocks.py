@@ -34,6 +34,8 @@ pytestmark = pytest.mark.anyio
 
 AHEAD = NOON + 10 * MINUTE
 BEHIND = NOON - 30 * DAY
+LATELY = 1_800_000_000_000
+"""In 2027: this program has been written."""
 BEFORE_1970 = -(2**40)
 YEAR_9999 = 253_402_300_799_999
 
@@ -386,8 +388,9 @@ async def test_when_our_own_clock_is_set_back_states_go_on(intake: Intake, *, re
 async def test_a_start_with_a_clock_that_is_not_set_yet_leaves_states_as_they_are(
     intake: Intake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A machine without a battery begins in 1970, and is told the time some seconds later."""
-    await intake.settle(heartbeat(NOON, 1), link(NOON, -50), prop("battery-level", NOON, 80))
+    """A machine without a battery begins in 1970, and is told the time some seconds or hours later."""
+    noon = intake.now = LATELY
+    await intake.settle(heartbeat(noon, 1), link(noon, -50), prop("battery-level", noon, 80))
     before = intake.state()
     intake.now = MINUTE
     await intake.restart()
@@ -397,18 +400,18 @@ async def test_a_start_with_a_clock_that_is_not_set_yet_leaves_states_as_they_ar
     for minute in range(2, 15):  # it is never believed, however long it runs
         intake.now = minute * MINUTE - SECOND
         await intake.settle()
-    intake.now = NOON + MINUTE
-    await intake.settle(heartbeat(NOON - 3 * DAY, 3))
+    intake.now = noon + MINUTE
+    await intake.settle(heartbeat(noon - 3 * DAY, 3))
     assert intake.state() == before, "a replayed report moves nothing back"
     await intake.settle(heartbeat(intake.now, 2))
     state = intake.state()
-    assert (state.status, state.status_at, state.battery_at) == (2, intake.now, NOON)
+    assert (state.status, state.status_at, state.battery_at) == (2, intake.now, noon)
 
 
 @pytest.mark.rule("report-50")
-async def test_states_of_a_clock_that_was_corrected_before_the_start_go_on(intake: Intake) -> None:
+@pytest.mark.parametrize("now", [DAY, 1_800_000_000_000], ids=["always in 1970", "in 2027"])
+async def test_states_of_a_clock_that_was_corrected_before_the_start_go_on(intake: Intake, now: int) -> None:
     """A clock that is days behind stored states is believed when it is not set for ten minutes."""
-    now = 1_800_000_000_000  # in 2027; nobody ran this program before November 2026
     intake.now = now + 30 * DAY
     await intake.settle(heartbeat(intake.now, 1))
     intake.now = now

@@ -30,8 +30,11 @@ _REST: Final = _MINUTE
 """A gateway that comes and goes is not asked more often than this."""
 
 _DOUBT: Final = 30 * _SECOND
-"""Nor because of its clock more often than this. A device is silent after three minutes at the earliest, so
-none seems silent because a clock was set."""
+"""Nor because of its clock more often than this, and half as often after each try without an answer. A device
+is silent after three minutes at the earliest, so none seems silent because a clock was set."""
+
+_DOUBLED: Final = 7
+"""So often that pause is doubled: it is an hour then."""
 
 
 class _Plan(Struct):
@@ -73,7 +76,8 @@ class Timetable:
             plan = self._plans.get(gateway)
             if plan is None or plan.connection is None or plan.is_asked:
                 continue
-            if plan.asked is None or now - plan.asked >= _DOUBT:
+            pause = min(_DOUBT << min(plan.tries, _DOUBLED), _HOUR)  # one that does not answer is left alone
+            if plan.asked is None or now - plan.asked >= pause:
                 plan.due = now if plan.due is None else min(plan.due, now)
 
     def take(self, now: int, most: int) -> list[int]:

@@ -1,8 +1,9 @@
 """The clock of this machine after a start at which it was days behind the newest stored state.
 
 Either it is not set yet, as on a machine that starts in 1970, or the states were stored by a clock that was
-ahead and has been corrected since. A clock before this program was written is not set. Of a later one time
-tells: a clock that is not set yet is set within minutes.
+ahead and has been corrected since. A clock before this program was written is not set, unless states are from
+such a time as well: then this machine never has the right time. Of a later clock time tells: one that is not
+set yet is set within minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _SETTLED: Final = 600_000
 """Milliseconds after which a clock that was not set counts as right, however far it is behind."""
 
 _WRITTEN: Final = 1_793_491_200_000
-"""The beginning of November 2026, before which nobody ran this program."""
+"""The beginning of November 2026, before which nobody ran this program with a clock that was set."""
 
 _JUMP: Final = 60_000
 """Milliseconds between two looks, which are seconds apart, by which the clock must have been set."""
@@ -28,6 +29,7 @@ class StartClock:
     def __init__(self, newest: int, now: int) -> None:
         """`newest` is the time of the newest stored state."""
         self._right_from = newest - _PLAUSIBLE
+        self._plausible_from = _WRITTEN if newest >= _WRITTEN else 0
         self._set_at = self._seen_at = now
 
     def is_right(self, now: int) -> bool:
@@ -35,4 +37,5 @@ class StartClock:
         if abs(now - self._seen_at) > _JUMP:
             self._set_at = now
         self._seen_at = now
-        return now >= self._right_from or (now >= _WRITTEN and now - self._set_at >= _SETTLED)
+        is_plausible = now >= self._plausible_from
+        return now >= self._right_from or (is_plausible and now - self._set_at >= _SETTLED)

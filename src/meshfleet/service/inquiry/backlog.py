@@ -45,10 +45,10 @@ class Backlog:
         others any may be asked through another gateway, so some are drawn by lot.
         """
         waiting = [each for each in candidates if each.device not in self._devices]
+        random.shuffle(waiting)
         fitting = _limit(waiting, self._lengths, self._room)
         taken = {each.device for each in fitting}
         others = [each for each in waiting if each.device not in taken]
-        random.shuffle(others)
         return fitting + _limit(others, Counter(), min(_BY_LOT, self._room - len(fitting)))
 
     def add(self, candidates: Iterable[Candidate]) -> None:

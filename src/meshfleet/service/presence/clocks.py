@@ -170,11 +170,6 @@ class Clocks:
         self._proved.pop(gateway, None)
         self._checks.pop(gateway, None)
 
-    def drop_proofs(self) -> None:
-        """Do the same for all gateways, after nothing could be heard of any."""
-        self._proved.clear()
-        self._checks.clear()
-
     def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
         """Learn that fresh reports agree with an offset that is not proved, or with a clock that is right.
 
@@ -214,7 +209,7 @@ class Clocks:
         return is_fresh
 
     def doubtful(self) -> frozenset[int]:
-        """Gateways whose clocks should be measured again, of those that answer."""
+        """Gateways whose clocks should be measured again: in doubt, or wrong by an offset not proved yet."""
         unproved = (each for each in self.shifts if each not in self._silent and not self.is_proved(each))
         return frozenset(self.doubts).union(unproved)
 

@@ -113,8 +113,6 @@ class Presence:
         """We cannot hear anybody at this moment, and gateways that lose us cannot come back."""
         self._awake_since = now
         self._present = dict.fromkeys(self._present, 0)
-        if self._by_hearing:
-            self.clocks.drop_proofs()
 
     def follow(self, draft: Draft) -> None:
         """A draft is committed."""

@@ -285,7 +285,7 @@ class Runner:
         """
         ours = self._post.requests
         found = await self._database.read(outbox.left_behind, self._steady(), len(ours))
-        left = [each for each in found if each.request not in ours]
+        left = [each for each in found if each.request not in ours][: outbox.AT_ONCE]
         return await self._reply(left) if left else False
 
     async def _reply(self, replies: list[Reply]) -> bool:
