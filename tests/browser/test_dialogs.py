@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 _COVERED = """(told) => {
   const {left, right, top, bottom} = told.getBoundingClientRect();
+  const {top: first} = document.querySelector("main").getBoundingClientRect();
   return [...document.querySelectorAll("main :is(a, button, input), nav a")].filter((control) => {
     const box = control.getBoundingClientRect();
-    return box.width > 0 && box.left < right && box.right > left && box.top < bottom && box.bottom > top;
+    const highest = control.closest("main") ? Math.max(box.top, first) : box.top;
+    const isSeen = box.width > 0 && box.bottom > highest;
+    return isSeen && box.left < right && box.right > left && highest < bottom && box.bottom > top;
   }).map((control) => control.textContent);
 }"""
+"""The controls that a message lies on. What has been scrolled out of sight does not count."""
 
 
 def test_what_is_typed_at_once_is_in_the_field(open_as: Open, page: Page) -> None:

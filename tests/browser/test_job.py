@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import settle
+from tests.browser.conftest import settle, until
 from tests.browser.moments import compare_parts, contradictions, told
 from tests.browser.updates import finish, house
 
@@ -208,12 +208,14 @@ def test_who_may_only_look_is_offered_nothing_else_and_a_long_list_is_read_as_fa
     watch.asked.clear()
     page.goto(f"/jobs/{waiting['id']}?LeftOut=true")
     expect(rows(page)).to_have_count(50)
+
+    def asked(*, by_id: bool) -> list[str]:
+        return [each for each in watch.asked if "/executions?" in each and ("Ids=" in each) is by_id]
+
+    until(page, lambda: asked(by_id=True), "a question about the rows in view")
     settle(page, watch)
-    listed = [each for each in watch.asked if "/executions?" in each and "Ids=" not in each]
-    assert len(listed) == 1
-    looked = [each for each in watch.asked if "/executions?" in each and "Ids=" in each]
-    assert looked
-    assert all(each.count("Ids=") < 40 for each in looked)
+    assert len(asked(by_id=False)) == 1
+    assert all(each.count("Ids=") < 40 for each in asked(by_id=True))
     rows(page).last.scroll_into_view_if_needed()
     expect(rows(page)).to_have_count(sum(waiting["leftOut"].values()))
 
