@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
-import time
+from functools import cache
 from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -19,10 +22,6 @@ from tests.servers import postgresql
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
-    from pathlib import Path
-
-_PATIENCE = 30.0
-"""Seconds until a server must be ready; reached only when it is broken."""
 
 _numbers = count()
 
@@ -50,11 +49,9 @@ def postgresql_database(postgresql_server: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template() -> Path:
     """A file with all tables, to be copied."""
-    folder = tmp_path_factory.mktemp("sqlite")
-    open_database("sqlite", folder).close()
-    return folder / "meshfleet.sqlite"
+    return empty_sqlite()
 
 
 @pytest.fixture(scope="session")
@@ -62,10 +59,18 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     """A server with a database `migrated`, to be used as a template."""
     with postgresql() as (host, port):
         server = f"postgresql://postgres@{host}:{port}"
-        _wait_until_ready(server)
         _command(server, "CREATE DATABASE migrated")
         open_database(f"{server}/migrated", tmp_path_factory.mktemp("unused")).close()
         yield server
+
+
+@cache
+def empty_sqlite() -> Path:
+    """Make a file with all tables, once: others are copies of it."""
+    folder = Path(mkdtemp(prefix="meshfleet-sqlite-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    open_database("sqlite", folder).close()
+    return folder / "meshfleet.sqlite"
 
 
 def fresh_database(request: pytest.FixtureRequest, kind: str) -> Database:
@@ -94,18 +99,6 @@ def make_database(server: str, name: str) -> str:
     # To copy files takes a tenth of the time that PostgreSQL needs to log every page of them.
     _command(server, f"CREATE DATABASE {name} TEMPLATE migrated STRATEGY file_copy")
     return f"{server}/{name}"
-
-
-def _wait_until_ready(server: str) -> None:
-    """A server that listens may still refuse, because it is starting up."""
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return psycopg.connect(f"{server}/postgres").close()
-        except psycopg.OperationalError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.02)
 
 
 def _command(server: str, command: str) -> None:

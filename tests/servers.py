@@ -9,15 +9,16 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 from contextlib import closing, contextmanager, suppress
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psycopg
 
+from tests.eventually import eventually
 from tests.parts import MOSQUITTO, POSTGRESQL, need
 
 if TYPE_CHECKING:
@@ -38,12 +39,33 @@ class Address(NamedTuple):
     port: int
 
 
+_PORTS = range(10_000, 32_700)
+"""The system gives higher ones to connections: they may take one before its server listens, or is back."""
+_BLOCK = 100
+"""Ports that each process of tests has for itself."""
+
+
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that no program listens on, and that stays ours."""
+    for port in _ports():
+        with closing(socket.socket()) as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("it goes round and round")
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Go round a block of ports. The name of a socket, which ends with this process, reserves it."""
+    blocks = len(_PORTS) // _BLOCK
+    reservation = socket.socket(socket.AF_UNIX)
+    for number in range(blocks):
+        first = _PORTS[(os.getpid() + number) % blocks * _BLOCK]
+        with suppress(OSError):
+            reservation.bind(f"\0meshfleet-tests-{first}")
+            atexit.register(reservation.close)
+            return cycle(range(first, first + _BLOCK))
+    raise RuntimeError("all blocks of ports are taken")
 
 
 class Mosquitto:
@@ -139,10 +161,8 @@ class PostgreSQL:
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        until = time.monotonic() + _PATIENCE
-        while any(map(_is_running, children)):  # the next one does not start before all have let go
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        # The next one does not start before all have let go.
+        eventually(lambda: not any(map(_is_running, children)), "that all its processes end")
 
     def kill_one(self, application: str) -> None:
         """Let the process that last served a client of this name end so; the others then start anew."""
@@ -194,14 +214,15 @@ def postgresql(*settings: str) -> Iterator[Address]:
 
 def _wait_until_ready(server: str) -> None:
     """PostgreSQL that listens may still refuse, because it is starting up."""
-    until = time.monotonic() + _PATIENCE
-    while True:
+
+    def answers() -> bool:
         try:
-            return psycopg.connect(server).close()
-        except psycopg.OperationalError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.02)
+            psycopg.connect(server).close()
+        except psycopg.OperationalError as exc:
+            raise AssertionError("it refuses") from exc
+        return True
+
+    eventually(answers, "that PostgreSQL answers", patience=_PATIENCE)
 
 
 def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -210,10 +231,10 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
-    until = time.monotonic() + _PATIENCE
-    while process.poll() is None and time.monotonic() < until:
+    def listens() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args!r} has ended: {log.read_text(errors='replace')[-1000:]}")
         with closing(socket.socket()) as probe:
-            if probe.connect_ex(address) == 0:
-                return
-        time.sleep(0.02)
-    raise RuntimeError(f"{process.args!r} does not listen: {log.read_text(errors='replace')[-1000:]}")
+            return probe.connect_ex(address) == 0
+
+    eventually(listens, f"that {process.args!r} listens", patience=_PATIENCE)

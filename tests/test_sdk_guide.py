@@ -25,8 +25,6 @@ from tests.eventually import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.xdist_group("sdk guide")
-
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "sdk.md").read_text()
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+(Z|\+00:00)"

@@ -82,11 +82,11 @@ class World:
 
     def device(self, mac: Mac) -> Device:
         """The device as only the simulation sees it."""
-        return self.gateway._core.devices[mac]  # noqa: SLF001 # what a client sees is compared with the truth
+        return self.gateway.devices[mac]
 
     @property
     def devices(self) -> list[Device]:
-        return list(self.gateway._core.devices.values())  # noqa: SLF001 # see above
+        return list(self.gateway.devices.values())
 
     @property
     def planned(self) -> int:

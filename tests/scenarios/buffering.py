@@ -22,6 +22,7 @@ from meshfleet.wire.codes import Kind
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.times import write_millis
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually_async
 from tests.gateway.world.trees import put
 from tests.link.proxy import Proxy
 from tests.scenarios.serving import PASSWORD
@@ -136,12 +137,12 @@ class Town:
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait until something holds in the world."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not holds():  # noqa: ASYNC110 # the world knows nothing of tests
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"devices still keep {self.held}") from None
+
+        def checked() -> bool:
+            assert holds(), f"devices still keep {self.held}"
+            return True
+
+        await eventually_async(checked)
 
     # What is in there
 
@@ -194,14 +195,10 @@ class Town:
         return {mac: (*each, _MOTION) if moving[mac] else each for mac, each in self.measured.items()}
 
     def _devices(self) -> dict[Mac, Any]:
-        return {
-            mac: device
-            for gateway in self._gateways.values()
-            for mac, device in gateway._core.devices.items()  # noqa: SLF001 # the truth is nowhere else
-        }
+        return {mac: device for gateway in self._gateways.values() for mac, device in gateway.devices.items()}
 
     def _watch(self, gateway: Gateway) -> None:
-        for mac, device in gateway._core.devices.items():  # noqa: SLF001 # see above
+        for mac, device in gateway.devices.items():
             series = [(Kind.MEASUREMENT, each) for each in device.product.measured]
             series += [(Kind.EVENT, each) for each in device.product.events]
             for kind, identifier in series:

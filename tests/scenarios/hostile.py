@@ -185,7 +185,7 @@ def _devices(front: str, chance: random.Random) -> Iterator[tuple[str, str | byt
 
 def _samples(front: str, _: random.Random) -> Iterator[tuple[str, str | bytes]]:
     """One device that has very much to say."""
-    for number in range(20_000):
+    for number in range(5000):
         payload = f'{{"time":{_now(-number)},"seq":{number % 256},"value":"0100"}}'
         yield f"{front}/02005e0000f0/measurement/8800", payload
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import ExitStack
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from meshfleet.wire.mqtt.packets import Connack, Suback, Subscribe
 from meshfleet.wire.rest import LOGIN, Role
 from tests.broker.raw import Raw
 from tests.cli.outside import PATIENCE, Program
+from tests.databases import empty_sqlite
 from tests.servers import TRUSTING_NOBODY, Address, free_port
 from tests.service.mqtt.house import Credentials
 from tests.service.mqtt.site import connect
@@ -30,6 +32,10 @@ class Service:
 
     def __init__(self, folder: Path, *arguments: str, trusting: ssl.SSLContext = TRUSTING_NOBODY) -> None:
         self.data = folder / "data"
+        if "--database" not in arguments and not self.data.exists():
+            # To make all tables takes longer than the rest of the first start.
+            self.data.mkdir(mode=0o700, parents=True)
+            shutil.copy(empty_sqlite(), self.data)
         given = ["--data", str(self.data), "--http", f"127.0.0.1:{free_port()}", *arguments]
         self._command = ["serve", "--json", *given]
         self._trusting = trusting

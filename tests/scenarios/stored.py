@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import httpx
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import LOGIN
 from tests.cli.outside import PATIENCE
+from tests.eventually import eventually
 from tests.scenarios.ledger import Entry, in_json
 from tests.scenarios.serving import PASSWORD
 from tests.servers import TRUSTING_NOBODY
@@ -34,7 +34,7 @@ def check(service: Service, ledgers: Iterable[Ledger]) -> None:
         for ledger in ledgers:
             assert ledger.open == 0
             for device, entries in ledger.entries.items():
-                sheet = _wait_for(client, device, len(entries))
+                sheet = _wait_for(client, device, entries)
                 _compare(sheet, entries)
                 assert _pages(client, device) == sheet[::-1]
 
@@ -46,10 +46,15 @@ def samples(service: Service, device: str) -> int:
 
 
 def _compare(sheet: list[Entry], entries: set[Entry]) -> None:
-    missing, strange = sorted(entries.difference(sheet)), sorted(set(sheet) - entries)
-    assert not missing, f"{len(missing)} of {len(entries)} are not there: {missing[:3]} but {strange[:3]}"
+    strange = sorted(set(sheet) - entries)
+    assert entries <= set(sheet), _missing(sheet, entries)
     assert not strange, f"{len(strange)} were never said: {strange[:3]}"
     assert len(sheet) == len(entries), f"{len(sheet) - len(entries)} are there twice"
+
+
+def _missing(sheet: list[Entry], entries: set[Entry]) -> str:
+    missing, strange = sorted(entries.difference(sheet)), sorted(set(sheet) - entries)
+    return f"{len(missing)} of {len(entries)} are not there: {missing[:3]} but {strange[:3]}"
 
 
 @contextmanager
@@ -61,14 +66,15 @@ def _client(service: Service) -> Iterator[httpx.Client]:
         yield client
 
 
-def _wait_for(client: httpx.Client, device: Mac, entries: int) -> list[Entry]:
-    """All samples of a device, as soon as there are that many, or nothing more comes."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        sheet = _sheet(client, device)
-        if len(sheet) >= entries or time.monotonic() > until:
-            return sheet
-        time.sleep(0.1)
+def _wait_for(client: httpx.Client, device: Mac, entries: set[Entry]) -> list[Entry]:
+    """All samples of a device, as soon as there are as many as there are entries."""
+
+    def sheet() -> list[Entry]:
+        found = _sheet(client, device)
+        assert len(found) >= len(entries), _missing(found, entries)
+        return found
+
+    return eventually(sheet, f"to have all of {device}")
 
 
 def _sheet(client: httpx.Client, device: Mac) -> list[Entry]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.servers import Address
 
-pytestmark = [pytest.mark.anyio, pytest.mark.part("long"), pytest.mark.xdist_group("bursts")]
+pytestmark = [pytest.mark.anyio, pytest.mark.part("long")]
 
 G = "02005e000001"
 TOPIC = f"mt/gateway/{G}/device/02005e0000aa/measurement/8100"

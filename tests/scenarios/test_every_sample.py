@@ -2,7 +2,7 @@
 
 Devices keep their samples until they are acknowledged. Each story lets one part fail, sees that samples got
 lost on their way, and waits until nothing is missing: the radio, a gateway, the network, the service, the
-database, all of them.
+database, all of them. `make test` has the service and all of them; the others are a part of their own.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def lost(town: Town) -> int:
 # --- One part fails ---
 
 
+@pytest.mark.part("variants")
 async def test_what_the_radio_lost_comes_when_it_is_back(town: Town, reader: Reader) -> None:
     async with town.life():
         await begin(town, reader)
@@ -117,6 +118,7 @@ async def test_what_the_radio_lost_comes_when_it_is_back(town: Town, reader: Rea
     await in_the_end(town, reader, pending)
 
 
+@pytest.mark.part("variants")
 async def test_what_gateways_lost_in_crashes_comes_in_the_end(
     service: Service, town: Town, reader: Reader
 ) -> None:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 G, D = "02005e000001", "02005e0000aa"
 REPORTS = "mt/gateway/+/device/#"
-KILLS = 5
+KILLS = 4
 _numbers = count(1)
 
 
@@ -64,7 +64,6 @@ async def publish(client: Raw, topic: str, *payloads: bytes, retain: bool = Fals
         assert await client.expect(Puback) == Puback(packet_id)
 
 
-@pytest.mark.both_databases
 @pytest.mark.rule("broker-2")
 async def test_a_session_survives_a_kill_of_the_service(service: Service) -> None:
     claimed, viewer = service.claim(G), service.person("eva", Role.VIEWER)
@@ -152,7 +151,6 @@ async def take(client: Raw, come: list[bytes], enough: Callable[[], bool]) -> No
         client.send(Puback(message.packet_id))
 
 
-@pytest.mark.both_databases
 @pytest.mark.rule("broker-2")
 async def test_nothing_that_was_acknowledged_is_lost_over_many_kills(service: Service) -> None:
     """At each second kill the subscriber is there; at the others all of it waits in the database."""

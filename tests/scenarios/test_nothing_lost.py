@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KILLS = 3
+KILLS = 2
 NOW = time.time_ns() // 1_000_000
 STUBBORN = "02005e0000aa"
 """The device of a gateway that does not wait for acknowledgements."""
@@ -74,7 +74,6 @@ def load(service: Service, gateways: list[Credentials]) -> Load:
 # --- The service ends ---
 
 
-@pytest.mark.both_databases
 @pytest.mark.rule("broker-2")
 async def test_a_service_that_is_killed_again_and_again_has_what_it_acknowledged(
     service: Service, gateways: list[Credentials], load: Load
@@ -179,7 +178,6 @@ def away(request: pytest.FixtureRequest, service: Service) -> Iterator[None]:
             yield
 
 
-@pytest.mark.both_databases
 @pytest.mark.rule("broker-2", "rest-160")
 async def test_while_the_database_is_away_publishers_wait_and_nothing_is_lost(
     request: pytest.FixtureRequest, service: Service, gateways: list[Credentials], load: Load

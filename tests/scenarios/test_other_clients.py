@@ -26,8 +26,6 @@ from tests.service.mqtt.house import Credentials
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.xdist_group("other clients")
-
 D = "02005e0000aa"
 _numbers = count(1)
 

@@ -102,9 +102,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-pytestmark = pytest.mark.xdist_group("requests in earnest")
-
-
 @pytest.mark.rule("rest-97", "rest-99", "rest-105", "rest-193")
 @pytest.mark.parametrize("mode", ["raw", "decoded"])
 def test_all_operations_reach_an_emulated_gateway_and_its_devices(service: Service, mode: str) -> None:

@@ -1,4 +1,4 @@
-"""A site whose devices are to be updated: three gateways, sixty devices of three models, and the truth."""
+"""A site whose devices are to be updated: gateways, devices of three models behind them, and the truth."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from tests.cli.outside import PATIENCE
 from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from tests.scenarios.serving import Service
 
 SPEED = 100.0
 """Heartbeats every 0.6 seconds; an image of this size takes a second or two."""
 
-CALM, FAILING, MUTE = (Mac(f"02005e0000{each}1") for each in "abc")
-FAULTS = {CALM: Faults(), FAILING: Faults(update_fail=0.4), MUTE: Faults(silent=0.3)}
+CALM, FAILING, MUTE, BROKEN = (Mac(f"02005e0000{each}1") for each in "abcd")
+FAULTS = {
+    CALM: Faults(),
+    FAILING: Faults(update_fail=0.4),
+    MUTE: Faults(silent=0.3),
+    BROKEN: Faults(update_fail=1.0),
+}
 BY_DOWNLOAD, BY_BROADCAST, BY_DFU = "0005", "0018", "000F"
-_EACH = {BY_DOWNLOAD: 8, BY_BROADCAST: 8, BY_DFU: 6}
-BEHIND = {CALM: _EACH, FAILING: _EACH, MUTE: {BY_DOWNLOAD: 8, BY_BROADCAST: 8}}
-"""How many of each model are behind each gateway."""
-MODELS = {model: sum(each.get(model, 0) for each in BEHIND.values()) for model in _EACH}
+MODELS = (BY_DOWNLOAD, BY_BROADCAST, BY_DFU)
 
 _IMAGE = bytes(range(256)) * 64
 _LASTING = Options(delays=Delays(first=0.05, most=0.3), patient=True)
@@ -47,14 +49,16 @@ def image_of(model: str, version: str) -> bytes:
 class Estate:
     """The gateways, and what their devices really run."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, behind: Mapping[Mac, Mapping[str, int]]) -> None:
+        """Put so many of each model behind each gateway."""
+        self.counts = {model: sum(each.get(model, 0) for each in behind.values()) for model in MODELS}
         self._service = service
-        self._accounts = {mac: service.claim(mac) for mac in FAULTS}
+        self._accounts = {mac: service.claim(mac) for mac in behind}
         clock = Clock(0, SPEED)
         self._pace = ByClock(clock)
         self._gateways = {
-            mac: Gateway(Settings(mac=mac, faults=faults), _site(mac, number), clock)
-            for number, (mac, faults) in enumerate(FAULTS.items())
+            mac: Gateway(Settings(mac=mac, faults=FAULTS[mac]), _site(mac, number, models), clock)
+            for number, (mac, models) in enumerate(behind.items())
         }
 
     @asynccontextmanager
@@ -81,14 +85,14 @@ class Estate:
         return {
             device_id(mac): str(device.version)
             for gateway in self._gateways.values()
-            for mac, device in gateway._core.devices.items()  # noqa: SLF001 # the truth is nowhere else
+            for mac, device in gateway.devices.items()
             if device.product.model == model
         }
 
 
-def _site(gateway: Mac, number: int) -> Site:
+def _site(gateway: Mac, number: int, behind: Mapping[str, int]) -> Site:
     """All near the gateway: whoever is updated by Nordic DFU must be."""
-    models = [model for model, count in BEHIND[gateway].items() for _ in range(count)]
+    models = [model for model, count in behind.items() for _ in range(count)]
     fixtures = [_fixture(100 * number + 2 * place, place, code) for place, code in enumerate(models)]
     return Site(gateway=gateway, seed=number + 1, devices=tuple(fixtures))
 

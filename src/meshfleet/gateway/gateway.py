@@ -13,12 +13,16 @@ from meshfleet.gateway.updates import Updates
 from meshfleet.gateway.world.device import Reset
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from meshfleet.gateway.core import Chore
     from meshfleet.gateway.settings import Settings
     from meshfleet.gateway.updates import Error
     from meshfleet.gateway.world.clock import Clock
+    from meshfleet.gateway.world.device import Device
     from meshfleet.gateway.world.site import Site
     from meshfleet.wire.diagnostics import FirmwareQuestion
+    from meshfleet.wire.ids import Mac
     from meshfleet.wire.mqtt.packets import Publish
     from meshfleet.wire.package import Image
     from meshfleet.wire.topics import Topics
@@ -49,6 +53,11 @@ class Gateway:
     def topics(self) -> Topics:
         """How its topics are spelled."""
         return self._core.topics
+
+    @property
+    def devices(self) -> Mapping[Mac, Device]:
+        """The devices of its mesh as they really are, which reports may or may not tell."""
+        return self._core.devices
 
     @property
     def due(self) -> float:

@@ -22,8 +22,6 @@ from tests.service.ingest.messages import heartbeat, temperature
 if TYPE_CHECKING:
     from tests.service.live.stage import Stage
 
-pytestmark = pytest.mark.xdist_group("client/blocking/test_fleet.py")
-
 
 def loops() -> set[threading.Thread]:
     """The threads of fleets that are open."""

@@ -21,8 +21,6 @@ from tests.servers import free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-pytestmark = pytest.mark.xdist_group("client/blocking/test_mesh.py")
-
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[EmulatedGateway]:

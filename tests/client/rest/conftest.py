@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,16 +16,7 @@ from tests.service.live.stage import Stage, staged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-
-_HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a running service stay on one worker, which so starts it once."""
-    for item in items:
-        if item.path.is_relative_to(_HERE) and "service" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(f"client/{item.path.name}"))
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from meshfleet.testing import RunningFleet
     from tests.service.live.stage import Stage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("client/test_jobs.py")]
+pytestmark = pytest.mark.anyio
 
 MODEL = "0018"
 

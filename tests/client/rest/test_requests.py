@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it never does."""
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("client/test_requests.py")]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
