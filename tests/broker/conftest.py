@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.broker.broker import ROUND_BYTES
 from meshfleet.settings import Limits
 from tests.broker.stage import Stage
 from tests.selection import backend
@@ -34,8 +35,28 @@ def slow_seconds() -> float:
 
 
 @pytest.fixture
-async def stage(sqlite_database: Database, limits: Limits, slow_seconds: float) -> AsyncIterator[Stage]:
+def sweep_seconds() -> float:
+    """Seconds between two looks of the broker at its own clock, unless a test says otherwise."""
+    return 1.0
+
+
+@pytest.fixture
+def round_bytes() -> int:
+    """Bytes of a round after which publishers wait, unless a test says otherwise."""
+    return ROUND_BYTES
+
+
+@pytest.fixture
+async def stage(
+    sqlite_database: Database, limits: Limits, slow_seconds: float, sweep_seconds: float, round_bytes: int
+) -> AsyncIterator[Stage]:
     """A broker that runs on SQLite. The other database is tried where the broker's tables are."""
-    async with Stage(sqlite_database, limits, slow_seconds=slow_seconds) as running:
+    async with Stage(
+        sqlite_database,
+        limits,
+        slow_seconds=slow_seconds,
+        sweep_seconds=sweep_seconds,
+        round_bytes=round_bytes,
+    ) as running:
         yield running
     sqlite_database.close()

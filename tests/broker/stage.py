@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from sqlalchemy import delete
 
 from meshfleet.broker import Account, Broker, Kind, NotAdmitted, load, own
+from meshfleet.broker.broker import ROUND_BYTES
 from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Publish, Suback, Subscribe
@@ -149,18 +150,22 @@ class Consumer:
 class Stage:
     """A broker that runs. `restart` stops it in an orderly way and runs another on the same database."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # by name, each may be left out
         self,
         database: Database,
         limits: Limits | None = None,
         *,
         prefix: str = "",
         slow_seconds: float = 10.0,
+        sweep_seconds: float = 1.0,
+        round_bytes: int = ROUND_BYTES,
     ) -> None:
         self.database = database
         self.limits = limits or Limits()
         self.prefix = prefix
         self.slow_seconds = slow_seconds
+        self.sweep_seconds = sweep_seconds
+        self.round_bytes = round_bytes
         self.clock = Clock()
         self.door = Door()
         self.consumer = Consumer(database)
@@ -192,6 +197,8 @@ class Stage:
             wall=self.clock,
             prefix=self.prefix,
             slow_seconds=self.slow_seconds,
+            sweep_seconds=self.sweep_seconds,
+            round_bytes=self.round_bytes,
         )
         self._running = asyncio.create_task(self.broker.run())
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.broker.raw import Raw
     from tests.broker.stage import Stage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 
 async def take(client: Raw, count: int) -> list[Publish]:

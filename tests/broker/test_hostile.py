@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from tests.broker.raw import Raw
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 MINE = f"mt/gateway/{G}/#"
 
@@ -74,7 +74,7 @@ async def stage(sqlite_database: Database, caplog: pytest.LogCaptureFixture) -> 
             for connection in running.broker.crowd:
                 connection.close("the test ends")
             await running.until(lambda: len(running.broker.crowd) == 0)
-            assert running.broker.crowd._by_account == {}  # noqa: SLF001 # what is left is nobody's business otherwise
+            assert not running.broker.crowd.names
             for session in running.broker.sessions:
                 assert session.number is not None
                 running.broker.sessions.end(session)

@@ -21,7 +21,7 @@ from tests.tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 HEADER = b"X: " + b"y" * 1000 + b"\r\n"
 

@@ -24,21 +24,16 @@ if TYPE_CHECKING:
     from meshfleet.broker.connection import Connection
     from tests.broker.stage import Stage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 LATER = 1_000_000.0
 """A moment of the test's own clock."""
 
 
 @pytest.fixture
-def period() -> float:
-    """Seconds between two looks of the broker at its own clock: here only the test tells the time."""
+def sweep_seconds() -> float:
+    """Here only the test tells the time."""
     return 3600.0
-
-
-@pytest.fixture(autouse=True)
-def sweeps(monkeypatch: pytest.MonkeyPatch, period: float) -> None:
-    monkeypatch.setattr("meshfleet.broker.lobby._SWEEP", period)
 
 
 def only(stage: Stage) -> Connection:
@@ -219,20 +214,9 @@ async def test_a_refused_client_that_stays_is_gone_for_the_broker(stage: Stage) 
     await stage.until(lambda: len(stage.broker.crowd) == 0)
 
 
-@pytest.mark.parametrize("period", [0.1])
+@pytest.mark.parametrize("sweep_seconds", [0.1])
 async def test_the_broker_looks_at_its_own_clock_unasked(stage: Stage) -> None:
     silent = await stage.gateway(keep_alive=1)
     lasting = await stage.client("viewer")
     assert await silent.until_end() == []
     assert await lasting.until_pong() == []
-
-
-@pytest.mark.parametrize("period", [0.1])
-async def test_a_client_that_pings_is_not_cut_off_by_the_clock(stage: Stage) -> None:
-    silent = await stage.client("viewer", keep_alive=2)
-    pinging = await stage.gateway(keep_alive=2)
-    while stage.broker.crowd.of("user viewer"):
-        assert await pinging.until_pong() == []
-        await asyncio.sleep(0.05)
-    assert await silent.until_end() == []
-    assert await pinging.until_pong() == []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.broker.raw import Raw
     from tests.broker.stage import Stage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 
 async def test_repetitions_keep_their_order(stage: Stage) -> None:

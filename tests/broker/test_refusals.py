@@ -16,7 +16,7 @@ from tests.broker.stage import REPORTS, G, connect, request
 if TYPE_CHECKING:
     from tests.broker.stage import Stage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 ELSEWHERE = "mt/gateway/02005e000002/device/x"
 PLAIN = encode(connect("viewer"))

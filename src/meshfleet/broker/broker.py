@@ -37,6 +37,9 @@ _READ: Final = 64 * 1024
 _RETAINED: Final = 2 * 1024 * 1024
 """Bytes of all retained messages, which a subscription may bring at once; half a queue where that is less."""
 
+ROUND_BYTES: Final = 8 * 1024 * 1024
+"""Bytes in a round after which publishers wait for the next one."""
+
 _GRACE: Final = 10.0
 """Seconds that the last round has when the broker stops."""
 
@@ -58,8 +61,14 @@ class Broker:
         prefix: str = "",
         max_age: float = 60.0,
         slow_seconds: float = 10.0,
+        sweep_seconds: float = 1.0,
+        round_bytes: int = ROUND_BYTES,
     ) -> None:
-        """`now` is a clock that is never set, by which all waits; `wall` is for what is written down."""
+        """`now` is a clock that is never set, by which all waits; `wall` is for what is written down.
+
+        All connections are looked at every `sweep_seconds`. Who finds more than `round_bytes` in a round
+        waits for the next one.
+        """
         self._limits = limits
         self.stock = Stock(limits, slow_seconds)
         self.crowd = Crowd(limits)
@@ -85,8 +94,16 @@ class Broker:
             stock=self.stock,
             now=now,
             prefix=prefix,
+            sweep_seconds=sweep_seconds,
         )
-        self._desk = Desk(post=self._post, journal=self._journal, door=door, stock=self.stock, limits=limits)
+        self._desk = Desk(
+            post=self._post,
+            journal=self._journal,
+            door=door,
+            stock=self.stock,
+            limits=limits,
+            round_bytes=round_bytes,
+        )
         self.buffer = memoryview(bytearray(_READ))
         """Which all connections read into, one after the other."""
 
@@ -110,6 +127,16 @@ class Broker:
     def trouble(self) -> Trouble | None:
         """Why nothing is acknowledged at the moment; None: all is well."""
         return self._journal.trouble
+
+    @property
+    def held(self) -> int:
+        """How many publishers are not read from until a round is written."""
+        return self._journal.held
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes in the present round."""
+        return self._journal.round.size
 
     def connection(self, address: str = "") -> Connection:
         """Make the other end for a client that connects.

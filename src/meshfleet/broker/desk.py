@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.broker.journal import BUSY, FULL
+from meshfleet.broker.journal import BUSY
 from meshfleet.broker.log_limit import LogLimit
 from meshfleet.errors import shown
 from meshfleet.wire.mqtt.encoder import encode
@@ -44,12 +44,22 @@ _ANSWER: Final = 512
 class Desk:
     """Serves clients that were let in."""
 
-    def __init__(self, *, post: Post, journal: Journal, door: Door, stock: Stock, limits: Limits) -> None:
+    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+        self,
+        *,
+        post: Post,
+        journal: Journal,
+        door: Door,
+        stock: Stock,
+        limits: Limits,
+        round_bytes: int,
+    ) -> None:
         self._post = post
         self._journal = journal
         self._door = door
         self._stock = stock
         self._limits = limits
+        self._round_bytes = round_bytes
         self._forbidden_lines = LogLimit(lines=5)
 
     def publish(
@@ -87,7 +97,7 @@ class Desk:
         """Count what somebody puts into the round; who finds it full waits for the next one."""
         current = self._journal.round
         current.size += size
-        if current.size > FULL and connection.is_open:
+        if current.size > self._round_bytes and connection.is_open:
             connection.hold()
             self._journal.hold(connection)
 

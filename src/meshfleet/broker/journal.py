@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FULL: Final = 8 * 1024 * 1024
-"""Bytes in a round after which publishers wait for the next one."""
-
 BUSY: Final = 256
 """Messages in a round from which on it pays to save work."""
 
@@ -151,6 +148,11 @@ class Journal:
         """Commit what there is, and no more."""
         self._is_stopping = True
         self._bell.ring()
+
+    @property
+    def held(self) -> int:
+        """How many publishers wait for the next round."""
+        return len(self._held)
 
     def hold(self, publisher: Publisher) -> None:
         """Release this one with the next round."""

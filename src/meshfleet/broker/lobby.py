@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 _LONGEST_CLIENT_ID: Final = 256
 """Characters."""
 
-_SWEEP: Final = 1.0
-"""Seconds between two looks at all connections."""
 _TIDY: Final = 10
 """Sweeps between two looks at all sessions."""
 
@@ -53,6 +51,7 @@ class Lobby:
         stock: Stock,
         now: Callable[[], int],
         prefix: str,
+        sweep_seconds: float,
     ) -> None:
         self._door = door
         self._crowd = crowd
@@ -62,6 +61,7 @@ class Lobby:
         self._stock = stock
         self._now = now
         self._prefix = prefix
+        self._sweep_seconds = sweep_seconds
         self._tasks: asyncio.TaskGroup | None = None
         self.is_open = asyncio.Event()
         """Set once clients are let in; who comes before is sent away without a word."""
@@ -185,7 +185,7 @@ class Lobby:
     async def _sweep(self) -> None:
         loop, count = asyncio.get_running_loop(), 0
         while True:
-            await asyncio.sleep(_SWEEP)
+            await asyncio.sleep(self._sweep_seconds)
             now, count = loop.time(), count + 1
             self._crowd.start_second()
             for connection in self._crowd:
