@@ -6,8 +6,12 @@ import gc
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import pytest
 
 pytest_plugins = ["tests.databases", "tests.fast", "tests.logs", "tests.selection", "tests.times"]
 
@@ -18,9 +22,16 @@ sys.dont_write_bytecode = False
 # A shell has what it starts in the background ignore Ctrl C, and so would every program that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A shared machine may stall at any moment: a slow example is no failure.
-settings.register_profile("default", deadline=None)
+# A shared machine may stall at any moment: a slow example is no failure. Examples are the same every time, so
+# that no run fails by chance; `make test-all` and `--hypothesis-profile=search` look for others.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("search", deadline=None)
 settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("part"):
+        settings.load_profile("search")
 
 
 def pytest_xdist_auto_num_workers() -> int | None:

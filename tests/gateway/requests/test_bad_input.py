@@ -119,7 +119,7 @@ PAYLOADS = st.one_of(st.binary(max_size=40), DOCUMENTS, st.sampled_from(SPECIAL)
 ANYTHING = given(TOPICS, PAYLOADS, st.sampled_from(VERSIONS), st.sampled_from(Mode))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @ANYTHING
 def test_nothing_that_comes_stops_a_gateway(topic: str, payload: bytes, version: Version, mode: Mode) -> None:
     check_anything(topic, payload, version, mode)
@@ -140,7 +140,7 @@ def check_anything(topic: str, payload: bytes, version: Version, mode: Mode) -> 
     check(asked, topic, acks=version >= Version(2, 4, 0))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     DEVICES,
     st.sampled_from(sorted(BUILTIN.names)),
@@ -156,7 +156,7 @@ def test_any_json_can_be_written_or_not(
     check(asked, topic, acks=True)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     st.sampled_from([CONNECTED, UNCONNECTED, GATEWAY]),
     st.sampled_from(

@@ -306,7 +306,7 @@ names = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(names, json_values, max_size=4),
     st.dictionaries(st.text(max_size=6), json_values, max_size=2),
@@ -323,7 +323,7 @@ def test_strange_bytes_are_refused(data: bytes) -> None:
     assert mistakes(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 255))
 def test_a_damaged_file_gives_a_site_or_our_error(place: int, byte: int) -> None:
     data = bytearray(json.dumps(device() | {"gateway": GATEWAY, "key": "00" * 16}).encode())

@@ -276,7 +276,7 @@ def written_again(entry: Entry, decoded: Decoded) -> Decoded | None:
         raise
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(raw=raws)
 @every_decoded
 @pytest.mark.rule("value-24", "value-44", "report-19")
@@ -289,7 +289,7 @@ def test_bytes_are_refused_or_decoded_to_json_that_can_be_written_again(entry: E
     assert written_again(entry, decoded) in (decoded, None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(attempt=attempts)
 @every_decoded
 def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(entry: Entry, attempt: Attempt) -> None:

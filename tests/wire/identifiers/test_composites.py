@@ -195,7 +195,7 @@ def few_bits(raw: bytes) -> bytes:
     return bytes(byte & 3 if byte < 0xF0 else byte for byte in raw)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(notations(), raws)
 @pytest.mark.rule("value-16", "value-17", "value-19")
 def test_whatever_layout_reads_a_value_writes_it_again(notation: str, raw: bytes) -> None:
