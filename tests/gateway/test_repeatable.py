@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from meshfleet.wire.mqtt.packets import Publish
 
 
+SPAN = 25 * MINUTE
+"""All that a device tells comes within: properties every twenty minutes."""
+
+
 def only_reports(published: list[Publish]) -> list[Publish]:
     return [message for message in published if "/device/" in message.topic]
 
@@ -29,15 +33,15 @@ def only_reports(published: list[Publish]) -> list[Publish]:
 @each_row("seed", [1, 7])
 def test_two_runs_with_one_seed_are_the_same_to_the_byte(mode: Writing, seed: int) -> None:
     one, other = town(20, seed, mode=mode), town(20, seed, mode=mode)
-    assert one.leap(HOUR) == other.leap(HOUR)
+    assert one.leap(SPAN) == other.leap(SPAN)
 
 
 @pytest.mark.rule("gateway-41")
 @each_row("step", [0.37, 5.0, 61.0])
 def test_it_does_not_matter_in_which_steps_time_passes(step: float) -> None:
     whole, stepped = town(20), town(20)
-    messages = [message for _ in range(int(HOUR / step)) for message in stepped.leap(step)]
-    assert messages == whole.leap(int(HOUR / step) * step)
+    messages = [message for _ in range(int(SPAN / step)) for message in stepped.leap(step)]
+    assert messages == whole.leap(int(SPAN / step) * step)
 
 
 @pytest.mark.rule("gateway-41")
@@ -45,10 +49,10 @@ def test_another_seed_gives_another_run() -> None:
     assert town(20, 1).leap(10 * MINUTE) != town(20, 2).leap(10 * MINUTE)
 
 
-def asked(world: World, hours: int) -> list[Publish]:
+def asked(world: World) -> list[Publish]:
     """Let somebody read all sorts of things all the time."""
     published = []
-    for n in range(hours * 360):
+    for n in range(int(SPAN / 10.0)):
         device = world.devices[n % len(world.devices)]
         for identifier in sorted(device.product.identifiers)[n % 5 :: 5]:
             world.send(Operation.READ, device.mac, identifier)
@@ -59,15 +63,15 @@ def asked(world: World, hours: int) -> list[Publish]:
 @pytest.mark.rule("gateway-41")
 @each_row("mode", Writing)
 def test_reading_changes_nothing_of_what_is_reported(mode: Writing) -> None:
-    questioned = asked(world := town(20, mode=mode), 1)
-    assert len(questioned) > len(only_reports(questioned)) + 500
+    questioned = asked(world := town(20, mode=mode))
+    assert len(questioned) > len(only_reports(questioned)) + 200
     assert only_reports(questioned) == town(20, mode=mode).leap(world.now)
 
 
 @pytest.mark.rule("gateway-41")
 @each_row("faults", [Faults(loss=0.3), Faults(quoted_seq=0.5), Faults(silent=0.5)])
 def test_reading_does_not_change_which_reports_are_in_trouble(faults: Faults) -> None:
-    questioned = asked(world := town(10, faults=faults), 1)
+    questioned = asked(world := town(10, faults=faults))
     assert only_reports(questioned) == town(10, faults=faults).leap(world.now)
 
 
@@ -75,7 +79,7 @@ def test_reading_does_not_change_which_reports_are_in_trouble(faults: Faults) ->
 @each_row("faults", [Faults(loss=0.3), Faults(duplicate=0.5), Faults(broken_json=0.5)])
 def test_the_same_trouble_comes_at_another_time_of_the_day(faults: Faults) -> None:
     def topics(world: World) -> list[str]:
-        return [message.topic for message in world.leap(HOUR)]
+        return [message.topic for message in world.leap(SPAN)]
 
     one, other = town(10, faults=faults), town(10, faults=faults)
     other.clock.bend(0.0, 1_800_000_000_123, 1.0)
@@ -83,10 +87,10 @@ def test_the_same_trouble_comes_at_another_time_of_the_day(faults: Faults) -> No
 
 
 def test_gateways_side_by_side_do_not_disturb_each_other() -> None:
-    alone = town(10).leap(HOUR)
+    alone = town(10).leap(SPAN)
     one, other = town(10), town(30, seed=3)
     messages = []
-    for _ in range(60):
+    for _ in range(int(SPAN / MINUTE)):
         messages += one.leap(MINUTE)
         other.leap(MINUTE)
     assert messages == alone
@@ -95,7 +99,7 @@ def test_gateways_side_by_side_do_not_disturb_each_other() -> None:
 @pytest.mark.rule("gateway-17", "gateway-18", "gateway-19")
 @pytest.mark.parametrize("hours", [10, pytest.param(48, marks=pytest.mark.part("long"))])
 def test_hours_pass_without_trouble_and_the_last_is_like_the_first(hours: int) -> None:
-    world = town(50)
+    world = town(25)
     published, planned = [], []
     parents: dict[str, set[str]] = defaultdict(set)
     for _ in range(hours):
@@ -111,7 +115,7 @@ def test_hours_pass_without_trouble_and_the_last_is_like_the_first(hours: int) -
     lengths = [len(samples) for each in world.devices for samples in (each.samples or {}).values()]
     assert max(lengths) == CAPACITY, "samples that nobody acknowledges are bounded"
     assert all(len(each.samples or {}) <= len(each.product.series) for each in world.devices)
-    assert sum(len(each) > 1 for each in parents.values()) >= 5, "devices change their parents"
+    assert sum(len(each) > 1 for each in parents.values()) >= 3, "devices change their parents"
     joined = [each for each in world.devices if each.is_connected and not each.is_away]
     assert sum(each.node.depth < 0 for each in joined) <= 0.1 * len(joined)
 
@@ -126,7 +130,7 @@ def check_tree(world: World) -> None:
 
 def test_requests_that_nobody_waits_for_any_more_leave_nothing_behind() -> None:
     world = town(10)
-    for _ in range(600):
+    for _ in range(200):
         for device in world.devices:
             world.send(Operation.READ, device.mac, "8000")
         world.leap(1.0)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from signal import SIGTERM
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from tests.cli import outside
+from tests.cli.outside import Program
 from tests.gateway.rows.place import SEED
-from tests.gateway.rows.recorder import PATIENCE, Recorder
-from tests.logs import note_log
+from tests.gateway.rows.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,6 @@ _SHORTLY = timedelta(seconds=5)
 _SLOW = "this machine is too slow"
 """A gateway says so, and it is no fault of the gateway."""
 
-_PROGRAM = str(Path(sys.executable).with_name("meshfleet"))
 _NUMBERS = count(1)
 _IDS = count(1)
 
@@ -44,7 +43,9 @@ def fresh_mac() -> str:
 
 def run(*arguments: str) -> str:
     """Run the command to its end; gives what it printed."""
-    return subprocess.run([_PROGRAM, *arguments], check=True, capture_output=True, text=True).stdout
+    result = outside.run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 class Emulated:
@@ -137,24 +138,13 @@ def running(
     ):
         file = Path(folder) / "site.json"
         file.write_text(json.dumps(site(mac)))
-        command = [_PROGRAM, "gateway", "--json", "--broker", f"mqtt://{broker.host}:{broker.port}"]
+        command = ["gateway", "--json", "--broker", f"mqtt://{broker.host}:{broker.port}"]
         command += ["--mac", mac, "--mode", variant.mode, "--api-version", variant.version, "--seed", SEED]
         command += ["--speed", SPEED, "--site", str(file), "--topic-prefix", prefix, *arguments]
-        errors = note_log(f"the gateway {mac}", Path(folder) / "errors")
-        with (
-            errors.open("w") as output,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True) as process,
-        ):
-            recorder.worried = lambda: "" if process.poll() is None else f"it died: {errors.read_text()}"
-            try:
-                assert process.stdout is not None
-                said = process.stdout.readline()
-                assert said, errors.read_text()
-                assert json.loads(said)["event"] == "connected"
-                yield Emulated(mac, variant, recorder, prefix)
-                lines = errors.read_text().splitlines()
-                complaints = [line for line in lines if _SLOW not in line]
-                assert not complaints, complaints
-            finally:
-                process.terminate()
-                process.wait(PATIENCE)
+        with Program(*command) as program:
+            recorder.worried = lambda: "" if program.is_running else f"it died: {program.errors}"
+            assert json.loads(program.line())["event"] == "connected"
+            yield Emulated(mac, variant, recorder, prefix)
+            complaints = [line for line in program.errors.splitlines() if _SLOW not in line]
+            assert not complaints, complaints
+            assert program.end(SIGTERM)[0] == 0

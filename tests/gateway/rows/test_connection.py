@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import eventually
 from tests.gateway.rows.place import CLIP, STRANGER, TRACKER, small_site
 from tests.gateway.rows.recorder import Recorder
 from tests.gateway.rows.running import running
@@ -51,15 +52,14 @@ def test_nothing_is_retained(gateway: Emulated, broker: Address) -> None:
 @pytest.mark.rule("gateway-1", "gateway-4")
 def test_the_client_id_is_the_mac_and_the_protocol_mqtt_3_1_1(gateway: Emulated, broker_log: Path) -> None:
     connected = rf"New client connected from [0-9.]+:\d+ as {gateway.mac} \(p2, "
-    assert re.search(connected, broker_log.read_text())
+    eventually(lambda: re.search(connected, broker_log.read_text()))
 
 
 @pytest.mark.rule("gateway-8")
 def test_it_listens_to_its_own_requests_and_to_those_to_all(gateway: Emulated, broker_log: Path) -> None:
     own = f"1 mt/gateway/{gateway.mac}/request/#"
-    assert subscriptions(broker_log, gateway.mac) - {
-        f"1 meshtech/diagnostics/{gateway.mac}/server-response/firmware"
-    } == {own, "1 mt/gateways/#"}
+    images = f"1 meshtech/diagnostics/{gateway.mac}/server-response/firmware"
+    eventually(lambda: subscriptions(broker_log, gateway.mac) - {images} == {own, "1 mt/gateways/#"})
 
 
 @pytest.mark.rule("gateway-16", "topic-10", "topic-11")

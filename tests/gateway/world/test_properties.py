@@ -115,7 +115,7 @@ def test_raising_and_clearing_an_alarm_are_reported_at_once() -> None:
 
 
 def test_alarms_come_about_once_in_six_hours_and_only_where_there_is_a_button() -> None:
-    world = town(20)
+    world = town(10)
     alarms = [message for message in world.leap(12 * HOUR) if message.topic.endswith(f"/event/{ALARM}")]
     told = list(read(world.gateway, ((0.0, message) for message in alarms)))
     buttons = [each for each in world.devices if each.product.button]
@@ -136,7 +136,7 @@ def test_a_door_counter_only_grows_also_over_a_restart() -> None:
 @pytest.mark.rule("gateway-29", "gateway-30")
 def test_a_failed_measurement_is_told_and_so_is_the_heartbeat_after_it() -> None:
     world = World([device(1, code="0005")])
-    told = world.live(5 * DAY)
+    told = world.live(3 * DAY)
     errors = of(told, mac(1), Kind.MEASUREMENT_ERROR)
     assert {each.report.error for each in errors} == {1, 8, 9}
     failed = {round(each.moment) for each in errors}
@@ -147,7 +147,7 @@ def test_a_failed_measurement_is_told_and_so_is_the_heartbeat_after_it() -> None
 
 def test_a_failed_measurement_leaves_no_hole_in_the_measured_ones() -> None:
     world = World([device(1, code="0005")])
-    told = world.live(2 * DAY)
+    told = world.live(DAY)
     for kind in (Kind.MEASUREMENT, Kind.MEASUREMENT_ERROR):
         seqs = [each.report.seq for each in of(told, mac(1), kind, "8800")]
         assert seqs == [n % 256 for n in range(len(seqs))]
