@@ -50,6 +50,7 @@ def test_published_sources_have_the_console_and_what_it_is_built_from(
     assert {path.name for path in unpacked.iterdir() if path.is_dir()} == {"console", "scripts", "src"}
 
 
+@pytest.mark.part("long")
 def test_they_are_installed_without_building_the_console_again(
     unpacked: Path, site: dict[str, bytes], tmp_path: Path
 ) -> None:

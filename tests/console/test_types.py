@@ -49,6 +49,7 @@ def planted(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.part("long")  # it has the whole compiler start, and looks at how the check is set up
 def test_planted_faults_are_found_and_nothing_else(planted: Path) -> None:
     words = json.loads((CONSOLE / "package.json").read_text())["scripts"]["check"].split()
     assert "--fail-on-warnings" in words

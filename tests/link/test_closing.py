@@ -10,6 +10,7 @@ import pytest
 
 from meshfleet.errors import LinkClosed, LinkError, Undelivered
 from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish
+from tests.eventually import eventually_async
 from tests.link.scripted import NEVER, Broker, settled, soon, until
 from tests.tables import each_row
 
@@ -230,9 +231,13 @@ async def test_to_close_twice_is_to_close_once() -> None:
 
 async def _knocked(peer: Peer) -> None:
     """Write until there is nobody any more to read it."""
-    while not peer.gone:
-        peer.send(Publish("t", b""))
-        await asyncio.sleep(0.002)
+
+    def is_gone() -> bool:
+        if not peer.gone:
+            peer.send(Publish("t", b""))
+        return peer.gone
+
+    await eventually_async(is_gone)
 
 
 @pytest.mark.parametrize("lingers", [True, False], ids=["cancelled twice", "cancelled"])

@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connack, Pingreq, Pingresp, Puback, Publish, Suback, Subscribe
+from tests.eventually import eventually_async
 from tests.link.scripted import Broker, settled, soon, until
 
 if TYPE_CHECKING:
@@ -94,9 +95,12 @@ async def _overfilled(broker: Broker, link: Link) -> None:
     peer.send(Puback(mark.packet_id), Publish("t", bytes(1000)))
     await soon(publishing)
     peer.close()
-    while len(broker.peers) == 1:  # who does not read notices the end when he writes
-        await soon(link.publish("t", b"", qos=0))
-        await asyncio.sleep(0.002)
+
+    async def is_back() -> bool:
+        await link.publish("t", b"", qos=0)  # who does not read notices the end when he writes
+        return len(broker.peers) > 1
+
+    await eventually_async(is_back)
 
 
 async def test_what_an_old_connection_brought_does_not_stop_the_new_one_for_good() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from signal import Signals
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 SETTINGS = ("max_queued_messages 0", "max_inflight_messages 0", "set_tcp_nodelay true")  # 0 is no limit
 
