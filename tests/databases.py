@@ -17,13 +17,18 @@ from sqlalchemy import event
 from meshfleet.db import Database, open_database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
-from tests.servers import postgresql
+from tests.servers import postgresql, shared_folder
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
 _numbers = count()
+
+
+def pytest_configure() -> None:
+    """Choose the folder that all workers share before they start."""
+    shared_folder()
 
 
 @pytest.fixture

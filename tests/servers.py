@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -38,6 +39,9 @@ class Address(NamedTuple):
     host: str
     port: int
 
+
+_SHARED = "MESHFLEET_TESTS_SHARED"
+"""The variable that tells workers where the shared folder is."""
 
 _PORTS = range(10_000, 32_700)
 """The system gives higher ones to connections: they may take one before its server listens, or is back."""
@@ -177,16 +181,29 @@ class PostgreSQL:
 
 @cache
 def _cluster(program: Path, as_owner: tuple[str, ...]) -> str:
-    """Make a cluster that nobody starts: others are copies of it."""
-    folder = mkdtemp(prefix="meshfleet-cluster-")
-    atexit.register(shutil.rmtree, folder)
-    if as_owner:
-        shutil.chown(folder, "postgres", "postgres")
-    made = ["-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
-    subprocess.run(
-        [*as_owner, str(program.with_name("initdb")), *made], check=True, capture_output=True, cwd=folder
-    )
+    """Make a cluster that nobody starts: others are copies of it. All workers share one."""
+    folder = shared_folder() / "cluster"
+    with (shared_folder() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            if as_owner:
+                shutil.chown(folder, "postgres", "postgres")
+            made = ["-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+            command = [*as_owner, str(program.with_name("initdb")), *made]
+            subprocess.run(command, check=True, capture_output=True, cwd=folder)
     return f"{folder}/data"
+
+
+@cache
+def shared_folder() -> Path:
+    """Where workers find what one of them has made. The process that starts them makes it and ends last."""
+    if _SHARED not in os.environ:
+        folder = mkdtemp(prefix="meshfleet-shared-")
+        os.environ[_SHARED] = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        Path(folder).chmod(0o711)  # the owner of a cluster must get through
+    return Path(os.environ[_SHARED])
 
 
 def _children(parent: int) -> list[int]:

@@ -40,6 +40,7 @@ def unpacked(site: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -
     return found
 
 
+@pytest.mark.part("long")
 def test_published_sources_have_the_console_and_what_it_is_built_from(
     unpacked: Path, site: dict[str, bytes]
 ) -> None:

@@ -93,7 +93,7 @@ def processes() -> Iterator[Together]:
         yield processes
 
 
-@pytest.mark.parametrize("_time", range(5))
+@pytest.mark.parametrize("_time", range(2))
 def test_programs_may_bring_one_database_up_to_date_at_once(
     processes: Together, place: Place, _time: int
 ) -> None:

@@ -42,7 +42,7 @@ def begin(way, good, bad):
 
 for name, way in WAYS.items():
     ended = collections.Counter()
-    for _ in range(60):
+    for _ in range(25):
         child = os.fork()
         if child == 0:
             sys.setswitchinterval(1e-6)
@@ -60,7 +60,7 @@ for name, way in WAYS.items():
 
 def test_a_type_is_learned_by_one_thread_at_a_time() -> None:
     done = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, check=True)
-    assert done.stdout == "decoder {0: 60}\nbody {0: 60}\nrequest {0: 60}\n", done.stderr[-2000:]
+    assert done.stdout == "decoder {0: 25}\nbody {0: 25}\nrequest {0: 25}\n", done.stderr[-2000:]
     assert done.stderr == ""
 
 

@@ -1,4 +1,4 @@
-"""One running service for each module of tests, and fleets that talk to it."""
+"""One running service for all tests of this folder, and fleets that talk to it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A service with an empty registry, which takes reports."""
-    path = tmp_path_factory.mktemp("module") / "meshfleet.sqlite"
+    """A service that takes reports. Tests bring devices, people and labels of their own."""
+    path = tmp_path_factory.mktemp("service") / "meshfleet.sqlite"
     shutil.copy(sqlite_template, path)
     database = Database(in_file.engines(path))
     with staged(database) as stage:
