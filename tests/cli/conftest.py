@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from meshfleet.testing import RunningFleet
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def place() -> Iterator[RunningFleet]:
-    """A service whose devices are all known; a minute of theirs takes a second."""
+    """A service whose devices are all known; a minute of theirs takes a second.
+
+    All tests of this folder share it: they bring names of their own, and take away again what others count.
+    """
     with running_fleet(devices=10, speed=60) as running:
         wait_until_known(running)
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def login(place: RunningFleet, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What is kept of the login of an admin."""
     return logged_in(tmp_path_factory.mktemp("home"), place).login.read_text()

@@ -60,6 +60,10 @@ class Forked:
         """Its exit code, or the number of the signal that ended it, below zero."""
         return self._process.exitcode
 
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return self._process.exitcode
+
     def kill(self) -> None:
         """End it without a moment to do anything."""
         self._process.kill()

@@ -69,6 +69,7 @@ class Process(Protocol):
     @property
     def stdout(self) -> IO[bytes] | None: ...
     def kill(self) -> None: ...
+    def poll(self) -> int | None: ...
     def send_signal(self, sig: int, /) -> None: ...
     def communicate(self, *, timeout: float) -> tuple[bytes, object]: ...
 
@@ -98,6 +99,11 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate(timeout=PATIENCE)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
 
     @property
     def memory(self) -> float:

@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-import pytest
 
 from meshfleet.cli import main
 from meshfleet.wire.ids import device_id
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from meshfleet.testing import RunningFleet
     from tests.cli.shell import Shell
-
-pytestmark = pytest.mark.xdist_group("cli-completion")
 
 
 def offered(shell: Shell, *words: str) -> list[str]:
@@ -56,12 +53,12 @@ def test_identifiers_are_offered_by_name_and_once_begun_by_id(nobody: Shell) -> 
 
 def test_devices_and_labels_are_offered_to_who_is_logged_in(admin: Shell, place: RunningFleet) -> None:
     first = place.gateways[0].devices[0]
-    admin.text("devices", "label", first, "completed", "2nd floor")
+    admin.text("devices", "label", first, "completed", "3rd floor")
     assert device_id(first) in offered(admin, "devices", "show", "bmac-")
     assert offered(admin, "devices", "show", "BMAC-CA5BDA1A0002") == ["bmac-ca5bda1a0002"]
     assert offered(admin, "gateways", "rotate", "02") == [place.gateways[0].mac]
     assert offered(admin, "devices", "list", "--label", "comp") == ["completed"]
-    assert offered(admin, "devices", "unlabel", first, "2nd") == [r"2nd\ floor"]
+    assert offered(admin, "devices", "unlabel", first, "3rd") == [r"3rd\ floor"]
 
 
 def test_who_is_not_logged_in_is_offered_nothing_and_told_nothing(nobody: Shell) -> None:

@@ -14,14 +14,13 @@ import pytest
 
 from meshfleet.wire.ids import device_id
 from tests.cli.shell import Shell, at_terminal, logged_in
+from tests.eventually import eventually
 from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from meshfleet.testing import RunningFleet
-
-pytestmark = pytest.mark.xdist_group("cli-fleet")
 
 NEW = "02005e00f001"
 """A gateway of nobody."""
@@ -64,7 +63,8 @@ def test_filters_are_those_of_the_service(admin: Shell, place: RunningFleet, dev
         found = admin.objects("devices", "list", *flags)
         assert chosen["id"] in ids(found)
         assert len(found) < len(everything)
-    assert admin.objects("devices", "list", "--disconnected") == []
+    # What was updated just now may be away for a moment.
+    eventually(lambda: admin.objects("devices", "list", "--disconnected") == [])
     both = ["--id", devices[0], "--id", devices[1]]
     assert ids(admin.objects("devices", "list", *both, "--sort", "-id")) == [devices[1], devices[0]]
     assert len(admin.objects("devices", "list", "--limit", "3")) == 3

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
-import time
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from meshfleet.cli.remote.reaching import reach
 from meshfleet.cli.remote.stored_login import StoredLogin, keep_login, read_login, renew_login
 from tests.cli.outside import PATIENCE, Program
 from tests.cli.shell import at_terminal, logged_in
+from tests.eventually import eventually
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tests.cli.shell import Shell
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
-
-pytestmark = pytest.mark.xdist_group("cli-login")
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_a_password_may_come_in_several_ways(nobody: Shell, place: RunningFleet,
             log_in(nobody, place, MESHFLEET_PASSWORD=place.password)
         case "pipe":
             log_in(nobody, place, stdin=f"{place.password}\n")
-    assert nobody.objects("labels", "list") == []
+    assert place.gateways[0].mac in [each["mac"] for each in nobody.objects("gateways", "list")]
 
 
 def test_a_password_is_asked_for_at_a_terminal_and_not_shown(nobody: Shell, place: RunningFleet) -> None:
@@ -287,9 +286,8 @@ def test_a_new_token_waits_for_who_logs_out_meanwhile(home: Path) -> None:
     fcntl.flock(held, fcntl.LOCK_EX)
     with ThreadPoolExecutor() as pool:
         renewing = pool.submit(renew_login, ADA, "second")
-        until = time.monotonic() + PATIENCE
-        while not renewing.done() and "->" not in Path("/proc/locks").read_text():
-            assert time.monotonic() < until, "it neither waits nor ends"
+        waits = re.compile(rf"-> FLOCK .* {os.getpid()} ")
+        eventually(lambda: renewing.done() or waits.search(Path("/proc/locks").read_text()))
         assert not renewing.done()
         (home / "meshfleet" / "login.json").unlink()
         os.close(held)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from meshfleet.testing import EmulatedGateway, RunningFleet
 
-pytestmark = pytest.mark.xdist_group("cli-requests")
-
 SOON = "2026-11-15T09:11:55.605Z"
 
 

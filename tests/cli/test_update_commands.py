@@ -23,8 +23,6 @@ from tests.tables import each_row
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.xdist_group("cli-updates")
-
 MODEL = "0018"
 SURE = ("--heartbeats", "0", "--per-gateway", "none")
 """So that it is over soon."""

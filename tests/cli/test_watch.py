@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from meshfleet.testing import RunningFleet
 
-pytestmark = pytest.mark.xdist_group("cli-watch")
-
 PLAIN = re.compile(r"\S+Z  bmac-[0-9a-f]{12}  [a-z-]+ +  \S.*\n")
 
 
@@ -69,7 +67,7 @@ def test_filters_choose_what_is_shown(admin: Shell, place: RunningFleet, flags: 
     assert {each["device"] for each in found} <= {device_id(first), device_id(second)}
     named = seen(admin, "--identifier", "temperature", "--identifier", "8813", "--count", "3", *flags)
     assert {each["name"] for each in named} <= {"temperature", "total-minutes-in-motion"}
-    assert seen(admin, "--gateway", "02005e00f001", "--seconds", "1", *flags) == []
+    assert seen(admin, "--gateway", "02005e00f001", "--seconds", "3", *flags) == []
 
 
 def test_values_are_shown_with_their_units(admin: Shell, flags: list[str]) -> None:

@@ -16,8 +16,6 @@ from tests.tables import each_row
 if TYPE_CHECKING:
     from tests.cli.shell import Shell
 
-pytestmark = pytest.mark.xdist_group("cli-wrong-input")
-
 DEVICE = "ca5bda1a0002"
 NO_TEXT = "\udcff"
 """What Python makes of a byte on the command line that is no UTF-8."""
