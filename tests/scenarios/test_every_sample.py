@@ -11,8 +11,6 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,10 +19,11 @@ from meshfleet.gateway import Faults
 from tests.eventually import eventually_async
 from tests.scenarios.buffering import Reader, Town
 from tests.scenarios.serving import Service, loopback
-from tests.servers import PostgreSQL
+from tests.servers import PostgreSQL, postgresql_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from meshfleet.wire.ids import Mac
 
@@ -183,8 +182,8 @@ async def test_what_came_while_the_database_server_was_away_is_stored_and_acknow
     tmp_path: Path,
 ) -> None:
     with (
-        TemporaryDirectory(prefix="meshfleet-postgresql-") as name,
-        PostgreSQL(Path(name)) as server,
+        postgresql_folder() as folder,
+        PostgreSQL(folder) as server,
         Service(tmp_path, *loopback("--mqtt"), "--database", f"{server.url}/postgres") as service,
         closing(Reader(service)) as reader,
     ):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +11,13 @@ from tests.cli.outside import url
 from tests.scenarios.load import Load, PahoGateway
 from tests.scenarios.serving import Service
 from tests.scenarios.stored import check
-from tests.servers import Mosquitto, PostgreSQL
+from tests.servers import Mosquitto, PostgreSQL, postgresql_folder
 from tests.service.mqtt.house import Credentials
 from tests.service.mqtt.site import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +64,7 @@ async def test_reports_wait_at_mosquitto_while_the_database_is_away(
     tmp_path: Path, mosquitto: Mosquitto
 ) -> None:
     """The first time the service goes on by itself; the second time it is killed with what it holds."""
-    with TemporaryDirectory(prefix="meshfleet-postgresql-") as name, PostgreSQL(Path(name)) as server:
+    with postgresql_folder() as folder, PostgreSQL(folder) as server:
         given = ["--broker", url(mosquitto), "--database", f"{server.url}/postgres"]
         with Service(tmp_path, *given) as service:
             await until(service.is_ready)

@@ -7,8 +7,6 @@ import socket
 import sqlite3
 import time
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -20,11 +18,12 @@ from tests.cli.outside import PATIENCE
 from tests.scenarios.load import Load, PahoGateway
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.stored import check, samples
-from tests.servers import PostgreSQL
+from tests.servers import PostgreSQL, postgresql_folder
 from tests.service.mqtt.site import connect, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.servers import Address
     from tests.service.mqtt.house import Credentials
@@ -46,7 +45,7 @@ LEEWAY = 90.0
 @pytest.fixture
 def server() -> Iterator[PostgreSQL]:
     """A server that the test may break."""
-    with TemporaryDirectory(prefix="meshfleet-postgresql-") as name, PostgreSQL(Path(name)) as running:
+    with postgresql_folder() as folder, PostgreSQL(folder) as running:
         yield running
 
 
