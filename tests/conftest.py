@@ -26,19 +26,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # that no run fails by chance; `make test-all` and `--hypothesis-profile=search` look for others.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("search", deadline=None)
+settings.register_profile("fast", settings.get_profile("default"), max_examples=15)
 settings.load_profile("default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("part"):
         settings.load_profile("search")
+    elif config.getoption("fast"):
+        settings.load_profile("fast")
 
 
-def pytest_xdist_auto_num_workers() -> int | None:
-    """Two for each core: many tests wait for programs that they have started. Each needs a gigabyte."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Two for each core: many tests wait for programs that they have started. Each needs a gigabyte.
+
+    The fast ones wait for nothing.
+    """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # it is told to us
-    return min(2 * len(os.sched_getaffinity(0)), 8)
+    cores = len(os.sched_getaffinity(0))
+    return min(cores if config.getoption("fast") else 2 * cores, 8)
 
 
 def pytest_collection() -> None:

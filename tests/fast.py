@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -17,14 +16,16 @@ PROGRAMS: Final = frozenset(
         "multiprocessing",
         "playwright",
         "subprocess",
+        "tests.broker.stage",
         "tests.service.http.running",
         "tests.servers",
     }
 )
-"""Modules that start programs, or a service. A file that imports one, also by way of others, is left out."""
+"""Modules that start programs, a broker or a service. A file that imports one, also by way of others, is left
+out."""
 
-FIXTURES: Final = frozenset({"postgresql_server"})
-"""Fixtures that start programs, and are there for all tests."""
+FIXTURES: Final = frozenset({"postgresql_server", "stage"})
+"""Fixtures that start such things, for tests that import nothing of the kind."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +41,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("fast"):
-        items[:] = [item for item in items if not FIXTURES & set(getattr(item, "fixturenames", ()))]
+        items[:] = [item for item in items if not _starts_server(item)]
+
+
+def _starts_server(item: pytest.Item) -> bool:
+    """Whether a test names such a fixture, or `database_kind` names it for the test."""
+    values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return "postgresql" in values.values() or bool(FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
 def _starts_programs(file: Path) -> bool:

@@ -8,13 +8,13 @@ import pytest
 
 from meshfleet.broker.broker import ROUND_BYTES
 from meshfleet.settings import Limits
-from tests.broker.stage import Stage
 from tests.selection import backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from meshfleet.db import Database
+    from tests.broker.stage import Stage
 
 
 @pytest.fixture
@@ -51,6 +51,8 @@ async def stage(
     sqlite_database: Database, limits: Limits, slow_seconds: float, sweep_seconds: float, round_bytes: int
 ) -> AsyncIterator[Stage]:
     """A broker that runs on SQLite. The other database is tried where the broker's tables are."""
+    from tests.broker.stage import Stage  # noqa: PLC0415 # or all tests here would count as slow (tests/fast.py)
+
     async with Stage(
         sqlite_database,
         limits,
