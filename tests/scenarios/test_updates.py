@@ -26,7 +26,7 @@ from tests.scenarios.updating import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 NEW = "9.1.0"
@@ -44,8 +44,14 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
-def order(model: str, firmware: str) -> dict[str, Any]:
-    """An order as an operator would write it, but with less patience: nobody here takes minutes."""
+PATIENT = {"stepMinutes": 1, "totalMinutes": 5}
+"""For devices that all answer: none is given up, however busy the machine is."""
+SHORT = {"stepMinutes": 0.1, "totalMinutes": 1}
+"""For devices of which some never answer, and are waited for in vain."""
+
+
+def order(model: str, firmware: str, minutes: Mapping[str, float]) -> dict[str, Any]:
+    """An order as an operator would write it, with so many minutes."""
     return {
         "name": f"{model} to {NEW}",
         "firmwareId": firmware,
@@ -54,7 +60,7 @@ def order(model: str, firmware: str) -> dict[str, Any]:
         "concurrency": {"perGateway": None},
         "retry": {"max": 1, "backoffSeconds": 1},
         "health": {"heartbeats": 2},
-        "timeouts": {"queueMinutes": 5, "stepMinutes": 0.1, "totalMinutes": 1},
+        "timeouts": {"queueMinutes": 5, **minutes},
     }
 
 
@@ -65,18 +71,18 @@ SIXTY = {CALM: EACH, FAILING: EACH, MUTE: {BY_DOWNLOAD: 8, BY_BROADCAST: 8}}
 
 async def test_devices_of_three_models_are_updated_in_three_ways(service: Service) -> None:
     """Whatever one gateway updates fails, in one way or another; all others are updated."""
-    ends = await update(service, Estate(service, FEW))
+    ends = await update(service, Estate(service, FEW), PATIENT)
     assert ends == {(CALM, "SUCCEEDED"), (BROKEN, "FAILED")}
 
 
 @pytest.mark.part("long")
 async def test_sixty_devices_are_updated_though_some_fail_and_some_do_not_answer(service: Service) -> None:
     """Whoever does not answer is given up after a minute, the least that an order may say."""
-    ends = await update(service, Estate(service, SIXTY))
+    ends = await update(service, Estate(service, SIXTY), SHORT)
     assert {(FAILING, "FAILED"), (MUTE, "TIMED_OUT")} <= ends, "nobody failed, or nobody was silent"
 
 
-async def update(service: Service, estate: Estate) -> set[tuple[str, str]]:
+async def update(service: Service, estate: Estate, minutes: Mapping[str, float]) -> set[tuple[str, str]]:
     """Update all devices, and see that all is told as it is; give where which ends were seen."""
     desk = Desk(service)
     async with estate.life():
@@ -87,7 +93,7 @@ async def update(service: Service, estate: Estate) -> set[tuple[str, str]]:
         await eventually_async(all_are_known)
         firmware = {model: await desk.upload(model, NEW) for model in MODELS}
         jobs = {
-            model: (await desk.ask("POST", "/api/v1/jobs", order(model, firmware[model])))["id"]
+            model: (await desk.ask("POST", "/api/v1/jobs", order(model, firmware[model], minutes)))["id"]
             for model in MODELS
         }
         told = {model: await desk.finished(job, within=300) for model, job in jobs.items()}
