@@ -12,7 +12,7 @@ import ssl
 import subprocess
 from contextlib import closing, contextmanager, suppress
 from functools import cache
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -55,11 +55,11 @@ _BLOCK = 100
 
 def free_port() -> int:
     """Return a port that no program listens on, and that stays ours."""
-    for port in _ports():
+    for port in islice(_ports(), _BLOCK):
         with closing(socket.socket()) as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise AssertionError("it goes round and round")
+    raise RuntimeError("all ports of this process are taken")
 
 
 @cache
