@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from meshfleet.db.tables import device, device_state, firmware, gateway
 from meshfleet.db.tables import job as jobs
@@ -52,6 +52,16 @@ START: Final = 1_800_000_000_000
 BEAT: Final = 60 * SECOND
 ROUND: Final = 500
 LEASE: Final = clocks.ANSWER + 30 * SECOND
+
+
+_STATE: Final = update(device_state).where(device_state.c.device == bindparam("of"))
+_IN_DFU: Final = _STATE.values(
+    boot_mode="dfu", radio_gateway=bindparam("behind"), reported_at=bindparam("wall")
+)
+_BEAT: Final = _STATE.values(
+    boot_mode=None, status=bindparam("now"), status_at=bindparam("wall"), reported_at=bindparam("wall")
+).where(func.coalesce(device_state.c.status_at, 0) <= bindparam("wall"))  # as `states.update` asks
+_VERSION: Final = update(device).where(device.c.id == bindparam("of")).values(firmware=bindparam("runs"))
 
 
 class Torn(Exception):
@@ -141,22 +151,19 @@ class World:
     # The registry
 
     def _settle_in(self, connection: Connection, gateways: int, devices: int) -> None:
-        for number in range(1, gateways + 1):
-            self.gateways[number] = Gateway(number, self.devices)
-            connection.execute(insert(device).values(device_row(number, None, ModelNumber("2011"))))
-            connection.execute(insert(gateway).values(device=number, claimed_at=0))
+        self.gateways.update({number: Gateway(number, self.devices) for number in range(1, gateways + 1)})
         for place in range(devices):
             number = 0x1000 + 2 * place
             behind = place % gateways + 1
             self.devices[number] = Device(number, behind, LEGACY if place % 3 == 2 else MODEL, OLD)
-            self._register(connection, self.devices[number])
+        rows = [device_row(number, None, ModelNumber("2011")) for number in self.gateways]
+        rows += [device_row(each.number, each.gateway, each.model) for each in self.devices.values()]
+        connection.execute(insert(device), rows)
+        connection.execute(insert(gateway), [{"device": number, "claimed_at": 0} for number in self.gateways])
+        connection.execute(insert(device_state), [{"device": each, "rhythm": BEAT} for each in self.devices])
         for place, version in enumerate((NEW, NEWER)):
             for model in (MODEL, LEGACY):
                 connection.execute(insert(firmware).values(firmware_row(place, model, version)))
-
-    def _register(self, connection: Connection, each: Device) -> None:
-        connection.execute(insert(device).values(device_row(each.number, each.gateway, each.model)))
-        connection.execute(insert(device_state).values(device=each.number, rhythm=BEAT))
 
     def set_connected(self, number: int, *, connected: bool) -> None:
         """A gateway, or a device, comes or goes as the registry sees it."""
@@ -183,18 +190,18 @@ class World:
 
     def _report(self, connection: Connection) -> None:
         """Let the registry hear of those that tell something."""
+        in_dfu, beats, versions = [], [], []
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
-                heard = {"radio_gateway": each.gateway, "reported_at": self.wall}
-                connection.execute(_state(each.number, boot_mode="dfu", **heard))
-            elif not each.is_away(self.now) and not each.is_mute and self._is_time(each):
+                in_dfu.append({"of": each.number, "behind": each.gateway, "wall": self.wall})
+            elif self._is_time(each) and not each.is_mute and not each.is_away(self.now):
                 self._beaten[each.number] = self.now
-                values = {"status": each.status, "status_at": self.wall, "reported_at": self.wall}
-                is_newer = func.coalesce(device_state.c.status_at, 0) <= self.wall  # as `states.update` asks
-                connection.execute(_state(each.number, boot_mode=None, **values).where(is_newer))
-                runs = update(device).where(device.c.id == each.number)
-                connection.execute(runs.values(firmware=each.reports or each.version))
+                beats.append({"of": each.number, "now": each.status, "wall": self.wall})
+                versions.append({"of": each.number, "runs": each.reports or each.version})
+        for change, rows in ((_IN_DFU, in_dfu), (_BEAT, beats), (_VERSION, versions)):
+            if rows:
+                connection.execute(change, rows)
 
     def _is_time(self, each: Device) -> bool:
         return self.now - self._beaten.get(each.number, 0) >= BEAT
@@ -431,7 +438,3 @@ def _next_times(connection: Connection, now: int, ahead: int) -> list[int]:
 def _confirming(connection: Connection) -> list[int]:
     rows = connection.exec_driver_sql("SELECT device FROM execution WHERE state = 'CONFIRMING'")
     return [row[0] for row in rows]
-
-
-def _state(number: int, **values: object) -> Any:
-    return update(device_state).where(device_state.c.device == number).values(**values)
