@@ -57,7 +57,7 @@ def _retention(settings: Settings) -> Retention:
     return {kind: None if each is None else each * _SECOND for kind, each in seconds.items()}
 
 
-async def take_reports(
+async def take_reports(  # noqa: PLR0913 # by name
     database: Database,
     samples: SampleStore,
     settings: Settings,
