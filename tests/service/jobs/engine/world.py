@@ -40,7 +40,7 @@ from tests.service.jobs.engine.rows import LEGACY, MODEL, NEW, NEWER, OLD, devic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Update
 
     from meshfleet.db import Database
     from meshfleet.service.jobs.engine.advancing import Reply
@@ -188,9 +188,11 @@ class World:
         change = update(device).where(device.c.id == number).values(gateway=behind)
         self.database.write_now(lambda connection: connection.execute(change))
 
-    def _report(self, connection: Connection) -> None:
+    def _report(self) -> None:
         """Let the registry hear of those that tell something."""
-        in_dfu, beats, versions = [], [], []
+        in_dfu: list[dict[str, Any]] = []
+        beats: list[dict[str, Any]] = []
+        versions: list[dict[str, Any]] = []
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
@@ -199,9 +201,9 @@ class World:
                 self._beaten[each.number] = self.now
                 beats.append({"of": each.number, "now": each.status, "wall": self.wall})
                 versions.append({"of": each.number, "runs": each.reports or each.version})
-        for change, rows in ((_IN_DFU, in_dfu), (_BEAT, beats), (_VERSION, versions)):
-            if rows:
-                connection.execute(change, rows)
+        changes = ((_IN_DFU, in_dfu), (_BEAT, beats), (_VERSION, versions))
+        if told := [(change, rows) for change, rows in changes if rows]:
+            self.database.write_now(_tell, told)
 
     def _is_time(self, each: Device) -> bool:
         return self.now - self._beaten.get(each.number, 0) >= BEAT
@@ -272,20 +274,23 @@ class World:
 
     def _next_event(self) -> int:
         times = [time for each in self._on_way for time in _times(each) if time > self.now]
-        times += self.database.read_now(_next_times, self.now, self.ahead)
-        times += [self._beaten.get(number, 0) + BEAT for number in self.database.read_now(_confirming)]
+        due, confirming = self.database.read_now(_next_times, self.now, self.ahead)
+        times += due
+        times += [self._beaten.get(number, 0) + BEAT for number in confirming]
         return min((time for time in times if time > self.now), default=2**62)
 
     def round(self) -> None:
         """Do what a runner does in a round, with what the world does meanwhile."""
         write = self.database.write_now
-        write(self._report)
+        self._report()
         if abs(self.now - self._noted_at) >= uptime.PAUSE:
             write(uptime.resume, self.now)
             self._noted_at = self.now
         self._take_answers()
         self._find_left()
-        due = self._routes(self.database.read_now(advancing.due_devices, self.now))
+        due = None
+        if self.select is not None:
+            due = self.select(self.database.read_now(advancing.due_devices, self.now))
         self._repeat(lambda c: advancing.look(c, self._orders, self.moment, due))
         self._repeat(self._hear)
         for job in self.database.read_now(stepping.open_jobs, 0):
@@ -416,14 +421,22 @@ def _run_until(connection: Connection, now: int) -> None:
 
 
 def _times(sent: Sent) -> list[int]:
-    return [each for each in (sent.arrives, sent.answered, sent.given_up) if each is not None]
+    """When a letter is to be looked at: what arrives shows with its answer, if there is one."""
+    seen = sent.arrives if sent.answered is None else sent.answered
+    return [each for each in (seen, sent.given_up) if each is not None]
 
 
-def _next_times(connection: Connection, now: int, ahead: int) -> list[int]:
-    """When something of the engine is due, of all that is still open; what people said, by their clock."""
+def _next_times(connection: Connection, now: int, ahead: int) -> tuple[list[int], list[int]]:
+    """When something of the engine is due, of all that is still open; and the devices that confirm.
+
+    What people said is due by their clock.
+    """
     rows = connection.exec_driver_sql(
         "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"  # noqa: S608 # numbers
         f" 'SKIPPED', 'CANCELED', 'REMOVED', 'SUPERSEDED') AND due > {now}"
+        # What a step of a job made due is looked at in the next round.
+        f" UNION ALL SELECT min({now + 1}) FROM execution WHERE due <= {now} AND state IN ('DISPATCHED',"
+        " 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
         " UNION ALL SELECT min(expires) FROM execution WHERE state = 'QUEUED'"
         " UNION ALL SELECT min(taken_until) FROM job_outbox"
         f" UNION ALL SELECT min(soaks_until) FROM job WHERE finished_at IS NULL AND soaks_until > {now}"
@@ -432,9 +445,10 @@ def _next_times(connection: Connection, now: int, ahead: int) -> list[int]:
         f" UNION ALL SELECT min(deadline) - {ahead} FROM job WHERE finished_at IS NULL"
         " UNION ALL SELECT min(paced_until) + 60000 FROM job WHERE state = 'IN_PROGRESS' AND paced_until > 0"
     )
-    return [row[0] for row in rows if row[0] is not None]
+    confirming = connection.exec_driver_sql("SELECT device FROM execution WHERE state = 'CONFIRMING'")
+    return [row[0] for row in rows if row[0] is not None], [row[0] for row in confirming]
 
 
-def _confirming(connection: Connection) -> list[int]:
-    rows = connection.exec_driver_sql("SELECT device FROM execution WHERE state = 'CONFIRMING'")
-    return [row[0] for row in rows]
+def _tell(connection: Connection, told: Sequence[tuple[Update, list[dict[str, Any]]]]) -> None:
+    for change, rows in told:
+        connection.execute(change, rows)
