@@ -105,7 +105,7 @@ class Watched:
             await self.look(seconds=seconds)
             return False
 
-        await eventually_async(look, "what is looked for while time passes", patience=ANSWERS)
+        await eventually_async(look, "what is looked for while time passes")
 
     @property
     def shown(self) -> str | None:
