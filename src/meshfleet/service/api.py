@@ -59,6 +59,7 @@ from meshfleet.service.requests.window import Window
 from meshfleet.service.secrets import obtain
 from meshfleet.service.telemetry import hole_routes, link_routes
 from meshfleet.service.telemetry import routes as telemetry_routes
+from meshfleet.service.telemetry.reading import BLOCKS, Blocks
 from meshfleet.settings import Settings
 from meshfleet.wire.rest import BrokerPlace
 
@@ -100,6 +101,7 @@ class Shared(NamedTuple):
 
     addresses: Addresses
     bell: Bell
+    blocks: Blocks
     broker: BrokerPlace | None
     counting: Counting
     database: Database
@@ -135,12 +137,14 @@ class Api:
         steady: clock.Now = clock.steady,
         hasher: PasswordHasher = HASHER,
         limits: HttpLimits = HTTP_LIMITS,
+        blocks: Blocks = BLOCKS,
     ) -> None:
         """Put everything together.
 
         `pace` is another one in tests alone, which cannot wait for that long.
         `steady` is the clock by which failed logins wait and reports are counted; it is never set.
-        `hasher` and `limits` are other ones in tests alone, which make many passwords and do not wait.
+        `hasher` and `limits` are other ones in tests alone, which make many passwords and do not wait,
+        and so are `blocks`, as tests have few samples.
         """
         self.figures = figures = Figures()
         self.readiness = Readiness()
@@ -169,6 +173,7 @@ class Api:
         shared = Shared(
             addresses=self.addresses,
             bell=self.bell,
+            blocks=blocks,
             broker=settings.broker,
             counting=Counting(database),
             database=database,

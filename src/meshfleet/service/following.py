@@ -59,12 +59,15 @@ class Following:
         api: Api,
         ingest: Ingest,
         carrier: Carrier,
+        pause: float,
     ) -> None:
+        """`pause` is how many seconds pass between two looks at who is there."""
         self._database = database
         self._samples = samples
         self._retention = retention
         self._door = door
         self._carrier = carrier
+        self._pause = pause
         self._traffic = api.traffic
         now, clocks = clock.now(), Clocks(lambda gateway: carrier.last_turn(number_mac(gateway)))
         self._presence = Presence(
@@ -141,7 +144,7 @@ class Following:
             tasks.create_task(roll, name="presence.roll")
             tasks.create_task(self._notice_deafness(), name="presence.deafness")
             tasks.create_task(checking, name="acks.checking")
-            tasks.create_task(self._versions.run(), name="gateways.versions")
+            tasks.create_task(self._versions.run(pause=self._pause), name="gateways.versions")
             tasks.create_task(self._inquiry.run(), name="inquiry")
             tasks.create_task(self._dispatch.run(), name="requests")
             tasks.create_task(self._questions.run(), name="firmware.questions")

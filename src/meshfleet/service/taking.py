@@ -16,7 +16,7 @@ from meshfleet.service.exclusive import takes_reports
 from meshfleet.service.following import Following
 from meshfleet.service.ingest.figures import IngestFigures
 from meshfleet.service.ingest.guests import Guests
-from meshfleet.service.ingest.ingest import Ingest
+from meshfleet.service.ingest.ingest import PAUSES, Ingest
 from meshfleet.service.mqtt.endpoint import Endpoint
 from meshfleet.service.mqtt.outside import Outside, client_id, options_of
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples import SampleStore
     from meshfleet.db.samples.retention import Retention
     from meshfleet.service.api import Api
+    from meshfleet.service.ingest.ingest import Pauses
     from meshfleet.service.mqtt.listeners import Entrance
     from meshfleet.settings import Settings
 
@@ -56,12 +57,14 @@ def _retention(settings: Settings) -> Retention:
     return {kind: None if each is None else each * _SECOND for kind, each in seconds.items()}
 
 
-async def take_reports(
+async def take_reports(  # noqa: PLR0913 # by name
     database: Database,
     samples: SampleStore,
     settings: Settings,
     api: Api,
     entrances: Sequence[Entrance],
+    *,
+    pauses: Pauses = PAUSES,
 ) -> None:
     """Take reports until cancelled, if anybody can bring any."""
     if not takes_reports(settings):
@@ -74,6 +77,7 @@ async def take_reports(
         guests=None if settings.outside is None else Guests(welcome=settings.autoclaim),
         owner=None if database.is_sqlite else owner,
         rollups=api.rollups,
+        pauses=pauses,
         now=clock.now,
     )
     await ingest.restore()
@@ -88,6 +92,7 @@ async def take_reports(
         api=api,
         ingest=ingest,
         carrier=door.broker if isinstance(door, Endpoint) else door,
+        pause=pauses.look,
     )
     await following.restore()
     for each in (ingest, door):

@@ -31,7 +31,7 @@ def _walk(connection: Connection, chosen: Filter, order: Order, limit: int) -> l
         assert len(items) == limit
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fleet=fleets.fleets,
     questions=st.lists(st.tuples(fleets.filters, fleets.orders, st.integers(1, 7)), min_size=1, max_size=8),

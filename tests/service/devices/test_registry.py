@@ -197,7 +197,7 @@ states = st.builds(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.lists(states, max_size=4), batch=st.lists(states, max_size=8))
 def test_a_batch_does_what_its_sightings_do_one_by_one(
     database: Database, before: list[Sighting], batch: list[Sighting]

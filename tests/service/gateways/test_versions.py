@@ -47,6 +47,8 @@ pytestmark = pytest.mark.anyio
 NUMBER = mac_number(Mac(G))
 ANSWERS = 30.0
 """Seconds for those who answer."""
+SOON = 4
+"""So often a gateway that does not answer is asked within minutes."""
 
 
 def telling(version: str, *, clock: Clock | None = None) -> Callable[[Asked], list[Said]]:
@@ -94,25 +96,28 @@ class Watched:
         self.clock.move(seconds=seconds)
         await self.versions.look(self._tasks)
 
-    async def look_until(self, holds: Callable[[], object]) -> None:
-        """Look until something holds."""
+    async def look_until(self, holds: Callable[[], object], *, seconds: float = 1.0) -> None:
+        """Look until something holds, and let so much time pass before each look."""
 
         async def look() -> bool:
             if holds():
                 return True
-            await self.look(seconds=1.0)
+            await self.look(seconds=seconds)
             return False
 
-        await eventually_async(look, "what is looked for while time passes", patience=ANSWERS)
+        await eventually_async(look, "what is looked for while time passes")
 
     @property
     def shown(self) -> str | None:
         """The version of the gateway as REST shows it."""
         return self.database.read_now(store.show, Mac(G)).api_version
 
-
-def _has_been_asked(third: Gateway, times: int) -> bool:
-    return len(third.asked) == times
+    async def be_asked(self, third: Gateway, times: int) -> None:
+        """Let a gateway that does not answer be asked so many times: some soon, and then hourly."""
+        for asked in range(1, times + 1):
+            seconds = 1.0 if asked == 1 else 30.0 if asked <= SOON else 600.0
+            await self.look_until(lambda: len(third.asked) >= asked, seconds=seconds)  # noqa: B023 # waited for here
+            await eventually_async(lambda: self.asking.pending == 0, "its time is over")
 
 
 def claim(database: Database, mac: str = G) -> None:
@@ -157,32 +162,37 @@ async def test_a_gateway_that_never_answers_is_asked_hourly_and_counts_as_the_ol
     caplog.set_level("INFO", "meshfleet.service")
     watching = Watched(stage.database, stage.broker, stage.clock, patience=0.05)
     async with watching.looking() as watched, gateway(stage.port, nothing) as third:
-        for asked in range(1, 7):
-            await watched.look_until(partial(_has_been_asked, third, asked))
-            await stage.until(lambda: watched.asking.pending == 0)
-            watched.clock.move(seconds=3500 if asked >= 4 else 10)
+        await watched.be_asked(third, 6)
         assert watched.versions.acking == set()
         assert watched.versions.version(NUMBER) == Version(1, 2, 0)
     assert watched.shown is None
     assert not [record for record in caplog.records if record.name.startswith("meshfleet.service")]
 
 
-@pytest.mark.parametrize(
-    "version",
-    ["", "2", "two", "2.4.0.0", "0.0.0", "99999.0.0", "100.0.0", "2.4.0; DROP TABLE gateway", None, 2.4],
-)
-async def test_a_version_that_cannot_be_is_not_believed(
-    stage: Stage, watched: Watched, version: str | float | None
-) -> None:
-    async with gateway(stage.port, telling("2.4.0")) as third:
+async def test_a_version_that_cannot_be_is_not_believed(stage: Stage, watched: Watched) -> None:
+    wrong = [
+        "",
+        "2",
+        "two",
+        "2.4.0.0",
+        "0.0.0",
+        "99999.0.0",
+        "100.0.0",
+        "2.4.0; DROP TABLE gateway",
+        None,
+        2.4,
+    ]
+    async with gateway(stage.port, telling("2.4.0")):
         await watched.look_until(lambda: watched.shown)
-        third.manner = lambda asked: [asked.answer(version=version)]
-    await stage.until(lambda: not stage.broker.gateways())
-    async with gateway(stage.port, lambda asked: [asked.answer(version=version)]) as third:
-        await watched.look(seconds=100)
-        await watched.look_until(lambda: third.asked and not watched.asking.pending)
-        await watched.look()
-    assert watched.shown == "2.4.0"
+    shown = {}
+    for version in wrong:
+        await stage.until(lambda: not stage.broker.gateways())
+        async with gateway(stage.port, lambda asked: [asked.answer(version=version)]) as third:  # noqa: B023 # waited for here
+            await watched.look(seconds=100)
+            await watched.look_until(lambda: third.asked and not watched.asking.pending)  # waited for here
+            await watched.look()
+        shown[version] = watched.shown
+    assert shown == dict.fromkeys(wrong, "2.4.0")
     assert watched.versions.acking == {NUMBER}
 
 
@@ -255,17 +265,17 @@ async def test_a_database_that_is_away_is_told_of_once_and_nothing_is_lost(
 
 
 @pytest.mark.rule("version-11")
-@pytest.mark.parametrize(
-    ("version", "takes_acks"),
-    [("1.2.0", False), ("2.3.9", False), ("2.4.0-beta.1", False), ("2.4.0", True), ("3.0.0", True)],
-)
-async def test_gateways_from_2_4_0_on_take_acknowledgements(
-    stage: Stage, watched: Watched, version: str, *, takes_acks: bool
-) -> None:
-    async with gateway(stage.port, telling(version)):
-        await watched.look_until(lambda: watched.shown)
-        await watched.look(seconds=10)
-    assert watched.versions.acking == ({NUMBER} if takes_acks else set())
+async def test_gateways_from_2_4_0_on_take_acknowledgements(stage: Stage, watched: Watched) -> None:
+    takes_acks = {"1.2.0": False, "2.3.9": False, "2.4.0-beta.1": False, "2.4.0": True, "3.0.0": True}
+    found = {}
+    for version in takes_acks:
+        await stage.until(lambda: not stage.broker.gateways())
+        async with gateway(stage.port, telling(version)):
+            await watched.look(seconds=100)
+            await watched.look_until(lambda: watched.shown == version)  # noqa: B023 # waited for here
+            await watched.look(seconds=10)
+        found[version] = watched.versions.acking == {NUMBER}
+    assert found == takes_acks
 
 
 async def test_a_gateway_that_tells_an_older_version_leaves_and_one_that_is_released_too(
@@ -316,6 +326,7 @@ async def test_every_answer_measures_the_clock_of_its_gateway(stage: Stage, watc
         for theirs in (-6 * 3600, 0, 60, 70, 3 * 86_400, 0):
             # What it reports tells that something is wrong with what is known of its clock, and no more.
             watched.clocks.is_fresh(NUMBER, 0, watched.clock())
+            watched.clock.move(seconds=30)  # it is not asked more often
             await watched.look_until(lambda: is_ahead(watched, theirs))  # noqa: B023 # it is waited for here
         asked = len(third.asked)
         await watched.look(seconds=4000)
@@ -374,11 +385,8 @@ async def test_a_gateway_that_has_stopped_answering_is_asked_hourly_and_measured
         return abs(watching.clocks.offsets.get(NUMBER, 0) - hours * 3_600_000) < 5000
 
     async with watching.looking() as watched, gateway(stage.port, nothing) as third:
-        for asked in range(1, 7):
-            await watched.look_until(partial(_has_been_asked, third, asked))
-            await stage.until(lambda: watched.asking.pending == 0)
-            watched.clock.move(seconds=3500 if asked >= 4 else 10)
-        await watched.look_until(partial(is_measured, hours=-6))
+        await watched.be_asked(third, 6)
+        await watched.look_until(partial(is_measured, hours=-6), seconds=60)
     assert watched.versions.version(NUMBER) == Version(2, 4, 0)
 
 
@@ -397,18 +405,23 @@ async def test_figures_tell_how_many_take_acknowledgements(stage: Stage, watched
 
 
 @pytest.mark.rule("rest-75", "version-10")
-@pytest.mark.parametrize("version", ["1.2.0", "2.0.0", "2.4.0"])
-async def test_an_emulated_gateway_tells_its_version(stage: Stage, version: str) -> None:
-    mac = fresh_mac()
-    claim(stage.database, mac)
-    place = Address(host="127.0.0.1", port=stage.port, user=mac, password=PASSWORD.decode())
+async def test_emulated_gateways_tell_their_versions(stage: Stage) -> None:
+    versions = {fresh_mac(): version for version in ("1.2.0", "2.0.0", "2.4.0")}
+    for mac in versions:
+        claim(stage.database, mac)
     watching = Watched(stage.database, stage.broker, stage.clock)
+
+    def shown() -> dict[Mac, str | None]:
+        return {mac: stage.database.read_now(store.show, mac).api_version for mac in versions}
+
     async with httpx.AsyncClient(trust_env=False) as http, watching.looking() as watched:
         crew = Crew(http, speed=100.0)
-        crew.add(place, mac, api_version=Version.parse(version))
+        for mac, version in versions.items():
+            place = Address(host="127.0.0.1", port=stage.port, user=mac, password=PASSWORD.decode())
+            crew.add(place, mac, api_version=Version.parse(version))
         async with crew.run():
-            await watched.look_until(lambda: stage.database.read_now(store.show, mac).api_version)
-    assert stage.database.read_now(store.show, mac).api_version == version
+            await watched.look_until(lambda: None not in shown().values())
+    assert shown() == versions
 
 
 @pytest.mark.rule("version-10")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.service.http.running import Running
 
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 """Seconds until a server must have answered; reached only when it is broken."""
 
 

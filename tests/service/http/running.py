@@ -24,6 +24,7 @@ from meshfleet.service.app import answer_requests
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import Sighting
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
+from meshfleet.service.telemetry.reading import BLOCKS, Blocks
 from meshfleet.settings import Listen, Settings
 from meshfleet.wire.ids import Mac, device_id
 from meshfleet.wire.rest import Role
@@ -133,13 +134,14 @@ class Running:
 
 
 @contextmanager
-def running(  # by name
+def running(  # noqa: PLR0913 # by name
     database: Database,
     settings: Settings | None = None,
     *,
     clock: Clock | None = None,
     limits: HttpLimits = HTTP_LIMITS,
     hashes_slowly: bool = False,
+    blocks: Blocks = BLOCKS,
 ) -> Iterator[Running]:
     """Run a service on a database, in a thread of its own.
 
@@ -155,7 +157,16 @@ def running(  # by name
         http = Listen("127.0.0.1", listener.getsockname()[1])
         chosen = replace(settings or Settings(), data=Path(folder), http=http)
         hasher = HASHER if hashes_slowly else QUICK_HASHER
-        api = Api(database, chosen, samples, now=clock, steady=clock.steady, limits=limits, hasher=hasher)
+        api = Api(
+            database,
+            chosen,
+            samples,
+            now=clock,
+            steady=clock.steady,
+            limits=limits,
+            hasher=hasher,
+            blocks=blocks,
+        )
         with _serving(api, chosen, listener, limits):
             service = Running(chosen.own_url, database, samples, clock)
             service.addresses = api.addresses

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.both_databases
 
 Result = TypeVar("Result")
 
-ROUNDS = 10
-"""How often a race is run: what goes wrong one time in three is found nearly always, rarer things by luck."""
+ROUNDS = 5
+"""How often a race is run: what goes wrong one time in two is found nearly always, rarer things by luck."""
 
 
 def _at_once(*deeds: Callable[[], Result]) -> list[Result]:

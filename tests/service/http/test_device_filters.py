@@ -111,7 +111,7 @@ def fleet(service: Running) -> dict[str, frozenset[str]]:
 def test_a_device_is_listed_only_if_it_meets_all_filters(
     service: Running, fleet: dict[str, frozenset[str]]
 ) -> None:
-    for number in range(len(ONES) + 1):
+    for number in (0, 1, 2, len(ONES) - 1, len(ONES)):
         for names in combinations(ONES, number):
             listed = _ids(service, [(name, ONES[name]) for name in names])
             expected = sorted(device for device, has in fleet.items() if has >= set(names))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
 import schemathesis
+from click.testing import CliRunner
 
+from meshfleet.cli import main
 from meshfleet.service.api import openapi_document
 from tests.tables import each_row
 
@@ -38,10 +38,8 @@ def test_the_document_is_served_to_everybody_as_json(service: Running) -> None:
 
 @pytest.mark.rule("rest-162")
 def test_the_command_prints_the_same() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "meshfleet", "openapi"], capture_output=True, check=True, text=True
-    )
-    assert json.loads(printed.stdout) == DOCUMENT
+    printed = CliRunner().invoke(main, ["openapi"])
+    assert (printed.exit_code, json.loads(printed.stdout)) == (0, DOCUMENT)
 
 
 @pytest.mark.rule("rest-162")

@@ -55,20 +55,30 @@ NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
 """What must be asked for besides."""
 
 
+@pytest.fixture(scope="module")
+def device(service: Running) -> str:
+    return service.new_device()
+
+
+@pytest.fixture(scope="module")
+def job(service: Running) -> str:
+    return Shop(service).any_job()
+
+
 @pytest.mark.rule("rest-3")
 @each_row(("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"])
-def test_a_name_is_read_in_any_case(service: Running, method: str, path: str, name: str) -> None:
+def test_a_name_is_read_in_any_case(  # noqa: PLR0913, PLR0917 # its cases
+    service: Running, device: str, job: str, method: str, path: str, name: str
+) -> None:
     others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
-    place = path.format(
-        device_id=service.new_device(), job_id=Shop(service).any_job() if "job_id" in path else ""
-    )
+    place = path.format(device_id=device, job_id=job)
+    # Of a stream, which never ends, the head.
+    asking = "HEAD" if path == STREAM else method
     for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
         asked = {**others, spelt: FITTING.get(f"{path} {name}") or FITTING.get(name, "some text")}
-        # Of a stream, which never ends, the head.
-        asking = "HEAD" if path == STREAM else method
         assert service.admin.request(asking, place, params=asked).status_code == 200
-        refused = service.admin.request(method, place, params={spelt: "\0"})
-        assert [each["field"] for each in refused.json()["errors"]] == [name]
+    refused = service.admin.request(method, place, params={name.upper(): "\0"})
+    assert [each["field"] for each in refused.json()["errors"]] == [name]
 
 
 @pytest.mark.rule("rest-3")

@@ -51,7 +51,6 @@ def audited(shop: Shop, job_id: str) -> list[str]:
     return [each["action"] for each in reversed(page["items"])]
 
 
-@pytest.mark.both_databases
 @pytest.mark.rule("rest-137", "rest-138", "rest-132")
 @each_row(("state", "deed", "after"), CASES)
 def test_a_deed_moves_a_job_or_is_refused(shop: Shop, state: str, deed: str, after: str | None) -> None:

@@ -22,7 +22,7 @@ from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.api import Api
 from meshfleet.service.app import answer_requests
 from meshfleet.service.ingest.ingest import Ingest
-from meshfleet.service.live.live import PACE, Pace
+from meshfleet.service.live.live import Pace
 from meshfleet.settings import Settings
 from tests.broker.stage import Clock
 from tests.service.http.running import QUICK_HASHER, Running
@@ -43,6 +43,9 @@ PATIENCE = 30.0
 
 _COMMENTS = 4
 """Comments until an event must have come: there is one every 15 seconds."""
+
+QUICK = Pace(look=0.1)
+"""Changes are looked for ten times as often as usual, so that tests need not wait."""
 
 STREAM = "/api/v1/stream"
 
@@ -202,7 +205,7 @@ class Stage(Running):
 
 
 @contextmanager
-def staged(database: Database, pace: Pace = PACE) -> Iterator[Stage]:
+def staged(database: Database, pace: Pace = QUICK) -> Iterator[Stage]:
     """Run all of it on a database, in a thread of its own."""
     clock = Clock()
     with (

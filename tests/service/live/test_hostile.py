@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.live.live import OF_ACCOUNT, PACE, Pace
+from meshfleet.service.live.live import OF_ACCOUNT, PACE
 from tests.service.ingest.messages import temperature
-from tests.service.live.stage import staged
+from tests.service.live.stage import QUICK, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ MASK = b"\0\0\0\0"
 @pytest.fixture
 def hasty(sqlite_database: Database) -> Iterator[Stage]:
     """A service that waits only for a moment until it is shown a token."""
-    with staged(sqlite_database, Pace(first_frame=0.25)) as stage:
+    with staged(sqlite_database, QUICK._replace(first_frame=0.25)) as stage:
         yield stage
     sqlite_database.close()
 
@@ -213,8 +213,8 @@ def test_elsewhere_who_asks_for_a_web_socket_gets_a_plain_answer(stage: Stage) -
 def test_a_stream_shows_every_quarter_of_a_minute_that_it_lives_and_asks_not_to_be_held_back(
     sqlite_database: Database,
 ) -> None:
-    assert PACE == (15.0, 10.0), "tests do not wait for that long"
-    each_second = Pace(comment=1.0)
+    assert PACE == (15.0, 10.0, 1.0), "tests do not wait for that long"
+    each_second = QUICK._replace(comment=1.0)
     with (
         staged(sqlite_database, each_second) as stage,
         stage.talk() as idle,

@@ -53,6 +53,7 @@ def test_who_named_a_device_is_told_when_it_goes_with_its_gateway_and_others_hea
 ) -> None:
     stage.admin.post("/api/v1/gateways", json={"mac": A})
     stage.settle(heartbeat(stage.clock()), heartbeat(stage.clock(), device=E))
+    stage.clock.move(seconds=10)  # the claim is no news any more
     with (
         stage.stream(Types="device,gateway", Ids=f"bmac-{D}") as named,
         stage.stream(Types="device,gateway", Gateway=A) as other,

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tests.service.mqtt.house import Credentials, House
 
 
+_PERIOD = 0.05
+"""Seconds between two looks at accounts: tests wait for them."""
+
+
 class Recorder:
     """A consumer that forgets reports, and writes down what the broker has to remember."""
 
@@ -50,6 +54,7 @@ class Site:
             figures=house.figures,
             now=house.clock,
             steady=house.clock.steady,
+            period=_PERIOD,
         )
         self.broker = self._endpoint.broker
         self._clients: list[Raw] = []

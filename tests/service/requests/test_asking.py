@@ -154,13 +154,22 @@ async def test_an_answer_that_nobody_can_read_is_an_error(stage: Stage, fields: 
     assert asking.pending == 0
 
 
-@each_row("noise", [b"\xff\xfe", b"{", b"[]", b'{"id": NaN}'])
-async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: Stage, noise: bytes) -> None:
+async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: Stage) -> None:
+    noises = {
+        Mac(f"c0ffee{number:06x}"): noise
+        for number, noise in enumerate([b"\xff\xfe", b"{", b"[]", b'{"id": NaN}'])
+    }
+
+    def answer(asked: Asked) -> list[Said]:
+        return [Said(asked.answer().topic, noises[Mac(asked.end.partition("/")[0])])]
+
     asking = asking_on(stage)
-    async with gateway(stage.port, lambda asked: [Said(asked.answer().topic, noise)]) as third:
-        with pytest.raises(MalformedResponse, match="no JSON"):
-            await read(asking, timeout=2.0)
-        assert len(third.asked) == 1
+    async with gateway(stage.port, answer) as third:
+        waiting = [read(asking, device, timeout=2.0) for device in noises]
+        for told in await asyncio.gather(*waiting, return_exceptions=True):
+            with pytest.raises(MalformedResponse, match="no JSON"):
+                raise told if isinstance(told, BaseException) else AssertionError(told)
+        assert len(third.asked) == len(noises)
 
 
 async def test_noise_of_others_does_not_disturb_an_answer_and_old_noise_says_nothing(stage: Stage) -> None:

@@ -57,6 +57,41 @@ async def kept(database: Database, clock: Clock, retention: int | None = None) -
         await running
 
 
+class Moody:
+    """A database that does not take what it is told to refuse, and all else."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.moods: list[Exception | None] = []
+        self.began = asyncio.Event()
+        """Whether a round is being written, or was."""
+        self.during: Callable[[], object] | None = None
+        """What happens while a round is written."""
+
+    async def write(self, work: Any, *args: Any) -> Any:
+        if work is store.write:
+            self.began.set()
+            if self.during is not None:
+                self.during()
+                await asyncio.sleep(0)
+            if self.moods and (mood := self.moods.pop(0)) is not None:
+                await asyncio.sleep(0)
+                raise mood
+        return await self._database.write(work, *args)
+
+
+@asynccontextmanager
+async def moody(database: Database, clock: Clock) -> AsyncIterator[tuple[Book, Moody]]:
+    mood = Moody(database)
+    book = Book(mood, clock, retention=None)  # type: ignore[arg-type] # as much of one as it needs
+    running = asyncio.create_task(book.run())
+    try:
+        yield book, mood
+    finally:
+        book.end()
+        await running
+
+
 def history(database: Database) -> list[RequestRecord]:
     return database.read_now(store.page, mac_number(DEVICE), before=None, limit=5000)
 
@@ -102,14 +137,13 @@ async def test_who_wants_the_history_complete_waits_for_what_is_being_written(
         busy.set()
         assert free.wait(PATIENCE)
 
-    async with kept(sqlite_database, clock) as book:
+    async with moody(sqlite_database, clock) as (book, mood):
         holding = asyncio.create_task(sqlite_database.write(hold))
         await asyncio.to_thread(busy.wait, PATIENCE)
         entry = write_entry(clock())
         writing = asyncio.create_task(book.write(entry))
         async with asyncio.timeout(PATIENCE):
-            while book._unwritten or not book._writing:  # noqa: ASYNC110, SLF001 # nobody tells when a round begins
-                await asyncio.sleep(0.005)
+            await mood.began.wait()
         settling = asyncio.create_task(book.settle())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -170,17 +204,25 @@ async def test_what_is_too_old_is_forgotten_and_nothing_else(database: Database)
     clock = Clock()
 
     def many(connection: Connection) -> None:
-        old = [write_entry(clock() - HOUR - 1) for _ in range(2500)]
+        old = [write_entry(clock() - HOUR - 1) for _ in range(1500)]  # more than are forgotten at once
         store.write(connection, old)
 
     database.write_now(many)
     async with kept(database, clock, retention=HOUR) as book:
         young = write_entry(clock() - HOUR + 600_000)
         await book.write(young)
-        async with asyncio.timeout(PATIENCE):
-            while history(database)[-1].id != young.record.id:
-                clock.move(seconds=1)
-                await book.write(write_entry(clock()))
+
+        async def is_forgotten() -> bool:
+            clock.move(seconds=1)
+            await book.write(write_entry(clock()))
+            return database.read_now(_oldest) == young.record.id
+
+        await eventually_async(is_forgotten, "what is too old is forgotten")
+    assert history(database)[-1].id == young.record.id
+
+
+def _oldest(connection: Connection) -> str:
+    return str(connection.execute(text("SELECT id FROM request ORDER BY requested_at LIMIT 1")).scalar_one())
 
 
 async def test_without_a_limit_nothing_is_forgotten(database: Database) -> None:
@@ -205,40 +247,6 @@ async def test_at_the_end_all_is_written_and_then_nothing_any_more(database: Dat
     assert len(history(database)) == 1
 
 
-class Moody:
-    """A database that does not take what it is told to refuse, and all else."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.moods: list[Exception | None] = []
-        self.rounds: list[int] = []
-        self.during: Callable[[], object] | None = None
-        """What happens while a round is written."""
-
-    async def write(self, work: Any, *args: Any) -> Any:
-        if work is store.write:
-            self.rounds.append(len(args[0]))
-            if self.during is not None:
-                self.during()
-                await asyncio.sleep(0)
-            if self.moods and (mood := self.moods.pop(0)) is not None:
-                await asyncio.sleep(0)
-                raise mood
-        return await self._database.write(work, *args)
-
-
-@asynccontextmanager
-async def moody(database: Database, clock: Clock) -> AsyncIterator[tuple[Book, Moody]]:
-    mood = Moody(database)
-    book = Book(mood, clock, retention=None)  # type: ignore[arg-type] # as much of one as it needs
-    running = asyncio.create_task(book.run())
-    try:
-        yield book, mood
-    finally:
-        book.end()
-        await running
-
-
 async def test_what_was_refused_stays_refused_though_the_next_round_has_it_too(database: Database) -> None:
     clock = Clock()
     refused, taken = write_entry(clock()), write_entry(clock())
@@ -246,8 +254,7 @@ async def test_what_was_refused_stays_refused_though_the_next_round_has_it_too(d
     async with moody(database, clock) as (book, mood):
         mood.moods = [DatabaseUnavailable("a moment")]
         first = asyncio.create_task(book.write(refused))
-        while not mood.rounds:  # noqa: ASYNC110 # until the first round has begun
-            await asyncio.sleep(0)
+        await mood.began.wait()
         await asyncio.gather(book.write(taken))
         with pytest.raises(Unrecorded):
             await first
@@ -303,15 +310,15 @@ async def test_an_end_in_the_middle_of_a_round_waits_for_it(sqlite_database: Dat
         busy.set()
         assert free.wait(PATIENCE)
 
-    book = Book(sqlite_database, clock, retention=None)
+    mood = Moody(sqlite_database)
+    book = Book(mood, clock, retention=None)  # type: ignore[arg-type] # as much of one as it needs
     running = asyncio.create_task(book.run())
     holding = asyncio.create_task(sqlite_database.write(hold))
     await asyncio.to_thread(busy.wait, PATIENCE)
     entry, last = write_entry(clock()), write_entry(clock())
     writing = asyncio.create_task(book.write(entry))
     async with asyncio.timeout(PATIENCE):
-        while book._unwritten or not book._writing:  # noqa: ASYNC110, SLF001 # as above
-            await asyncio.sleep(0.005)
+        await mood.began.wait()
     book.note(last)
     book.end()
     free.set()

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tests.service.requests.office import Office
     from tests.service.requests.third_party import Asked, Gateway, Said
 
-pytestmark = pytest.mark.both_databases
-
 LATER = {"Prefer": "respond-async"}
 
 
@@ -93,6 +91,7 @@ def test_a_request_that_nobody_knows_is_not_found(office: Office, request_id: st
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-194")
 def test_requests_are_listed_newest_first_with_who_asked_what(office: Office, third: Gateway) -> None:
     third.manner = lambda asked: [asked.answer(status=3, value="ff", responseTime=7, origin=1, route="r")]
@@ -137,6 +136,7 @@ def test_requests_are_listed_newest_first_with_who_asked_what(office: Office, th
     ]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-194")
 def test_a_history_comes_in_pages(office: Office, third: Gateway) -> None:
     third.manner = lambda asked: [asked.answer(value="ff")]
@@ -172,6 +172,7 @@ def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-195", "auth-26")
 @each_row(
     ("operation", "identifier", "body"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.ids import number_mac
 from meshfleet.wire.rest import Concurrency, NewJob, Targets
 from meshfleet.wire.topics import Topics
-from tests.broker.raw import PATIENCE
+from tests.eventually import eventually_async
 from tests.service.jobs.engine.rows import MODEL, firmware_id
 from tests.service.jobs.engine.world import World
 from tests.service.requests.third_party import gateway, nothing
@@ -40,7 +41,7 @@ class Running:
         """How long the machine was suspended."""
         self.asking = Asking(stage.broker, Topics(stage.prefix), stage.clock, at_once=1)
         steady = Steady(lambda: world.now, lambda: self.seconds)
-        self.runner = Runner(stage.database, self.asking, steady, steady=steady)
+        self.runner = Runner(stage.database, self.asking, steady, steady=steady, pause=0.02)
 
     def query(self, text: str) -> list[object]:
         """Read the first column of a query."""
@@ -52,9 +53,7 @@ class Running:
 
     async def wait_until(self, happened: Callable[[], bool]) -> None:
         """Look again and again."""
-        async with asyncio.timeout(PATIENCE):
-            while not await asyncio.to_thread(happened):  # noqa: ASYNC110 # it is in the database
-                await asyncio.sleep(0.01)
+        await eventually_async(partial(asyncio.to_thread, happened), "what the runner does")
 
 
 @asynccontextmanager
@@ -94,11 +93,8 @@ async def test_a_cancel_by_another_program_drops_starts_that_wait_for_their_turn
 
 
 @pytest.mark.rule("firmware-39")
-async def test_a_suspension_of_the_machine_ends_no_request_that_is_on_its_way(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_suspension_of_the_machine_ends_no_request_that_is_on_its_way(stage: Stage) -> None:
     """The lease of a request that another program has left behind ends meanwhile, too."""
-    monkeypatch.setattr("meshfleet.service.jobs.engine.runner._LEFT", 0.02)
     async with running(stage) as made:
         outbox = "SELECT id FROM job_outbox ORDER BY id"
         ours = made.query(outbox)

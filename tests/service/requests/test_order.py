@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.errors import FleetError
@@ -31,6 +31,7 @@ JSON = st.recursive(
 SECRETS = {"key", "publicKey"}
 
 
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(BUILTIN.names)), JSON, st.none() | st.dictionaries(st.text(), JSON, max_size=3))
 def test_any_value_of_any_property_is_sent_as_it_is_or_refused(name: str, value: Any, ext: Any) -> None:
     more = {} if ext is None else {"ext": ext}
@@ -89,6 +90,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.rule("request-31", "request-32", "rest-97")
+@settings(max_examples=50)
 @given(bodies())
 def test_any_body_is_an_order_that_shows_no_key_or_is_refused(fields: dict[str, Any]) -> None:
     asked = msgspec.convert(fields, NewRequest)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from meshfleet.db.samples.sample import DAY, NO_SEQ, Clock, More, Sample, SampleKind
 from meshfleet.service.ingest.rollups import Shown
-from meshfleet.service.telemetry import link_routes, links
+from meshfleet.service.telemetry import links
 from meshfleet.wire.times import write_millis
 from tests.service.ingest.messages import A, B, P, Q, R, number
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, sample, store
@@ -188,16 +188,14 @@ def test_a_crowd_of_parents_takes_nothing_from_those_that_are_told(service: Runn
     assert {sum(bucket["count"] for bucket in each["series"]) for each in items} == {30}
 
 
-def test_many_minutes_are_read_in_blocks_and_are_the_same(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = service.new_device()
-    minutes = (minute(BEGIN + each * MINUTE, -50 - each, parent=p) for each in range(20) for p in (P, Q, R))
+def test_many_minutes_are_read_in_blocks_and_are_the_same(service: Running, in_blocks: Running) -> None:
+    device, other = service.new_device(), in_blocks.new_device()
+    minutes = [minute(BEGIN + each * MINUTE, -50 - each, parent=p) for each in range(20) for p in (P, Q, R)]
     store(service, device, *minutes)
+    store(in_blocks, other, *minutes)
     whole = ask(service, path(device), **HOUR, Points=7)
     assert [sum(each["count"] for each in link["series"]) for link in whole["items"]] == [20, 20, 20]
-    monkeypatch.setattr(link_routes, "_MINUTES", 7)
-    assert ask(service, path(device), **HOUR, Points=7) == whole
+    assert ask(in_blocks, path(other), **HOUR, Points=7) == whole
 
 
 @pytest.mark.rule("rest-88")

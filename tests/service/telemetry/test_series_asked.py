@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.samples.sample import DAY, Clock, More, SampleKind
-from meshfleet.service.telemetry import routes
 from meshfleet.wire.times import write_millis
 from tests.service.telemetry.stock import AT, MINUTE, ask, faults, learn_name, sample, store
 from tests.tables import each_row
@@ -62,14 +61,15 @@ def test_a_series_tells_what_it_is_and_its_buckets(service: Running) -> None:
 
 
 def test_a_long_series_is_read_in_blocks_and_is_the_same(
-    service: Running, monkeypatch: pytest.MonkeyPatch
+    service: Running, in_blocks: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = service.new_device()
-    store(service, device, *(sample(AT + each * MINUTE, each) for each in range(50)))
+    device, other = service.new_device(), in_blocks.new_device()
+    for each, where in ((device, service), (other, in_blocks)):
+        store(where, each, *(sample(AT + number * MINUTE, number) for number in range(50)))
     query = {"Identifier": "8800", **HOUR, "Points": 7}
     whole = ask(service, path(device), **query)
     taken: list[int] = []
-    read = service.samples.read
+    read = in_blocks.samples.read
 
     async def watched(wanted: Wanted, use: Use[Any]) -> Any:
         def count(samples: Iterator[Sample]) -> Any:
@@ -87,9 +87,8 @@ def test_a_long_series_is_read_in_blocks_and_is_the_same(
 
         return await read(wanted, count)
 
-    monkeypatch.setattr(routes, "_NUMBERS", 20)
-    monkeypatch.setattr(service.samples, "read", watched)
-    assert ask(service, path(device), **query) == whole
+    monkeypatch.setattr(in_blocks.samples, "read", watched)
+    assert ask(in_blocks, path(other), **query) == whole
     assert sum(each["count"] for each in whole["items"]) == 50
     assert taken == [20, 20, 10]
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PAUSE: Final = 1.0
-
 _RECENT: Final = 200
 """Numbers among which rows of transactions that run side by side may still appear."""
 
@@ -58,19 +56,30 @@ class _Row(NamedTuple):
 class Changes:
     """Follows the audit log while somebody listens."""
 
-    def __init__(self, hub: Hub, devices: Devices, jobs: Jobs, guard: Guard, database: Database) -> None:
+    def __init__(  # noqa: PLR0913 # by name
+        self,
+        hub: Hub,
+        devices: Devices,
+        jobs: Jobs,
+        guard: Guard,
+        database: Database,
+        *,
+        look: float,
+    ) -> None:
+        """`look` is how many seconds pass between two looks at the audit log."""
         self._hub = hub
         self._devices = devices
         self._jobs = jobs
         self._guard = guard
         self._database = database
+        self._pause = look
         self._newest: int | None = None
         self._seen: set[int] = set()
 
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(self._pause)
             if self._hub.since is None:
                 self._newest = None
                 self._seen.clear()

@@ -40,9 +40,6 @@ _log = logging.getLogger(__name__)
 _GATHERED: Final = 0.25
 """Seconds for which changes are gathered."""
 
-_LOOK: Final = 1.0
-"""Seconds between two looks at what nobody says, and until a database that failed is asked again."""
-
 _JOBS: Final = 100
 _EXECUTIONS: Final = 500
 """How many are read and told in one go."""
@@ -82,7 +79,9 @@ class _Found(NamedTuple):
 class Jobs:
     """Tells jobs and executions. Lives in one event loop, as the hub does."""
 
-    def __init__(self, hub: Hub, database: Database, now: Now) -> None:
+    def __init__(self, hub: Hub, database: Database, now: Now, *, look: float) -> None:
+        """`look` is how many seconds pass between two looks at what nobody says."""
+        self._look = look
         self._hub = hub
         self._database = database
         self._now = now
@@ -133,7 +132,7 @@ class Jobs:
                 _log.warning("jobs cannot be told: %s", type(exc).__name__)
                 for about in ("job", "execution"):
                     self._hub.publish_loss(about, "the database does not answer")
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(self._look)
 
     @property
     def _is_heard(self) -> bool:
@@ -160,7 +159,7 @@ class Jobs:
         """Wait for news, and a moment for more of them; or for the next look."""
         left = max(self._look_at - asyncio.get_running_loop().time(), _GATHERED)
         with suppress(TimeoutError):
-            async with asyncio.timeout(left if self._is_heard else _LOOK):
+            async with asyncio.timeout(left if self._is_heard else self._look):
                 await self._news.wait()
             await asyncio.sleep(_GATHERED)
 
@@ -191,7 +190,7 @@ class Jobs:
         now = asyncio.get_running_loop().time()
         if now < self._look_at:
             return asked
-        self._look_at = now + _LOOK
+        self._look_at = now + self._look
         return asked._replace(
             jobs=asked.jobs | self._turn(), looks_at_all=self._looks_at_all, after=self._after
         )

@@ -34,6 +34,8 @@ class Pace(NamedTuple):
     """Between two comments of a stream."""
     first_frame: float = 10.0
     """Until a WebSocket has sent its token."""
+    look: float = 1.0
+    """Between two looks at what others have changed, and at how far updates are."""
 
 
 PACE: Final = Pace()
@@ -57,10 +59,10 @@ class Live:
         """For whoever changes devices or gateways."""
         self.reports = Reports(self.hub, self.devices)
         """To be led by ingest."""
-        self.jobs = Jobs(self.hub, database, now)
+        self.jobs = Jobs(self.hub, database, now, look=pace.look)
         """For whoever changes jobs."""
         self.guard = Guard(self.hub, gatekeeper, now)
-        self._changes = Changes(self.hub, self.devices, self.jobs, self.guard, database)
+        self._changes = Changes(self.hub, self.devices, self.jobs, self.guard, database, look=pace.look)
 
     def check_room(self, actor: Actor) -> None:
         """See to it that there is room for another listener."""

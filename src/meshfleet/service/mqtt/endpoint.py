@@ -10,7 +10,7 @@ from meshfleet.service.mqtt.accepting import accept_clients
 from meshfleet.service.mqtt.complaints import Complaints
 from meshfleet.service.mqtt.doorkeeper import Doorkeeper
 from meshfleet.service.mqtt.figures import BrokerFigures
-from meshfleet.service.mqtt.watch import Watch
+from meshfleet.service.mqtt.watch import PERIOD, Watch
 from meshfleet.wire.topics import Topics
 
 if TYPE_CHECKING:
@@ -40,8 +40,12 @@ class Endpoint:
         figures: Figures,
         now: Now,
         steady: Now,
+        period: float = PERIOD,
     ) -> None:
-        """`now` is the time that people read; `steady` never jumps, so what waits or expires goes by it."""
+        """`now` is the time that people read; `steady` never jumps, so what waits or expires goes by it.
+
+        So many seconds pass between two looks at accounts: `period`.
+        """
         complaints = Complaints(now)
         door = Doorkeeper(
             database, reception=reception, complaints=complaints, figures=figures, now=now, steady=steady
@@ -59,7 +63,7 @@ class Endpoint:
             prefix=settings.topic_prefix,
             max_age=settings.requests_max_age,
         )
-        self._watch = Watch(database, self.broker, complaints, now)
+        self._watch = Watch(database, self.broker, complaints, now, period=period)
         figures.show(BrokerFigures(self.broker))
 
     @property

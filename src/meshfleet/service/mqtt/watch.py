@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PERIOD: Final = 0.4
+PERIOD: Final = 0.4
 """Seconds between two looks."""
 
 
@@ -34,12 +34,19 @@ class Watch:
     """Looks again and again whether those who are connected still may be."""
 
     def __init__(
-        self, database: Database, broker: Broker, complaints: Complaints, now: Callable[[], int]
+        self,
+        database: Database,
+        broker: Broker,
+        complaints: Complaints,
+        now: Callable[[], int],
+        *,
+        period: float = PERIOD,
     ) -> None:
         self._database = database
         self._broker = broker
         self._complaints = complaints
         self._now = now
+        self._period = period
         self._mark: audit.Mark | None = None
         self._admitted = -1
         self._sure: set[Account] = set()
@@ -58,7 +65,7 @@ class Watch:
                     if not is_blind:  # say it once, not at every look
                         _log.warning("cannot see whether accounts have changed: %s", exc)
                     is_blind = True
-                await asyncio.sleep(_PERIOD)
+                await asyncio.sleep(self._period)
         finally:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._write_complaints()

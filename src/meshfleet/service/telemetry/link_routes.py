@@ -1,8 +1,6 @@
 """`/api/v1/devices/{id}/links`."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
 
 from litestar import Router, get
 from litestar.di import NamedDependency as Given
@@ -10,18 +8,15 @@ from litestar.di import Provide
 from litestar.params import FromPath, SkipValidation
 
 from meshfleet.db import Database
-from meshfleet.db.samples.sample import Sample, SampleStore
+from meshfleet.db.samples.sample import SampleStore, Wanted
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.paths import device_in_path
 from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.telemetry.choosing import LINKS, LinkChoice, choose_links
 from meshfleet.service.telemetry.links import Links
-from meshfleet.service.telemetry.reading import in_blocks
+from meshfleet.service.telemetry.reading import Blocks, in_blocks
 from meshfleet.wire import rest
-from meshfleet.wire.ids import Mac, mac_number
-
-_MINUTES: Final = 20_000
-"""Minutes that are taken in at once; between them others have their turn."""
+from meshfleet.wire.ids import mac_number
 
 
 @get("/{device_id:str}/links")
@@ -31,6 +26,7 @@ async def show_links(
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
     rollups: Given[SkipValidation[Rollups]],
+    blocks: Given[SkipValidation[Blocks]],
 ) -> rest.Links:
     """Show which parents heard a device, how well at last, and how well over time in buckets of equal length.
 
@@ -40,21 +36,20 @@ async def show_links(
     device = device_in_path(device_id)
     # Before the store is read, so that a minute that is committed meanwhile is not missed.
     under_way = asked.chosen(rollups.minutes_of(mac_number(device), LINKS))
-    links = await _read(samples, asked, device, under_way, Links(asked.grid))
+    links = await _read(samples, asked.of(device), blocks, Links(asked.grid))
+    links.add(under_way)
     if links.is_crowded:
-        links = await _read(samples, asked, device, under_way, Links(asked.grid, only=links.parents))
+        links = await _read(samples, asked.of(device), blocks, Links(asked.grid, only=links.parents))
+        links.add(under_way)
     items = await asyncio.to_thread(links.told)
     if not items:
         await database.read(listing.device, device)  # it may be unknown, and then says so
     return rest.Links(items=items)
 
 
-async def _read(
-    samples: SampleStore, asked: LinkChoice, device: Mac, under_way: Sequence[Sample], links: Links
-) -> Links:
-    async for _ in in_blocks(samples, asked.of(device), links.add, size=_MINUTES):
+async def _read(samples: SampleStore, wanted: Wanted, blocks: Blocks, links: Links) -> Links:
+    async for _ in in_blocks(samples, wanted, links.add, size=blocks.minutes):
         pass
-    links.add(under_way)
     return links
 
 

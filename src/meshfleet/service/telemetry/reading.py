@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import Identity, Sample, SampleStore, Wanted
 
 Result = TypeVar("Result")
+
+
+class Blocks(NamedTuple):
+    """How many samples are read at once; between two blocks others have their turn."""
+
+    lines: int = 5_000
+    """Of a sheet: what a client has not taken waits in memory."""
+    numbers: int = 50_000
+    """Of a series."""
+    minutes: int = 20_000
+    """Of links."""
+
+
+BLOCKS: Final = Blocks()
 
 
 async def in_blocks(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated
 
 from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
@@ -29,7 +29,7 @@ from meshfleet.service.telemetry import rejects, sheet
 from meshfleet.service.telemetry.choosing import SampleChoice, SeriesChoice, choose_samples, choose_series
 from meshfleet.service.telemetry.identifiers import foreign_names, title
 from meshfleet.service.telemetry.media import wants_csv
-from meshfleet.service.telemetry.reading import in_blocks
+from meshfleet.service.telemetry.reading import Blocks, in_blocks
 from meshfleet.service.telemetry.rows import shown
 from meshfleet.service.telemetry.series import Tally
 from meshfleet.wire import rest
@@ -37,12 +37,6 @@ from meshfleet.wire.identifiers.numbers import identifier_number
 from meshfleet.wire.ids import Mac, mac_number
 from meshfleet.wire.rest import RejectPage, SamplePage, Series
 from meshfleet.wire.times import write_millis
-
-_LINES: Final = 5_000
-"""Samples that a sheet is written of at once; what a client has not taken waits in memory."""
-
-_NUMBERS: Final = 50_000
-"""Samples that a series takes in at once; between them others have their turn."""
 
 
 @dataclass
@@ -71,6 +65,7 @@ async def list_samples(
     limit: Given[int],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
+    blocks: Given[SkipValidation[Blocks]],
     pages: Given[Pages],
     next_token: NextToken = None,
 ) -> Response[SamplePage]:
@@ -82,7 +77,7 @@ async def list_samples(
     if wants_csv(request.headers.getall("accept", [])):
         _refuse_pages(request)
         await request.body()  # there is none; but who goes away before its end counts as a mistake
-        return await _sheet(database, samples, device, chosen)  # type: ignore[return-value] # told by _JsonOrCsv
+        return await _sheet(database, samples, device, chosen, blocks.lines)  # type: ignore[return-value] # told by _JsonOrCsv
     asked = SampleListing(device=device, chosen=chosen)
     after = None if next_token is None else pages.read(asked, next_token)
     wanted = chosen.of(device, newest_first=True, after=after)
@@ -100,12 +95,13 @@ async def show_series(
     asked: Given[SeriesChoice],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
+    blocks: Given[SkipValidation[Blocks]],
     now: Given[Now],
 ) -> Series:
     """Show the numbers of one identifier over time, summed up in buckets of equal length."""
     device = device_in_path(device_id)
     tally = Tally(asked.grid)
-    async for _ in in_blocks(samples, asked.of(device), tally.add, size=_NUMBERS):
+    async for _ in in_blocks(samples, asked.of(device), tally.add, size=blocks.numbers):
         pass
     buckets = await asyncio.to_thread(tally.buckets)
     if not buckets:
@@ -157,9 +153,11 @@ async def _shown(database: Database, samples: list[Sample]) -> list[rest.Sample]
     return [shown(each, foreign) for each in samples]
 
 
-async def _sheet(database: Database, store: SampleStore, device: Mac, chosen: SampleChoice) -> Stream:
+async def _sheet(
+    database: Database, store: SampleStore, device: Mac, chosen: SampleChoice, size: int
+) -> Stream:
     """A stream of CSV. Its beginning is there before it is promised: until then it can still be refused."""
-    lines = _lines(database, store, device, chosen)
+    lines = _lines(database, store, device, chosen, size)
     if not (some := await anext(lines)):
         await _check_known(database, device)
     beginning = sheet.first_line() + some
@@ -167,9 +165,9 @@ async def _sheet(database: Database, store: SampleStore, device: Mac, chosen: Sa
 
 
 async def _lines(
-    database: Database, store: SampleStore, device: Mac, chosen: SampleChoice
+    database: Database, store: SampleStore, device: Mac, chosen: SampleChoice, size: int
 ) -> AsyncIterator[bytes]:
-    blocks = in_blocks(store, chosen.of(device, newest_first=False), list, size=_LINES)
+    blocks = in_blocks(store, chosen.of(device, newest_first=False), list, size=size)
     async for block in blocks:
         foreign = await foreign_names(database, (each.identifier for each in block))
         yield await asyncio.to_thread(_written, block, foreign)

@@ -34,6 +34,23 @@ def _all(connection: Connection, text: str) -> list[Row[Any]]:
     return list(connection.exec_driver_sql(text))
 
 
+def _since(connection: Connection, seen: int) -> list[list[Row[Any]]]:
+    """Return what is under way, what has moved since a transition, and the jobs that are being canceled."""
+    return [
+        _all(
+            connection,
+            "SELECT job, device, gateway, method, batch, state, step FROM execution WHERE state IN"
+            " ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')",
+        ),
+        _all(
+            connection,
+            "SELECT t.*, e.code, e.gateway, e.batch FROM transition t JOIN execution e ON e.job = t.job"  # noqa: S608 # a number
+            f" AND e.device = t.device WHERE t.id > {seen} ORDER BY t.id",
+        ),
+        _all(connection, "SELECT id FROM job WHERE state = 'CANCELING'"),
+    ]
+
+
 class Laws:
     """Watches a world: what was over stays as it was."""
 
@@ -44,7 +61,7 @@ class Laws:
         self._targets: dict[int, str] = {}
         self._seen = 0
         self._logged = len(world.log)
-        world.after_round = self._check_round
+        world.after_round = self.check_round
 
     def _read(self, text: str) -> list[Row[Any]]:
         return self._world.database.read_now(_all, text)
@@ -69,24 +86,22 @@ class Laws:
         twice = [each for device in self._world.devices.values() for each in device.twice]
         assert not twice, f"updated again to what they ran already: {twice}"
 
-    def _check_round(self) -> None:
-        self.check_limits()
-        self._check_given_up()
-        self._check_starts()
+    def check_round(self) -> None:
+        """See to it that those laws hold that may be broken and kept again between two checks of all."""
+        active, moved, canceling = self._world.database.read_now(_since, self._seen)
+        self._check_limits(active)
+        self._check_given_up(moved)
+        self._check_starts({row.id for row in canceling})
 
-    def _check_starts(self) -> None:
+    def _check_starts(self, canceling: set[int]) -> None:
         """I8: no update of a canceled job begins."""
         new, self._logged = self._world.log[self._logged :], len(self._world.log)
         begun = {each.letter.job for each in new if each.letter.step in (Step.START, Step.MODE)}
-        canceled = {row.id for row in self._read("SELECT id FROM job WHERE state = 'CANCELING'")}
-        assert not begun & canceled, f"begun after the cancel: {begun & canceled}"
+        assert not begun & canceling, f"begun after the cancel: {begun & canceling}"
 
-    def _check_given_up(self) -> None:
+    def _check_given_up(self, moved: list[Row[Any]]) -> None:
         """Nobody is given up for a clock before it was asked, and after an outage it is asked again."""
-        for row in self._read(
-            "SELECT t.*, e.code, e.gateway, e.batch FROM transition t JOIN execution e ON e.job = t.job"  # noqa: S608 # a number
-            f" AND e.device = t.device WHERE t.id > {self._seen} ORDER BY t.id"
-        ):
+        for row in moved:
             self._seen = row.id
             is_given_up = row.before != "QUEUED" and row.after in ("TIMED_OUT", "QUEUED")
             if is_given_up and row.code in _CLOCKS and self._has_left(row):
@@ -117,12 +132,8 @@ class Laws:
             ]
         return any(not isinstance(told.get(each.letter.id), Unsent) for each in letters)
 
-    def check_limits(self) -> None:
+    def _check_limits(self, rows: list[Row[Any]]) -> None:
         """I2, I3: one active execution of a device, and no gateway has more than it may."""
-        rows = self._read(
-            "SELECT job, device, gateway, method, batch, state, step FROM execution WHERE state IN"
-            " ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
-        )
         devices = Counter(row.device for row in rows)
         assert all(count == 1 for count in devices.values()), devices
         by_gateway = defaultdict(list)

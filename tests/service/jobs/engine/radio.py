@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -78,6 +79,8 @@ class Update:
     stage: bool
     began: int
     fate: Fate
+    verify: int = VERIFY
+    """Milliseconds that the device takes to look at the image when it has it."""
     applied: int | None = None
     aborted: int | None = None
 
@@ -86,7 +89,7 @@ class Update:
         """When the device begins to restart, if it does."""
         if self.aborted is not None or self.fate in _ERRORS or self.fate is Fate.STUCK:
             return None
-        return self.applied if self.stage else self.began + FETCH + TRANSFER + VERIFY
+        return self.applied if self.stage else self.began + FETCH + TRANSFER + self.verify
 
     def show(self, now: int) -> Shown:  # noqa: PLR0911 # one for each
         """How far it is."""
@@ -105,7 +108,7 @@ class Update:
             return Shown(UpdateState.FETCHING, 0, 0)
         if self.fate is Fate.STUCK or now < self.began + FETCH + TRANSFER:
             return Shown(UpdateState.TRANSFERRING, min(done, 40 if self.fate is Fate.STUCK else 99), 0)
-        if now < self.began + FETCH + TRANSFER + VERIFY:
+        if now < self.began + FETCH + TRANSFER + self.verify:
             return Shown(UpdateState.VERIFYING, 100, 0)
         return Shown(UpdateState.STAGED, 100, 0)
 
@@ -150,6 +153,8 @@ class Device:
     version: str
     fate: Fate = Fate.FINE
     """Of its next update."""
+    verify: int = VERIFY
+    """Of its updates."""
     is_off: bool = False
     reports: str | None = None
     """The version that its reports name; None: the one that it runs."""
@@ -199,7 +204,7 @@ class Device:
             self.twice.append(f"{number_mac(self.number)} at {now}")
         self.begun.append((job, value["version"]))
         began = now + SLOW_START if self.fate is Fate.SLOW else now
-        self.update = Update(value["modelNumber"], value["version"], stage, began, self.fate)
+        self.update = Update(value["modelNumber"], value["version"], stage, began, self.fate, self.verify)
         return Status.OK
 
     def control(self, action: int, now: int) -> Status:
@@ -229,6 +234,8 @@ class Device:
 
 
 Answer = tuple[int, Any]
+Manner = Callable[[str, Callable[[], Answer]], Answer]
+"""How a gateway answers a command, by its name and what it does by itself."""
 
 
 @dataclass
@@ -246,6 +253,7 @@ class Gateway:
     image: dict[str, Any] = field(default_factory=dict)
     served: tuple[Device, Update] | None = None
     """By its last Nordic DFU."""
+    manner: Manner = lambda _, obey: obey()
     _job: int = 0
     """Of which it has just heard."""
 
@@ -255,7 +263,7 @@ class Gateway:
             device.settle(now)
         if letter.target == self.number:
             self._job = letter.job
-            return self._own(letter.identifier, letter.value, now)
+            return self.manner(letter.identifier, lambda: self._own(letter.identifier, letter.value, now))
         device = self.devices[letter.target]
         if device.gateway != self.number:
             return Status.UNREACHABLE, None
@@ -281,18 +289,18 @@ class Gateway:
     def _own(self, identifier: str, value: Any, now: int) -> Answer:  # noqa: PLR0911 # one for each
         match identifier:
             case "start-firmware-broadcast":
-                return self.broadcast(value, now)
+                return self._broadcast(value, now)
             case "firmware-broadcast-state":
                 return Status.OK, self._broadcast_state(now)
             case "firmware-broadcast-control":
-                return self.control(value["action"], now)
+                return self._control(value["action"], now)
             case "legacy-device-mode-switch":
                 device = self.devices[int(value["mac"], 16)]
                 if device.gateway != self.number or device.is_away(now):
                     return Status.UNREACHABLE, None
                 return self._enter_dfu(device, now)
             case "start-nordic-dfu":
-                return self.nordic(value, now)
+                return self._nordic(value, now)
             case "nordic-dfu-state":
                 return Status.OK, self._nordic_state(now)
         raise AssertionError(identifier)
@@ -303,7 +311,7 @@ class Gateway:
         device.dfu_since = now
         return Status.OK, None
 
-    def broadcast(self, value: dict[str, Any], now: int) -> Answer:
+    def _broadcast(self, value: dict[str, Any], now: int) -> Answer:
         if any(not update.is_over(now) for _, update in self.batch):
             return Status.BUSY, None
         named = [self.devices[int(mac, 16)] for mac in value["targets"]]
@@ -334,7 +342,7 @@ class Gateway:
         state = {"state": told.state.name.lower(), "percent": told.percent, "error": int(told.error)}
         return {**state, **self.image, "done": done, "total": len(shown)}
 
-    def control(self, action: int, now: int) -> Answer:
+    def _control(self, action: int, now: int) -> Answer:
         open_ = [(device, update) for device, update in self.batch if not update.is_over(now)]
         if not open_:
             return Status.FAILED, None
@@ -347,7 +355,7 @@ class Gateway:
                 device.control(action, now)
         return Status.OK, None
 
-    def nordic(self, value: dict[str, Any], now: int) -> Answer:
+    def _nordic(self, value: dict[str, Any], now: int) -> Answer:
         if self.served is not None and not self.served[1].is_over(now):
             return Status.BUSY, None
         for device in self.devices.values():

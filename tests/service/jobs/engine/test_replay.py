@@ -65,7 +65,7 @@ def test_the_same_events_give_the_same_states(fresh: Callable[[str], Database], 
     assert len(told[0]) > 20
 
 
-@pytest.mark.parametrize("seed", [2, 5])
+@pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.part("fuzz"))])
 def test_whoever_sets_the_clock_changes_nothing_for_executions(
     fresh: Callable[[str], Database], seed: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_waves(fresh: Callable[[str], Database]) ->
     assert waves[0] == waves[1]
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.part("fuzz"))])
 @pytest.mark.rule("rest-201", "rest-202", "rest-142", "rest-143", "rest-144")
 def test_the_laws_hold_on_either_database(database: Database, seed: int) -> None:
     world = World(database, seed)

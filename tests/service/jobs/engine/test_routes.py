@@ -214,7 +214,7 @@ def test_two_updates_that_move_at_once_do_not_share_the_last_slot(database: Data
     world = moving_to_b(database)
     laws = Laws(world)
     database.write_now(advancing.hear, Orders(), [FIRST, LEGACY_DEVICE], world.moment)
-    laws.check_limits()
+    laws.check_round()
     assert sorted(hosts(world).values()) == [A, B, B]
 
 

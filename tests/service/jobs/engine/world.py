@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from meshfleet.db.tables import device, device_state, firmware, gateway
 from meshfleet.db.tables import job as jobs
@@ -40,7 +40,7 @@ from tests.service.jobs.engine.rows import LEGACY, MODEL, NEW, NEWER, OLD, devic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Update
 
     from meshfleet.db import Database
     from meshfleet.service.jobs.engine.advancing import Reply
@@ -52,6 +52,16 @@ START: Final = 1_800_000_000_000
 BEAT: Final = 60 * SECOND
 ROUND: Final = 500
 LEASE: Final = clocks.ANSWER + 30 * SECOND
+
+
+_STATE: Final = update(device_state).where(device_state.c.device == bindparam("of"))
+_IN_DFU: Final = _STATE.values(
+    boot_mode="dfu", radio_gateway=bindparam("behind"), reported_at=bindparam("wall")
+)
+_BEAT: Final = _STATE.values(
+    boot_mode=None, status=bindparam("now"), status_at=bindparam("wall"), reported_at=bindparam("wall")
+).where(func.coalesce(device_state.c.status_at, 0) <= bindparam("wall"))  # as `states.update` asks
+_VERSION: Final = update(device).where(device.c.id == bindparam("of")).values(firmware=bindparam("runs"))
 
 
 class Torn(Exception):
@@ -141,22 +151,19 @@ class World:
     # The registry
 
     def _settle_in(self, connection: Connection, gateways: int, devices: int) -> None:
-        for number in range(1, gateways + 1):
-            self.gateways[number] = Gateway(number, self.devices)
-            connection.execute(insert(device).values(device_row(number, None, ModelNumber("2011"))))
-            connection.execute(insert(gateway).values(device=number, claimed_at=0))
+        self.gateways.update({number: Gateway(number, self.devices) for number in range(1, gateways + 1)})
         for place in range(devices):
             number = 0x1000 + 2 * place
             behind = place % gateways + 1
             self.devices[number] = Device(number, behind, LEGACY if place % 3 == 2 else MODEL, OLD)
-            self._register(connection, self.devices[number])
+        rows = [device_row(number, None, ModelNumber("2011")) for number in self.gateways]
+        rows += [device_row(each.number, each.gateway, each.model) for each in self.devices.values()]
+        connection.execute(insert(device), rows)
+        connection.execute(insert(gateway), [{"device": number, "claimed_at": 0} for number in self.gateways])
+        connection.execute(insert(device_state), [{"device": each, "rhythm": BEAT} for each in self.devices])
         for place, version in enumerate((NEW, NEWER)):
             for model in (MODEL, LEGACY):
                 connection.execute(insert(firmware).values(firmware_row(place, model, version)))
-
-    def _register(self, connection: Connection, each: Device) -> None:
-        connection.execute(insert(device).values(device_row(each.number, each.gateway, each.model)))
-        connection.execute(insert(device_state).values(device=each.number, rhythm=BEAT))
 
     def set_connected(self, number: int, *, connected: bool) -> None:
         """A gateway, or a device, comes or goes as the registry sees it."""
@@ -181,20 +188,22 @@ class World:
         change = update(device).where(device.c.id == number).values(gateway=behind)
         self.database.write_now(lambda connection: connection.execute(change))
 
-    def _report(self, connection: Connection) -> None:
+    def _report(self) -> None:
         """Let the registry hear of those that tell something."""
+        in_dfu: list[dict[str, Any]] = []
+        beats: list[dict[str, Any]] = []
+        versions: list[dict[str, Any]] = []
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
-                heard = {"radio_gateway": each.gateway, "reported_at": self.wall}
-                connection.execute(_state(each.number, boot_mode="dfu", **heard))
-            elif not each.is_away(self.now) and not each.is_mute and self._is_time(each):
+                in_dfu.append({"of": each.number, "behind": each.gateway, "wall": self.wall})
+            elif self._is_time(each) and not each.is_mute and not each.is_away(self.now):
                 self._beaten[each.number] = self.now
-                values = {"status": each.status, "status_at": self.wall, "reported_at": self.wall}
-                is_newer = func.coalesce(device_state.c.status_at, 0) <= self.wall  # as `states.update` asks
-                connection.execute(_state(each.number, boot_mode=None, **values).where(is_newer))
-                runs = update(device).where(device.c.id == each.number)
-                connection.execute(runs.values(firmware=each.reports or each.version))
+                beats.append({"of": each.number, "now": each.status, "wall": self.wall})
+                versions.append({"of": each.number, "runs": each.reports or each.version})
+        changes = ((_IN_DFU, in_dfu), (_BEAT, beats), (_VERSION, versions))
+        if told := [(change, rows) for change, rows in changes if rows]:
+            self.database.write_now(_tell, told)
 
     def _is_time(self, each: Device) -> bool:
         return self.now - self._beaten.get(each.number, 0) >= BEAT
@@ -265,20 +274,23 @@ class World:
 
     def _next_event(self) -> int:
         times = [time for each in self._on_way for time in _times(each) if time > self.now]
-        times += self.database.read_now(_next_times, self.now, self.ahead)
-        times += [self._beaten.get(number, 0) + BEAT for number in self.database.read_now(_confirming)]
+        due, confirming = self.database.read_now(_next_times, self.now, self.ahead)
+        times += due
+        times += [self._beaten.get(number, 0) + BEAT for number in confirming]
         return min((time for time in times if time > self.now), default=2**62)
 
     def round(self) -> None:
         """Do what a runner does in a round, with what the world does meanwhile."""
         write = self.database.write_now
-        write(self._report)
+        self._report()
         if abs(self.now - self._noted_at) >= uptime.PAUSE:
             write(uptime.resume, self.now)
             self._noted_at = self.now
         self._take_answers()
         self._find_left()
-        due = self._routes(self.database.read_now(advancing.due_devices, self.now))
+        due = None
+        if self.select is not None:
+            due = self.select(self.database.read_now(advancing.due_devices, self.now))
         self._repeat(lambda c: advancing.look(c, self._orders, self.moment, due))
         self._repeat(self._hear)
         for job in self.database.read_now(stepping.open_jobs, 0):
@@ -409,14 +421,22 @@ def _run_until(connection: Connection, now: int) -> None:
 
 
 def _times(sent: Sent) -> list[int]:
-    return [each for each in (sent.arrives, sent.answered, sent.given_up) if each is not None]
+    """When a letter is to be looked at: what arrives shows with its answer, if there is one."""
+    seen = sent.arrives if sent.answered is None else sent.answered
+    return [each for each in (seen, sent.given_up) if each is not None]
 
 
-def _next_times(connection: Connection, now: int, ahead: int) -> list[int]:
-    """When something of the engine is due, of all that is still open; what people said, by their clock."""
+def _next_times(connection: Connection, now: int, ahead: int) -> tuple[list[int], list[int]]:
+    """When something of the engine is due, of all that is still open; and the devices that confirm.
+
+    What people said is due by their clock.
+    """
     rows = connection.exec_driver_sql(
         "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"  # noqa: S608 # numbers
         f" 'SKIPPED', 'CANCELED', 'REMOVED', 'SUPERSEDED') AND due > {now}"
+        # What a step of a job made due is looked at in the next round.
+        f" UNION ALL SELECT min({now + 1}) FROM execution WHERE due <= {now} AND state IN ('DISPATCHED',"
+        " 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
         " UNION ALL SELECT min(expires) FROM execution WHERE state = 'QUEUED'"
         " UNION ALL SELECT min(taken_until) FROM job_outbox"
         f" UNION ALL SELECT min(soaks_until) FROM job WHERE finished_at IS NULL AND soaks_until > {now}"
@@ -425,13 +445,10 @@ def _next_times(connection: Connection, now: int, ahead: int) -> list[int]:
         f" UNION ALL SELECT min(deadline) - {ahead} FROM job WHERE finished_at IS NULL"
         " UNION ALL SELECT min(paced_until) + 60000 FROM job WHERE state = 'IN_PROGRESS' AND paced_until > 0"
     )
-    return [row[0] for row in rows if row[0] is not None]
+    confirming = connection.exec_driver_sql("SELECT device FROM execution WHERE state = 'CONFIRMING'")
+    return [row[0] for row in rows if row[0] is not None], [row[0] for row in confirming]
 
 
-def _confirming(connection: Connection) -> list[int]:
-    rows = connection.exec_driver_sql("SELECT device FROM execution WHERE state = 'CONFIRMING'")
-    return [row[0] for row in rows]
-
-
-def _state(number: int, **values: object) -> Any:
-    return update(device_state).where(device_state.c.device == number).values(**values)
+def _tell(connection: Connection, told: Sequence[tuple[Update, list[dict[str, Any]]]]) -> None:
+    for change, rows in told:
+        connection.execute(change, rows)

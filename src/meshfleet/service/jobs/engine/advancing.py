@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.update.events import Event
     from meshfleet.service.jobs.update.model import Execution, Move, Scene
 
-    _Batches = dict[tuple[int, str], list[Execution]]
+    _Batches = dict[tuple[int, str, str], "_Alike"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ _DUE_DEVICES: Final = (
 _NAMED: Final = f"{_SELECT} WHERE e.device IN numbers AND {_IS_ACTIVE}"
 _BATCH: Final = f"{_SELECT} WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"
 _MEMBERS: Final = (
-    f"SELECT {loading.COLUMNS} FROM execution e WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"  # noqa: S608 # our own names
+    f"SELECT e.state, e.device, e.step FROM execution e WHERE e.job = ? AND e.batch = ? AND {_IS_ACTIVE}"  # noqa: S608 # our own names
 )
 _BEATS: Final = (
     "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # our own names
@@ -124,6 +125,18 @@ class Reply(NamedTuple):
     device: int
     attempt: int
     event: Answered | Unsent | Unclear
+
+
+class _Alike(NamedTuple):
+    """The members of a broadcast that are in one state."""
+
+    ready: frozenset[int]
+    """The devices but for those that are still asked for their version: these are not updated yet."""
+    is_assembled: bool
+    """Whether that is all of them."""
+
+
+_NONE_ALIKE: Final = _Alike(frozenset(), is_assembled=True)
 
 
 class Advanced(NamedTuple):
@@ -393,22 +406,24 @@ def _advanced(x: Execution, event: Event, scene: Scene, now: int) -> Move:
 
 
 def _batches(connection: Connection, executions: Iterable[Execution]) -> _Batches:
-    """Who still takes part in broadcasts."""
-    wanted = {(x.job, x.batch) for x in executions if x.batch is not None}
-    return {
-        (job, batch): [loading.read(row) for row in bulk.query(connection, _MEMBERS, (job, batch))]
-        for job, batch in wanted
-    }
+    """Return who still takes part in broadcasts, by job, broadcast and state."""
+    batches: _Batches = {}
+    for job, batch in {(x.job, x.batch) for x in executions if x.batch is not None}:
+        steps: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
+        for state, device, step in bulk.query(connection, _MEMBERS, (job, batch)):
+            steps[state][device] = step
+        for state, alike in steps.items():
+            ready = frozenset(device for device, step in alike.items() if step != Step.LOOK)
+            batches[job, batch, state] = _Alike(ready, is_assembled=len(ready) == len(alike))
+    return batches
 
 
 def _with_batch(scene: Scene, x: Execution, batches: _Batches) -> Scene:
-    """Those who are as far as this one. Who is still asked for its version is not to be updated yet."""
+    """Add those who are as far as this one to its scene."""
     if x.batch is None:
         return scene
-    alike = [each for each in batches.get((x.job, x.batch), []) if each.state is x.state]
-    ready = {each.device for each in alike if each.step is not Step.LOOK}
-    is_assembled = all(each.step is not Step.LOOK for each in alike)
-    return replace(scene, batch=tuple(sorted(ready | {x.device})), is_assembled=is_assembled)
+    alike = batches.get((x.job, x.batch, x.state), _NONE_ALIKE)
+    return replace(scene, batch=tuple(sorted(alike.ready | {x.device})), is_assembled=alike.is_assembled)
 
 
 def _proof(event: Event) -> Proof | None:

@@ -46,7 +46,7 @@ _BREATH: Final = 0.005
 _REST: Final = 2.0
 """Seconds between two looks while there is nothing to do."""
 
-_LEFT: Final = 5.0
+LEFT: Final = 5.0
 """Seconds between two looks for what others left behind."""
 
 _TIDIED: Final = 3_600_000
@@ -74,11 +74,14 @@ class Runner:
         steady: Steady,
         tell: Tell = nobody,
         select: SelectGateways | None = None,
+        pause: float = LEFT,
     ) -> None:
         """`tell` hears which jobs and which executions have changed.
 
         `select` chooses gateways; None: each device is asked through the gateway that it belongs to.
+        So many seconds pass between two looks at requests that others have left behind: `pause`.
         """
+        self._pause = pause
         self._database = database
         self._post = Post(asking)
         self._wall = now
@@ -254,7 +257,7 @@ class Runner:
     async def _find_left(self) -> None:
         while True:
             await self._try(self._reply_for_others)
-            await asyncio.sleep(_LEFT)
+            await asyncio.sleep(self._pause)
 
     async def _tidy(self) -> None:
         """Finish what was broken off while jobs were made, and remove the rows of those that are gone."""
