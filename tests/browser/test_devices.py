@@ -167,6 +167,7 @@ def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> Non
     region = page.get_by_role("region", name="Devices")
     expect(rows(page).first).to_be_visible()
     region.evaluate("region => region.scrollTo(0, 1200)")
+    page.wait_for_function("() => history.state?.devices?.top === 1200")
     row = page.locator('tr[aria-rowindex="30"]')
     expect(row).to_be_visible()
     name = row.get_by_role("rowheader").inner_text()
@@ -174,10 +175,10 @@ def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> Non
     expect(page).to_have_url(re.compile("/devices/bmac-"))
     page.go_back()
     expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
-    assert region.evaluate("region => region.scrollTop") == 1200
+    until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
     page.reload()
     expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
-    assert region.evaluate("region => region.scrollTop") == 1200
+    until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
     expect(page.get_by_role("button", name="Remove filter: Label: floor 0")).to_be_visible()
 
 
