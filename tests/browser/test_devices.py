@@ -42,6 +42,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
 ) -> None:
     page = open_as("/devices")
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    expect(rows(page).first).to_be_visible()
     before = names(page)
     offline = demo.ask("GET", "/api/v1/devices/summary?Label=gateways")["total"]
     page.get_by_role("button", name="Label", exact=True).click()
@@ -52,7 +53,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     page.go_back()
     expect(page).to_have_url(re.compile("/devices$"))
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
-    assert names(page) == before
+    until(page, lambda: names(page) == before)  # rows and their number come one after the other
     page.go_forward()
     expect(rows(page)).to_have_count(offline)
     page.get_by_role("button", name="Remove filter: Label: gateways").click()
@@ -74,8 +75,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
 
     # Rows stay when the list cannot be read.
-    expect(rows(page).first).to_be_visible()
-    before = names(page)
+    until(page, lambda: names(page) == before)
     watch.expect("net::ERR_FAILED")
     failing = re.compile("/api/v1/devices.*Label=extenders")
     page.route(failing, lambda route: route.abort())
