@@ -246,6 +246,17 @@ def visit(tab: Page, address: str) -> None:
     tab.wait_for_function("before => !before.isConnected", arg=before)
 
 
+def press_to(tab: Page, key: str, name: str) -> None:
+    """Go to a page with `g` and its key, again and again: between both may be a second and a half at most."""
+
+    def go() -> bool:
+        tab.keyboard.press("g")
+        tab.keyboard.press(key)
+        return tab.get_by_role("heading", level=1).inner_text() == name
+
+    until(tab, go, name)
+
+
 @contextmanager
 def hearing(page: Page, follow: Callable[[WebSocket], None]) -> Iterator[None]:
     """Be told of each connection that a tab opens, and leave nobody in it who listens."""

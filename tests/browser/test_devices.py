@@ -332,6 +332,7 @@ def test_a_viewer_changes_nothing_and_figures_some_seconds_old_are_no_rough_ones
     # Who only looks is offered nothing else.
     expect(rows(page).first).to_be_visible()
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(page.get_by_role("checkbox")).to_have_count(0)
     page.keyboard.press("j")
     page.keyboard.press("x")
