@@ -240,8 +240,10 @@ def _token(tab: Page, service: Service | Wire, role: Role) -> str:
 def visit(tab: Page, address: str) -> None:
     """Go to another page of the console by a link: to load everything anew takes four times as long.
 
-    What is seen afterwards is of the new page, as the one before stays until that is there.
+    What is seen afterwards is of the new page, as the one before stays until that is there. Pages that are
+    not for somebody share their heading: between two of them it would wait in vain.
     """
+    expect(tab.get_by_role("heading", level=1)).to_be_visible()
     before = tab.evaluate_handle(_FOLLOW, address)
     tab.wait_for_function("before => !before.isConnected", arg=before)
 

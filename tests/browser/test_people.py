@@ -11,7 +11,6 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import visit
 from tests.scenarios.serving import PASSWORD
 
 if TYPE_CHECKING:
@@ -230,10 +229,9 @@ def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
 
 def test_people_keys_and_the_audit_log_are_for_admins(open_as: Open, watch: Watch) -> None:
     for role, paths in ((Role.VIEWER, ("/people",)), (Role.OPERATOR, ("/people", "/keys", "/audit"))):
-        page = open_as(paths[0], role)
+        page = open_as("/healthz", role)
         for path in paths:
-            if path != paths[0]:
-                visit(page, path)
+            page.goto(path)
             expect(page.get_by_role("heading", level=1)).to_have_text("This page is not for you")
         pages = page.get_by_role("navigation", name="Pages")
         expect(pages.get_by_role("link", name="Gateways")).to_be_visible()
