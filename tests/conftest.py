@@ -13,7 +13,14 @@ from hypothesis import settings
 if TYPE_CHECKING:
     import pytest
 
-pytest_plugins = ["tests.databases", "tests.fast", "tests.logs", "tests.selection", "tests.times"]
+pytest_plugins = [
+    "tests.databases",
+    "tests.fast",
+    "tests.logs",
+    "tests.order",
+    "tests.selection",
+    "tests.times",
+]
 
 # Tests start programs by the hundred, and each would compile all its modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

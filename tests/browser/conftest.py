@@ -36,10 +36,34 @@ _AHEAD = 4
 ELSEWHERE = "fleet.test"
 """Another name of this machine, which browsers trust less than an address of its own."""
 
+_SWITCHED_OFF = (
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+    # Up to here what Playwright switches off: a list of our own replaces its list. The others save a seventh
+    # of what it takes to load a page.
+    "HistoryClusters",
+    "NavigationPredictor",
+    "PageContentAnnotations",
+    "Prerender2",
+    "RenderDocument",
+    "SpareRendererForSitePerProcess",
+)
+
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
+    f"--disable-features={','.join(_SWITCHED_OFF)}",
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
 )
 """Root may start it, and a machine without a screen or with little shared memory too."""
@@ -51,6 +75,17 @@ _REST = "/healthz"
 
 _KEEP = "token => sessionStorage.setItem('meshfleet.token', token)"
 _FORGET = "() => { localStorage.clear(); sessionStorage.clear(); }"
+
+_FOLLOW = """address => {
+  const before = document.querySelector("main h1");
+  const link = document.createElement("a");
+  link.href = address;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  return before;
+}"""
+"""Follow a link; gives the heading of the page that one leaves."""
 
 _FRESH: Final = 120.0
 """Seconds for which a token is used again: tests that move a clock count on a session that has just begun."""
@@ -200,6 +235,28 @@ def _token(tab: Page, service: Service | Wire, role: Role) -> str:
     assert told.ok, told.text()
     _tokens[service.url, role] = str(told.json()["authToken"]), begun
     return _tokens[service.url, role][0]
+
+
+def visit(tab: Page, address: str) -> None:
+    """Go to another page of the console by a link: to load everything anew takes four times as long.
+
+    What is seen afterwards is of the new page, as the one before stays until that is there. Pages that are
+    not for somebody share their heading: between two of them it would wait in vain.
+    """
+    expect(tab.get_by_role("heading", level=1)).to_be_visible()
+    before = tab.evaluate_handle(_FOLLOW, address)
+    tab.wait_for_function("before => !before.isConnected", arg=before)
+
+
+def press_to(tab: Page, key: str, name: str) -> None:
+    """Go to a page with `g` and its key, again and again: between both may be a second and a half at most."""
+
+    def go() -> bool:
+        tab.keyboard.press("g")
+        tab.keyboard.press(key)
+        return tab.get_by_role("heading", level=1).inner_text() == name
+
+    until(tab, go, name)
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def test_ten_devices_get_a_label_and_lose_it(open_as: Open, demo: Service) -> No
     try:
         page.goto(f"/devices?Sort=friendlyName&Label={quote(label)}")
         expect(page.get_by_text("10 devices match")).to_be_visible()
+        expect(rows(page)).to_have_count(10)
         assert names(page) == chosen
         page.get_by_role("checkbox", name="Select all on this list").click()
         selected.get_by_role("button", name="Remove label").click()

@@ -9,7 +9,7 @@ from uuid import uuid4
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import hearing, until
+from tests.browser.conftest import hearing, until, visit
 from tests.browser.device import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def test_a_claimed_gateway_is_not_to_be_forgotten_and_an_unknown_device_is_said_
     expect(page.get_by_role("button", name="More actions")).to_have_count(0)
 
     watch.expect(404)
-    page.goto(f"/devices/{NOBODY}")
+    visit(page, f"/devices/{NOBODY}")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such device")
     page.get_by_role("link", name="Back to the devices").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Devices")

@@ -42,6 +42,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
 ) -> None:
     page = open_as("/devices")
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    expect(rows(page).first).to_be_visible()
     before = names(page)
     offline = demo.ask("GET", "/api/v1/devices/summary?Label=gateways")["total"]
     page.get_by_role("button", name="Label", exact=True).click()
@@ -52,7 +53,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     page.go_back()
     expect(page).to_have_url(re.compile("/devices$"))
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
-    assert names(page) == before
+    until(page, lambda: names(page) == before)  # rows and their number come one after the other
     page.go_forward()
     expect(rows(page)).to_have_count(offline)
     page.get_by_role("button", name="Remove filter: Label: gateways").click()
@@ -74,8 +75,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
 
     # Rows stay when the list cannot be read.
-    expect(rows(page).first).to_be_visible()
-    before = names(page)
+    until(page, lambda: names(page) == before)
     watch.expect("net::ERR_FAILED")
     failing = re.compile("/api/v1/devices.*Label=extenders")
     page.route(failing, lambda route: route.abort())
@@ -167,6 +167,7 @@ def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> Non
     region = page.get_by_role("region", name="Devices")
     expect(rows(page).first).to_be_visible()
     region.evaluate("region => region.scrollTo(0, 1200)")
+    page.wait_for_function("() => history.state?.devices?.top === 1200")
     row = page.locator('tr[aria-rowindex="30"]')
     expect(row).to_be_visible()
     name = row.get_by_role("rowheader").inner_text()
@@ -174,10 +175,10 @@ def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> Non
     expect(page).to_have_url(re.compile("/devices/bmac-"))
     page.go_back()
     expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
-    assert region.evaluate("region => region.scrollTop") == 1200
+    until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
     page.reload()
     expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
-    assert region.evaluate("region => region.scrollTop") == 1200
+    until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
     expect(page.get_by_role("button", name="Remove filter: Label: floor 0")).to_be_visible()
 
 
@@ -331,6 +332,7 @@ def test_a_viewer_changes_nothing_and_figures_some_seconds_old_are_no_rough_ones
     # Who only looks is offered nothing else.
     expect(rows(page).first).to_be_visible()
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
+    expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(page.get_by_role("checkbox")).to_have_count(0)
     page.keyboard.press("j")
     page.keyboard.press("x")

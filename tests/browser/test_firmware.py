@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
+from tests.browser.conftest import visit
 from tests.browser.firmware import FLEET, forget, new_model, package, record
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def test_a_draft_is_released_found_and_deleted(open_as: Open, demo: Service) -> 
         )
         assert demo.ask("GET", f"/api/v1/firmware/{made}")["state"] == "released"
 
-        page.goto(f"/firmware?ModelNumber={model}")
+        visit(page, f"/firmware?ModelNumber={model}")
         row = page.get_by_role("row").filter(has_text=model)
         expect(row).to_contain_text("Released")
         page.get_by_role("button", name="Draft").click()
@@ -110,7 +111,7 @@ def test_one_sees_who_runs_it_and_who_could(open_as: Open, demo: Service) -> Non
         expect(cells("99.0.0").nth(5)).to_have_text("0")
         expect(cells("99.0.0").nth(6)).to_have_text(str(number))
         expect(cells("99.0.1").nth(6)).to_have_text("0")  # no device has that hardware
-        page.goto(f"/firmware/{newer}")
+        visit(page, f"/firmware/{newer}")
         share = page.get_by_role("table", name="Versions in the fleet").get_by_role("row")
         expect(share).to_contain_text(version)
         expect(share.get_by_role("link")).to_have_attribute("href", devices)
@@ -130,13 +131,13 @@ def test_each_role_is_offered_what_it_may_do(open_as: Open, demo: Service, role:
         expect(page.get_by_role("row").filter(has_text="99.0.2")).to_be_visible()
         expect(page.get_by_role("button", name=f"Account: {role}")).to_be_visible()
         expect(main.get_by_role("button", name="Upload firmware")).to_have_count(0)
-        page.goto(f"/firmware/{firmware}")
+        visit(page, f"/firmware/{firmware}")
         expect(main.get_by_text("No job has used it.")).to_be_visible()
         expect(page.get_by_role("button", name=f"Account: {role}")).to_be_visible()
         expect(main.get_by_role("button", name=re.compile("Release|Withdraw|Delete"))).to_have_count(0)
         expect(main.get_by_role("link", name="Roll out")).to_have_count(int(role is Role.OPERATOR))
 
-        page.goto(f"/devices/{device}")
+        visit(page, f"/devices/{device}")
         place = (
             f"/jobs/new?Firmware={firmware}&Device={device}"
             if role is Role.OPERATOR

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import write_millis
 from tests.browser.axe import barriers
-from tests.browser.conftest import until
+from tests.browser.conftest import until, visit
 from tests.browser.gateways import connected, new_mac
 
 if TYPE_CHECKING:
@@ -261,9 +261,9 @@ def test_a_gateway_shows_its_devices_and_nobody_knows_another(open_as: Open, wat
     link = page.get_by_role("link", name="Open in the list of devices")
     expect(link).to_have_attribute("href", "/devices?Gateway=02005e000001")
     watch.expect(404)
-    page.goto("/gateways/02005e0000ff")
+    visit(page, "/gateways/02005e0000ff")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such gateway")
-    page.goto("/gateways/no%20mac")
+    visit(page, "/gateways/no%20mac")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such gateway")
 
 
@@ -289,5 +289,5 @@ def test_the_page_of_a_gateway_tells_that_its_clock_is_wrong(open_as: Open, demo
     expect(page.get_by_text("Clock", exact=True)).to_have_count(0)
     with connected(demo, mac, demo.claim(mac).password, late):
         until(page, lambda: demo.ask("GET", f"/api/v1/gateways/{mac}")["clockOffset"])
-        page = open_as(f"/gateways/{mac}")
+        visit(page, f"/gateways/{mac}")
         expect(page.locator("dl > div").filter(has_text="Clock")).to_contain_text("6 h ahead")

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import answered, stop_clock, there, until
+from tests.browser.conftest import answered, stop_clock, there, until, visit
 from tests.browser.test_job import press, rows, state
 from tests.browser.updates import MODEL, finish, house, new_firmware
 
@@ -81,10 +81,10 @@ def test_whom_an_earlier_job_keeps_is_left_out_and_has_not_failed(
     expect(rows(page)).to_contain_text(f"{earlier['id']} is not done with it")
     states = page.get_by_role("group", name="Filter by state").get_by_role("button")
     expect(states).to_have_text(["To update 2", "Queued 2", "Left out 1"])
-    page.goto(f"/devices/{devices[0]}")
+    visit(page, f"/devices/{devices[0]}")
     held = page.get_by_role("list", name="Updates under way").get_by_role("listitem")
     expect(held).to_contain_text([earlier["name"]])
-    page.goto(f"/jobs/new?Firmware={job['firmwareId']}&Device={devices[1]}&Step=review")
+    visit(page, f"/jobs/new?Firmware={job['firmwareId']}&Device={devices[1]}&Step=review")
     expect(page.get_by_text("1 of these devices is in another job")).to_be_visible()
 
 

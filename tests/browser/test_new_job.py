@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import there
+from tests.browser.conftest import there, visit
 from tests.browser.device import TRACKER
 from tests.browser.updates import MODEL, finish, new_firmware
 
@@ -173,10 +173,10 @@ def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
     there(page)
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(page.get_by_role("link", name="New update job")).to_have_count(0)
-    page.goto(f"/devices/{TRACKER}")
+    visit(page, f"/devices/{TRACKER}")
     expect(page.get_by_role("tab", name="Live").or_(page.get_by_role("link", name="Live"))).to_be_visible()
     expect(page.get_by_role("link", name="Update…")).to_have_count(0)
-    page.goto("/jobs/new")
+    visit(page, "/jobs/new")
     expect(page.get_by_role("heading", level=1)).to_have_text("This page is not for you")
 
 

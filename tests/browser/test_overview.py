@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import sign_in
+from tests.browser.conftest import sign_in, until
 from tests.browser.moments import LOOKING
 from tests.scenarios.serving import Service, loopback
 from tests.scenarios.warm import WarmProgram
@@ -111,6 +111,8 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     with WarmProgram("gateway", "--broker", broker, "--mac", _MAC, "--speed", "60"):
         expect(steps.nth(0)).to_contain_text("Done")
         expect(steps.nth(1)).to_contain_text("Done")
+        # What is painted is looked at a moment later than a test sees it.
+        until(page, lambda: page.evaluate("[...window.ticks]"))
         assert page.evaluate("[...window.ticks]")[0] == "Connect a gateway"
         expect(opening).to_have_count(0)
         expect(steps.nth(2)).to_contain_text("Next")

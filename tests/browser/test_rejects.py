@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.axe import barriers
+from tests.browser.conftest import visit
 from tests.browser.gateways import connected, new_mac
 from tests.service.requests.third_party import Said
 
@@ -45,7 +46,7 @@ def test_a_rejected_report_is_told_with_its_reason(open_as: Open, demo: Service)
 
         page.get_by_role("button", name="All gateways").click()
         expect(page).to_have_url(f"{demo.url}/rejects")
-        page.goto(f"/gateways/{mac}")
+        visit(page, f"/gateways/{mac}")
         expect(page.get_by_role("region", name="Rejected reports")).to_contain_text(
             "The kind of report is unknown"
         )

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import until
+from tests.browser.conftest import press_to, until
 from tests.scenarios.serving import PASSWORD
 
 if TYPE_CHECKING:
@@ -210,10 +210,8 @@ def test_a_device_is_found_with_the_keyboard_alone_and_keys_lead_to_pages_until_
 
 def _use_keys(page: Page) -> None:
     """Keys lead to pages until they are switched off."""
-    page.keyboard.press("g")
-    page.keyboard.press("o")
+    press_to(page, "o", "Overview")
     heading = page.get_by_role("heading", level=1)
-    expect(heading).to_have_text("Overview")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     assert barriers(page) == []
@@ -221,9 +219,8 @@ def _use_keys(page: Page) -> None:
     page.keyboard.press("l")
     expect(heading).to_have_text("Overview")  # keys are silent in dialogs
     page.keyboard.press("Escape")
-    page.keyboard.press("g")
-    page.keyboard.press("l")
-    expect(heading).to_have_text("Labels")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    press_to(page, "l", "Labels")
     expect(page).to_have_title("Labels · Meshfleet")
     expect(page.get_by_role("main")).to_be_focused()
     page.get_by_role("button", name="Account").click()

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.conftest import visit
 from tests.browser.updates import MODEL, new_site, new_version
 from tests.scenarios.updating import image_of
 
@@ -145,5 +146,5 @@ def test_firmware_is_rolled_out_to_a_label_and_who_did_not_take_it_is_understood
     expect(state).to_have_text("Partly done", timeout=LONG)
     told = demo.ask("GET", f"/api/v1/devices/{wing.failing.devices[0]}")
     assert told["firmwareVersion"] == version
-    page.goto("/audit?Action=job.create")
+    visit(page, "/audit?Action=job.create")
     expect(page.get_by_text(f"“{name}”")).to_be_visible()
