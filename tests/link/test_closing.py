@@ -92,7 +92,7 @@ def _with_ids(count: int) -> list[Publish]:
 
 async def test_close_does_not_wait_for_ever_for_a_broker_that_does_not_close() -> None:
     async with Broker() as broker:
-        link = await broker.link(patience=0.2).__aenter__()
+        link = await broker.link(patience=1.0).__aenter__()
         peer = await broker.accept()
         peer.stall()
         await soon(link.close())
@@ -141,7 +141,7 @@ async def test_what_was_acknowledged_in_front_of_the_close_is_told_in_front_of_t
 async def test_what_is_never_acknowledged_is_undelivered_and_everybody_hears(window: int) -> None:
     async with Broker() as broker:
         before = asyncio.all_tasks()
-        link = await broker.link(window=window, patience=0.2).__aenter__()
+        link = await broker.link(window=window, patience=1.0).__aenter__()
         peer = await broker.accept()
         publishers = [asyncio.create_task(link.publish_all(_numbered(4))) for _ in range(2)]
         receiver = asyncio.create_task(link.receive())
@@ -158,7 +158,7 @@ async def test_what_is_never_acknowledged_is_undelivered_and_everybody_hears(win
 
 async def test_a_publisher_who_went_away_half_way_is_not_missed() -> None:
     async with Broker() as broker:
-        link = await broker.link(window=2, patience=0.2).__aenter__()
+        link = await broker.link(window=2, patience=1.0).__aenter__()
         peer = await broker.accept()
         publishing = asyncio.create_task(link.publish_all(_numbered(4)))
         await peer.publishes(2)
@@ -303,7 +303,7 @@ async def test_an_error_inside_is_not_hidden_by_what_was_undelivered(
         publishing: list[asyncio.Task[None]] = []
 
         async def fail() -> None:
-            async with broker.link(patience=0.1) as link:
+            async with broker.link(patience=1.0) as link:
                 publishing.append(asyncio.create_task(link.publish("t", b"x")))
                 await (await broker.accept()).publishes(1)
                 raise ZeroDivisionError

@@ -285,7 +285,7 @@ async def test_to_subscribe_in_an_outage_waits_and_works() -> None:
 
 
 async def test_a_broker_that_does_not_answer_a_subscription_is_left_and_blamed_for_that() -> None:
-    async with Broker() as broker, broker.link(patience=0.2, delays=NEVER) as link:
+    async with Broker() as broker, broker.link(patience=1.0, delays=NEVER) as link:
         peer = await broker.accept()
         asking = asyncio.create_task(link.subscribe("a"))
         await until(lambda: link.trouble)

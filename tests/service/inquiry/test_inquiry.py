@@ -187,7 +187,7 @@ async def test_one_at_a_time_is_asked_through_a_gateway_and_four_over_all(sqlite
             await stage.gateway(mac)
             for place in range(3):
                 observe(stage, f"{0xD00000000000 + number * 100 + place:012x}", gateway=Mac(mac))
-        async with Curious(stage, patience=0.2).inquiring() as curious:
+        async with Curious(stage, patience=2.0).inquiring() as curious:
             for _ in range(3):
                 await curious.go_on(seconds=1)
             await asyncio.sleep(0)

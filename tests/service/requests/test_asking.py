@@ -165,7 +165,7 @@ async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: St
 
     asking = asking_on(stage)
     async with gateway(stage.port, answer) as third:
-        waiting = [read(asking, device, timeout=2.0) for device in noises]
+        waiting = [read(asking, device, timeout=LONG) for device in noises]
         for told in await asyncio.gather(*waiting, return_exceptions=True):
             with pytest.raises(MalformedResponse, match="no JSON"):
                 raise told if isinstance(told, BaseException) else AssertionError(told)
