@@ -18,13 +18,20 @@ from tests.scenarios.serving import PASSWORD
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
     from tests.browser.conftest import Open
     from tests.browser.watch import Watch
     from tests.scenarios.serving import Service
 
 _TOKEN = "sessionStorage.getItem('meshfleet.token')"  # noqa: S105 # where it is
+
+_STALL = """() => setTimeout(() => {
+  const asking = new XMLHttpRequest();
+  asking.open("GET", "/healthz?stalls", false);
+  asking.send();
+})"""
+"""Let a tab do nothing until this is answered."""
 
 _CLOSE_AND_PRESS = """dialog => {
   dialog.close();
@@ -156,7 +163,14 @@ def test_who_signs_out_in_another_tab_leaves_nothing(open_as: Open, page: Page, 
     if is_over:
         open_as("/labels", tab=other)
     else:
+        # It is signed in as soon as the first tab can answer.
+        stalled: list[Route] = []
+        page.route("**/healthz?stalls", lambda route: stalled.append(route))  # noqa: PLW0108 # bound methods are no handlers
+        page.evaluate(_STALL)
+        until(other, lambda: stalled)
         other.goto("/labels")
+        expect(other.get_by_role("button", name="Sign in")).to_be_visible()
+        stalled[0].fulfill(body="")
     other.get_by_role("button", name="Account: admin").click()
     other.get_by_role("button", name="Sign out").click()
     until(page, lambda: page.evaluate(_TOKEN) is None)

@@ -15,6 +15,8 @@ export type Me = components["schemas"]["Me"];
 
 const KEY = "meshfleet.token";
 const OWNER = "meshfleet.owner";
+/** Milliseconds until a new tab offers to sign in: long for a tab that answers, short for who has no other. */
+const PATIENCE = 250;
 const RANKS: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
 
 class Session {
@@ -33,7 +35,7 @@ class Session {
   /** Whose the tab was last. */
   #owner = inTab.read(OWNER);
 
-  /** Join the other tabs of this browser. */
+  /** Join the other tabs of this browser. One that answers late signs this one in, unless somebody has done so. */
   async begin(): Promise<void> {
     answerOthers(
       () => this.token,
@@ -41,6 +43,7 @@ class Session {
     );
     if (this.token !== null) return;
     this.isAsking = true;
+    setTimeout(() => (this.isAsking = false), PATIENCE);
     const token = await tokenOfOthers();
     if (token !== null && inTab.read(KEY) === null) this.keep(token);
     this.isAsking = false;

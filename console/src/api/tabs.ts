@@ -3,8 +3,8 @@
  * last tab is signed out of the browser. */
 const NAME = "meshfleet.session";
 
-/** Milliseconds that a new tab waits for the others: long for a tab that is there, short for who has none. */
-const PATIENCE = 250;
+/** Milliseconds after which no answer of the others is expected any more: a tab that is busy answers late. */
+const PATIENCE = 30_000;
 
 /** Who signed out, and of which login. */
 export interface Left {
