@@ -11,10 +11,13 @@ from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
-from tests.browser.conftest import there, until
+from tests.browser.conftest import sign_in, there, until
+from tests.browser.wire import Wire
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from collections.abc import Callable
+
+    from playwright.sync_api import BrowserContext, Page, Route
 
     from tests.browser.conftest import Open
     from tests.browser.watch import Watch
@@ -97,3 +100,18 @@ def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Pag
     for route in asked[1:]:
         route.continue_()
     expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
+
+
+def test_an_answer_that_breaks_off_is_told_as_one_that_never_came(
+    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
+) -> None:
+    with Wire(demo) as wire:
+        context, watch = make_window(wire)
+        watch.expect("net::ERR_")
+        page = context.new_page()
+        sign_in(page, wire, Role.VIEWER)
+        wire.cut = b"GET /api/v1/labels"
+        page.goto("/labels")
+        expect(page.get_by_role("alert")).to_contain_text("did not answer")
+        wire.cut = None
+        expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()

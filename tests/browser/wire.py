@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.scenarios.serving import Service
 
 _PIECE = 0x1_0000
@@ -29,6 +32,8 @@ class Wire:
         """Where the service seems to be."""
         self.is_deaf = False
         """Whether nothing that new connections say is heard, though nobody refuses them."""
+        self.cut: bytes | None = None
+        """The beginning of a request whose answer ends after its head, with the connection."""
         self._muted = Event()
         self._ends: list[socket.socket] = []
 
@@ -57,15 +62,34 @@ class Wire:
             far = socket.create_connection(self._service)
             self._ends += near, far
             muted = self._muted
-            for source, sink in ((near, far), (far, near)):
-                Thread(target=_pass_on, args=(source, sink, muted), daemon=True).start()
+            is_cut = Event()
+            for source, sink, look in ((near, far, self._asked), (far, near, _answered)):
+                passing = (source, sink, muted, partial(look, is_cut))
+                Thread(target=_pass_on, args=passing, daemon=True).start()
+
+    def _asked(self, is_cut: Event, piece: bytes) -> bytes:
+        if self.cut is not None and piece.startswith(self.cut):
+            is_cut.set()
+        return piece
 
 
-def _pass_on(source: socket.socket, sink: socket.socket, muted: Event) -> None:
+def _answered(is_cut: Event, piece: bytes) -> bytes:
+    """Return what of an answer arrives: if that is less than all, the connection ends."""
+    head, end, _ = piece.partition(b"\r\n\r\n")
+    return head + end if is_cut.is_set() else piece
+
+
+def _pass_on(
+    source: socket.socket, sink: socket.socket, muted: Event, look: Callable[[bytes], bytes]
+) -> None:
     with suppress(OSError):  # the other end may go first
         while piece := source.recv(_PIECE):
-            if not muted.is_set():
-                sink.sendall(piece)
+            if muted.is_set():
+                continue
+            passed = look(piece)
+            sink.sendall(passed)
+            if len(passed) < len(piece):
+                break
     if not muted.is_set():
         _end(sink)
 

@@ -83,12 +83,15 @@ function isOurs(authorization: string | null): boolean {
 }
 
 /** As `fetch`, but nobody waits for ever: a connection that died without a word answers nothing. What is on its way may
- * take its time. */
+ * take its time. The whole answer is here then, so that a connection that ends within it fails as others do. */
 async function ask(request: Request): Promise<Response> {
   const limit = new AbortController();
   const timer = setTimeout(() => limit.abort(new DOMException("no answer", "TimeoutError")), LONGEST);
   try {
-    return await clock.fetch(request, { signal: AbortSignal.any([request.signal, limit.signal]) });
+    const answer = await clock.fetch(request, { signal: AbortSignal.any([request.signal, limit.signal]) });
+    clearTimeout(timer);
+    await answer.clone().arrayBuffer();
+    return answer;
   } finally {
     clearTimeout(timer);
   }
