@@ -52,7 +52,8 @@ PATIENCE: Final = 60.0
 
 FAILED: Final = 1
 UNREADABLE: Final = 2
-"""Statuses of pytest: a test failed; it could not even import one, which a mutant may cause."""
+UNUSABLE: Final = 4
+"""Statuses of pytest: a test failed; a test or a conftest cannot be imported, which a mutant may cause."""
 
 SIGNS: Final[dict[type[ast.AST], str]] = {
     ast.Lt: "<",
@@ -389,7 +390,8 @@ class Copy:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return None, ""
-        if process.returncode not in {0, FAILED, UNREADABLE}:
+        is_told = process.returncode in {0, FAILED, UNREADABLE}
+        if not is_told and not (process.returncode == UNUSABLE and "Error while loading conftest" in said):
             raise RuntimeError(f"pytest itself fails:\n{said}")
         failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::[^\[\s]+)", said, re.MULTILINE)
         return process.returncode, failed[1] if failed else ""
