@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from tests.scenarios.serving import Service
 
@@ -63,35 +62,39 @@ class Wire:
             self._ends += near, far
             muted = self._muted
             is_cut = Event()
-            for source, sink, look in ((near, far, self._asked), (far, near, _answered)):
-                passing = (source, sink, muted, partial(look, is_cut))
-                Thread(target=_pass_on, args=passing, daemon=True).start()
+            Thread(target=self._ask, args=(near, far, muted, is_cut), daemon=True).start()
+            Thread(target=_answer, args=(far, near, muted, is_cut), daemon=True).start()
 
-    def _asked(self, is_cut: Event, piece: bytes) -> bytes:
-        if self.cut is not None and piece.startswith(self.cut):
-            is_cut.set()
-        return piece
-
-
-def _answered(is_cut: Event, piece: bytes) -> bytes:
-    """Return what of an answer arrives: if that is less than all, the connection ends."""
-    head, end, _ = piece.partition(b"\r\n\r\n")
-    return head + end if is_cut.is_set() else piece
+    def _ask(self, near: socket.socket, far: socket.socket, muted: Event, is_cut: Event) -> None:
+        for piece in _pieces(near, muted):
+            if self.cut is not None and piece.startswith(self.cut):
+                is_cut.set()
+            _send(far, piece)
+        if not muted.is_set():
+            _end(far)
 
 
-def _pass_on(
-    source: socket.socket, sink: socket.socket, muted: Event, look: Callable[[bytes], bytes]
-) -> None:
+def _answer(far: socket.socket, near: socket.socket, muted: Event, is_cut: Event) -> None:
+    for piece in _pieces(far, muted):
+        head, end, _ = piece.partition(b"\r\n\r\n")
+        if is_cut.is_set() and end:
+            _send(near, head + end)
+            break
+        _send(near, piece)
+    if not muted.is_set():
+        _end(near)
+
+
+def _pieces(source: socket.socket, muted: Event) -> Iterator[bytes]:
     with suppress(OSError):  # the other end may go first
         while piece := source.recv(_PIECE):
-            if muted.is_set():
-                continue
-            passed = look(piece)
-            sink.sendall(passed)
-            if len(passed) < len(piece):
-                break
-    if not muted.is_set():
-        _end(sink)
+            if not muted.is_set():
+                yield piece
+
+
+def _send(sink: socket.socket, piece: bytes) -> None:
+    with suppress(OSError):  # nobody is there any more
+        sink.sendall(piece)
 
 
 def _end(end: socket.socket) -> None:
