@@ -81,6 +81,15 @@ def test_a_password_from_the_environment_is_not_repeated(tmp_path: Path) -> None
         assert "correct-horse" not in "".join(map(str, program.end(SIGTERM)))
 
 
+def test_a_password_from_the_environment_that_is_too_short_is_refused_in_words(tmp_path: Path) -> None:
+    with serve(tmp_path, MESHFLEET_ADMIN_PASSWORD="hunter2") as program:  # noqa: S106 # it is made here
+        code, _, errors = program.end()
+    assert code == 1
+    assert "MESHFLEET_ADMIN_PASSWORD" in errors
+    assert "hunter2" not in errors
+    assert "Traceback" not in errors
+
+
 @pytest.mark.rule("rest-164")
 def test_settings_come_from_the_file_and_the_environment_too(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"

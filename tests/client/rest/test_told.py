@@ -108,6 +108,9 @@ def test_the_time_to_wait_comes_over() -> None:
     listeners = error_in(_told(TooManyListeners("so many listen")), PLACE)
     assert isinstance(listeners, TooManyListeners)
     assert (listeners.retry_after, str(listeners)) == (10, "so many listen")
+    patient = error_in(_told(TooManyListeners("so many listen", 7)), PLACE)
+    assert isinstance(patient, TooManyListeners)
+    assert patient.retry_after == 7
 
 
 def test_what_went_wrong_inside_is_told_without_detail() -> None:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
+from meshfleet.errors import TooManyAttempts
 from meshfleet.service.devices import summary
+from meshfleet.service.devices.counting import Counting
 from meshfleet.service.devices.model import Filter, Sighting, three_parts
 from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.wire.rest import Summary
 from tests.service.devices import fleets
 
 if TYPE_CHECKING:
@@ -50,6 +55,17 @@ def test_the_largest_share_comes_first_and_of_equals_the_smaller_value(database:
         ("2.0.0", 1),
         ("3.0.0", 1),
     ]
+
+
+@pytest.mark.anyio
+async def test_only_so_many_different_counts_wait_at_a_time(sqlite_database: Database) -> None:
+    counting = Counting(sqlite_database)
+    waiting = [counting.count(Filter(labels=(f"{number}",))) for number in range(25)]
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [each.total for each in told if isinstance(each, Summary)] == [0] * 20
+    refused = [each for each in told if isinstance(each, TooManyAttempts)]
+    assert [each.retry_after for each in refused] == [1] * 5
+    assert (await counting.count(Filter())).total == 0
 
 
 def _counted(shares: list[Share]) -> dict[str, int]:
