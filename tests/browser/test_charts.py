@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.axe import barriers_in_any_theme
-from tests.browser.conftest import squeeze, until
+from tests.browser.conftest import settle, squeeze, until
 from tests.browser.device import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
@@ -189,11 +189,12 @@ def test_charts_are_fetched_when_there_is_something_to_draw(open_as: Open, watch
     assert [each for each in watch.asked if "/assets/plot" in each]
 
 
-def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page) -> None:
+def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page, watch: Watch) -> None:
     # Two minutes: what axe looks at for a row it looks at for hundreds.
     until_now = int(datetime.now(UTC).timestamp() * 1000)
     open_as(f"/devices/{TRACKER}?from={until_now - 120_000}&to={until_now}")
-    expect(page.get_by_role("slider").first.locator("canvas")).to_be_visible()
+    expect(page.get_by_role("slider", name="Temperature").locator("canvas")).to_be_visible()
+    settle(page, watch)
     for button in page.get_by_role("button", name="Show as table").all():
         button.click()
     expect(page.get_by_role("table", name="Temperature")).to_be_visible()

@@ -12,6 +12,7 @@ import select
 import sys
 import termios
 import time
+from contextlib import contextmanager, nullcontext
 from io import TextIOWrapper
 from multiprocessing import get_context
 from multiprocessing.reduction import DupFd
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from meshfleet.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
     from pathlib import Path
@@ -170,6 +171,24 @@ def _become(
 
 
 def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    rules = os.environ.get("COVERAGE_PROCESS_START")
     os.environ.clear()
     os.environ.update(variables)
-    main(arguments, prog_name="meshfleet")
+    with _measured(rules) if rules else nullcontext():
+        main(arguments, prog_name="meshfleet")
+
+
+@contextmanager
+def _measured(rules: str) -> Iterator[None]:
+    """Note what is executed, as `scripts/mutate.py` wants to know it: this program is not a new Python."""
+    from coverage import Coverage  # noqa: PLC0415
+
+    if (inherited := Coverage.current()) is not None:
+        inherited.stop()
+    measuring = Coverage(config_file=rules)
+    measuring.start()
+    try:
+        yield
+    finally:
+        measuring.stop()
+        measuring.save()
