@@ -154,7 +154,8 @@ async def test_a_time_outside_of_the_calendar_is_rejected(intake: Intake, kind: 
     await intake.settle(Publish(good.topic, payload, qos=1), *beside)
     (row,) = intake.rejects()
     assert (row.topic, row.payload) == (good.topic, payload)
-    assert "calendar" in row.reason
+    # The quick way to read a report and the thorough one say it differently.
+    assert "calendar" in row.reason or "is not a time that exists" in row.reason
     assert (intake.device(), await intake.samples(kinds=SampleKind)) == (None, [])
     assert (intake.device(E) is not None) == bool(beside)
     assert intake.ingest.figures.strays == 0
