@@ -12,8 +12,8 @@ from meshfleet.wire.rest import Role
 from tests.browser.axe import barriers
 from tests.browser.conftest import sign_in, until
 from tests.browser.moments import LOOKING
+from tests.cli.outside import Program
 from tests.scenarios.serving import Service, loopback
-from tests.scenarios.warm import WarmProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     expect(opening).to_have_attribute("href", f"/gateways/{_MAC}")
     port = empty.mqtt["mqtt"].port
     broker = f"mqtt://{claimed.user}:{claimed.password}@127.0.0.1:{port}"
-    with WarmProgram("gateway", "--broker", broker, "--mac", _MAC, "--speed", "60"):
+    with Program("gateway", "--broker", broker, "--mac", _MAC, "--speed", "60"):
         expect(steps.nth(0)).to_contain_text("Done")
         expect(steps.nth(1)).to_contain_text("Done")
         # What is painted is looked at a moment later than a test sees it.

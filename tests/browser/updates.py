@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from tests.browser.gateways import new_mac
+from tests.cli.outside import Program
 from tests.eventually import eventually
 from tests.scenarios.updating import image_of
-from tests.scenarios.warm import WarmProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ class Site:
     def running(self, *faults: str) -> Iterator[None]:
         """Let it report for as long as this lasts; `faults` as `meshfleet gateway` takes them."""
         trouble = [word for fault in faults for word in ("--fault", fault)]
-        with WarmProgram("gateway", *self._given, *trouble):
+        with Program("gateway", *self._given, *trouble):
             self.devices = _known(self._demo, self.gateway, self._count)
             yield
 
