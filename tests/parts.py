@@ -88,7 +88,10 @@ BASH = Part("bash", ("bash",))
 CURL = Part("curl", ("curl",))
 JQ = Part("jq", ("jq",))
 MAKE = Part("make", ("make",))
-CHROMIUM = Part("chromium", ("chromium", "chromium-browser", "google-chrome"))
+CHROMIUM = Part(
+    "chromium-headless-shell", ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+)
+"""Without its windows if there is a choice: it draws the same pages for a third less of the processor."""
 
 PARTS = (
     MOSQUITTO,
