@@ -391,7 +391,8 @@ class Copy:
             process.communicate()
             return None, ""
         is_told = process.returncode in {0, FAILED, UNREADABLE}
-        if not is_told and not (process.returncode == UNUSABLE and "Error while loading conftest" in said):
+        is_unreadable = "ERROR collecting" in said or "Error while loading conftest" in said
+        if not is_told and not (process.returncode == UNUSABLE and is_unreadable):
             raise RuntimeError(f"pytest itself fails:\n{said}")
         failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::[^\[\s]+)", said, re.MULTILINE)
         return process.returncode, failed[1] if failed else ""
