@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.databases",
     "tests.fast",
+    "tests.loading",
     "tests.logs",
     "tests.order",
     "tests.selection",

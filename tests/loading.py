@@ -1,0 +1,29 @@
+"""Loads the files of a whole run before pytest collects them, each worker from another one on.
+
+pytest rewrites the assertions of a file when it is loaded first, and keeps the result for everybody. Workers
+that go through a fresh clone side by side would each rewrite every file, which takes ten seconds of the
+processor for each of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import TYPE_CHECKING
+
+import tests
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    own: dict[str, object] = getattr(session.config, "workerinput", {})
+    if own and not session.config.option.file_or_dir:
+        number, workers = int(str(own["workerid"]).removeprefix("gw")), int(str(own["workercount"]))
+        names = [each.name for each in walk_packages(tests.__path__, "tests.") if ".test_" in each.name]
+        start = len(names) * number // workers
+        for name in (*names[start:], *names[:start]):
+            with suppress(Exception):  # pytest tells it when it collects the file
+                import_module(name)
