@@ -1,8 +1,9 @@
-"""Which tests come first: those of the browser, as they take longest, and half of the workers have them all.
+"""Which tests come first, so that the processor is busy until the end of a run.
 
 `--dist worksteal` gives each worker an equally long run of tests, and who is done takes the end of another
-run. So what a run begins with stays where it is, and a worker without tests of the browser starts neither a
-browser nor a demo fleet.
+run. So what a run begins with stays where it is. Half of the workers begin with the tests of the browser,
+which take longest; the others start neither a browser nor a demo fleet. They begin with tests that mostly
+wait, and have the processor to themselves if these are left over.
 """
 
 from __future__ import annotations
@@ -17,25 +18,44 @@ if TYPE_CHECKING:
 
 _BROWSER: Final = "tests/browser/"
 
+_WAITING: Final = (
+    "tests/cli/",
+    "tests/client/",
+    "tests/gateway/online/",
+    "tests/gateway/rows/",
+    "tests/link/",
+    "tests/scenarios/",
+    "tests/service/live/",
+    "tests/service/mqtt/",
+    "tests/service/requests/",
+)
+"""Folders whose tests wait for three quarters of their time, as the table at the end of a run shows."""
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    if workers > 1:
+        items[:] = _spread(items, workers)
+
+
+def _spread(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Let every other run begin with tests of the browser, and those between them with tests that wait."""
     browser = [item for item in items if item.nodeid.startswith(_BROWSER)]
-    others = [item for item in items if not item.nodeid.startswith(_BROWSER)]
-    if workers > 1 and len(browser) < len(others):
-        items[:] = _spread(browser, others, workers)
-
-
-def _spread(first: Sequence[pytest.Item], others: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Let every other run begin with a part of the first ones."""
-    total = len(first) + len(others)
-    homes = (workers + 1) // 2
-    rest = iter(others)
+    waiting = [item for item in items if item.nodeid.startswith(_WAITING)]
+    rest = (item for item in items if not item.nodeid.startswith((_BROWSER, *_WAITING)))
     spread: list[pytest.Item] = []
     for worker in range(workers):
-        length = (total - len(spread)) // (workers - worker)
-        home = worker // 2
-        part = first[len(first) * home // homes : len(first) * (home + 1) // homes] if worker % 2 == 0 else []
-        spread += [*part, *islice(rest, max(0, length - len(part)))]
-    return spread
+        length = (len(items) - len(spread)) // (workers - worker)
+        first = (
+            _share(waiting, worker // 2, workers // 2)
+            if worker % 2
+            else _share(browser, worker // 2, (workers + 1) // 2)
+        )
+        spread += [*first, *islice(rest, max(0, length - len(first)))]
+    return [*spread, *rest]
+
+
+def _share(items: Sequence[pytest.Item], number: int, shares: int) -> Sequence[pytest.Item]:
+    """Return one of so many equal parts."""
+    return items[len(items) * number // shares : len(items) * (number + 1) // shares]
