@@ -100,7 +100,7 @@ async def test_segments_become_fewer_and_larger(files: Trial) -> None:
 
 def connect_to_a_full_disk(place: Path, **options: Any) -> sqlite3.Connection:
     """Let a file have one page: SQLite says of it what it says of a full disk."""
-    connection = dbapi2.connect(place, **options)
+    connection: sqlite3.Connection = dbapi2.connect(place, **options)
     connection.execute("PRAGMA max_page_count = 1")
     return connection
 
