@@ -17,6 +17,7 @@ from sqlalchemy import event
 from meshfleet.db import Database, open_database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
+from meshfleet.db.database import TRIES
 from tests.servers import postgresql, shared_folder
 
 if TYPE_CHECKING:
@@ -78,17 +79,18 @@ def empty_sqlite() -> Path:
     return folder / "meshfleet.sqlite"
 
 
-def fresh_database(request: pytest.FixtureRequest, kind: str) -> Database:
+def fresh_database(request: pytest.FixtureRequest, kind: str, *, tries: int = TRIES) -> Database:
     """Another empty database, for a fixture that may be set up more than once."""
     if kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        return Database(on_server.engines(make_database(server, f"fresh_{next(_numbers)}")))
+        address = make_database(server, f"fresh_{next(_numbers)}")
+        return Database(on_server.engines(address), tries=tries)
     path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
     shutil.copy(request.getfixturevalue("sqlite_template"), path)
-    return open_sqlite(path)
+    return open_sqlite(path, tries=tries)
 
 
-def open_sqlite(path: Path) -> Database:
+def open_sqlite(path: Path, *, tries: int = TRIES) -> Database:
     """Open a file that need not survive a power cut: to wait for the disk takes most of the time."""
     engines = in_file.engines(path)
 
@@ -96,7 +98,7 @@ def open_sqlite(path: Path) -> Database:
     def hurry(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA synchronous = OFF")
 
-    return Database(engines)
+    return Database(engines, tries=tries)
 
 
 def make_database(server: str, name: str) -> str:

@@ -107,6 +107,11 @@ class Mosquitto:
         self._process = _start(self._command, self._log)
         _wait(self._process, self.address, self._log)
 
+    def reload(self) -> None:
+        """Let it read its files again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop it by a signal, and wait until it is gone."""
         if self._process is not None:

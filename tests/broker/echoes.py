@@ -71,7 +71,8 @@ class Echo(asyncio.Protocol):
 class Door:
     """Where clients come in."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, echo: type[Echo], **settings: Any) -> None:
+        self._echo = echo
         buffer = memoryview(bytearray(64 * 1024))
         self._settings = {"buffer": buffer, "largest": LARGEST, "patience": PATIENCE, **settings}
         self.port = 0
@@ -81,7 +82,7 @@ class Door:
         """What the event loop had to say of exceptions that nobody caught."""
 
     def admit(self) -> WebSocket:
-        self.echoes.append(Echo())
+        self.echoes.append(self._echo())
         self.sockets.append(WebSocket(self.echoes[-1], **self._settings))
         return self.sockets[-1]
 
@@ -93,9 +94,11 @@ class Door:
 
 
 @asynccontextmanager
-async def door(*, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Door]:
+async def door(
+    *, tls: ssl.SSLContext | None = None, echo: type[Echo] = Echo, **settings: Any
+) -> AsyncIterator[Door]:
     """Listen, and see that in the end no exception has reached the event loop."""
-    here = Door(**settings)
+    here = Door(echo, **settings)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: here.complaints.append(context))
     listening = narrow_socket()

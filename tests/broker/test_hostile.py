@@ -184,10 +184,16 @@ async def test_a_flood_of_acknowledgements_for_nothing_does_nothing(stage: Stage
 async def test_who_floods_with_acknowledgements_is_slowed(sqlite_database: Database) -> None:
     async with Stage(sqlite_database, Limits(publish_rate=100)) as stage:
         client = await stage.gateway()
-        client.send(encode(Puback(7)) * 1000)
         connection = next(iter(stage.broker.crowd))
-        await stage.until(lambda: connection._held > 0 or connection._left < 0)  # noqa: SLF001
-        assert connection._held > 0  # noqa: SLF001 # it is not read from
+        beside = await neighbour(stage)
+        client.send(encode(Puback(7)) * 1000)
+        await stage.until(lambda: connection.is_overdrawn)
+        client.send(PINGREQ)
+        answer = asyncio.create_task(client.receive())
+        for _ in range(10):
+            await is_served(stage, beside)
+        assert not answer.done(), "it is read from"
+        answer.cancel()
     sqlite_database.close()
 
 

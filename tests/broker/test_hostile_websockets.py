@@ -164,11 +164,8 @@ class Reluctant(Echo):
         self.wire.pause_reading()
 
 
-async def test_who_was_refused_may_leave_though_the_connection_had_paused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tests.broker.echoes.Echo", Reluctant)
-    async with door(patience=3600) as here, raw(here) as client:
+async def test_who_was_refused_may_leave_though_the_connection_had_paused() -> None:
+    async with door(echo=Reluctant, patience=3600) as here, raw(here) as client:
         await client.upgrade()
         await client.send(frame(Opcode.BINARY, b"x") + WRONG["not masked"])
         await client.read_all()

@@ -222,9 +222,8 @@ class Hasty(Echo):
         self.wire.close()
 
 
-async def test_who_is_sent_away_at_once_has_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.broker.echoes.Echo", Hasty)
-    async with door() as here, raw(here) as client:
+async def test_who_is_sent_away_at_once_has_sent_nothing() -> None:
+    async with door(echo=Hasty) as here, raw(here) as client:
         await client.send(REQUEST + b"\r\n" + frame(Opcode.BINARY, b"unheard"))
         assert (await client.read_head()).startswith(b"HTTP/1.1 101 ")
         await until(lambda: here.echo.told == ["made", "lost"])

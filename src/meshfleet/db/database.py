@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 _FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
 """Of the database, not of whoever asks. A server that only reads, since another took over, is among them."""
 
-_TRIES: Final = 5
+TRIES: Final = 5
 """For a transaction that PostgreSQL ends because two of them stood in each other's way."""
 
 _CONFLICTS: Final = {"40001", "40P01", "23503"}
@@ -66,8 +66,10 @@ class Engines(NamedTuple):
 class Database:
     """An open database. `read` and `write` run a store's function and give back what it returns."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: Engines, *, tries: int = TRIES) -> None:
+        """`tries` is how often a transaction runs that meets others, before it fails."""
         self._engines = engines
+        self._tries = tries
         self._readers = ThreadPoolExecutor(engines.reading, "db.read")
         self._writers = ThreadPoolExecutor(engines.writing, "db.write")
 
@@ -119,7 +121,7 @@ class Database:
         **kwargs: Params.kwargs,
     ) -> Result:
         """`write` for programs without an event loop."""
-        for tries_left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(self._tries)):
             try:
                 with self._engines.writers.begin() as connection:
                     return work(connection, *args, **kwargs)

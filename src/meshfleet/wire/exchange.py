@@ -17,7 +17,7 @@ from meshfleet.wire.ids import RequestId
 if TYPE_CHECKING:
     from meshfleet.wire.topics import ResponseTopic
 
-_OPEN: Final = 20_000
+MAX_OPEN: Final = 20_000
 """Requests that may wait for their answers."""
 
 _REMEMBERED: Final = 10_000
@@ -40,9 +40,10 @@ class Fate(StrEnum):
 class Exchange:
     """Pairs responses with requests. Owns no clock and no connection: the caller brings both."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, max_open: int = MAX_OPEN) -> None:
         """`name` is in front of all our ids: nobody else has it."""
         self._name = name
+        self._max_open = max_open
         self._numbers = count(1)
         self._open: dict[RequestId, ResponseTopic] = {}
         self._over: OrderedDict[RequestId, tuple[ResponseTopic, Fate]] = OrderedDict()
@@ -65,8 +66,8 @@ class Exchange:
 
     def check_room(self) -> None:
         """Raise `TooManyRequests` if no more can be opened."""
-        if len(self._open) >= _OPEN:
-            raise TooManyRequests(f"{_OPEN} requests wait for their answers")
+        if len(self._open) >= self._max_open:
+            raise TooManyRequests(f"{self._max_open} requests wait for their answers")
 
     def hear(self, topic: ResponseTopic, request_id: RequestId | None) -> Fate:
         """A response came. If it is the answer, its request is over."""

@@ -47,10 +47,13 @@ def port_of(broker: str) -> int:
     return Address.parse(broker).port
 
 
+MAX_PENDING = 20
+
+
 @pytest.fixture
 async def asking(broker: str) -> AsyncIterator[Asking]:
     """What is below a mesh, where it can be seen what came."""
-    made = Asking(Address.parse(broker), "asking", Topics(), Options())
+    made = Asking(Address.parse(broker), "asking", Topics(), Options(), max_pending=MAX_PENDING)
     await made.begin()
     yield made
     await made.end()
@@ -191,17 +194,17 @@ async def test_another_client_on_the_same_topics_is_not_disturbed(broker: str) -
         await until(lambda: {str(answer.id) for answer in answers} <= set(other.answered()))
 
 
-async def test_requests_in_flight_are_bounded(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshfleet.wire.exchange._OPEN", 3)
-    async with gateway(port_of(broker), nothing) as third, Mesh(broker) as mesh:
-        waiting = [asyncio.create_task(mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)) for _ in range(3)]
-        await until(lambda: len(third.asked) == 3)
+async def test_requests_in_flight_are_bounded(broker: str, asking: Asking) -> None:
+    async with gateway(port_of(broker), nothing) as third:
+        waiting = [asyncio.create_task(read(asking)) for _ in range(MAX_PENDING)]
+        await until(lambda: len(third.asked) == MAX_PENDING)
         with pytest.raises(TooManyRequests):
-            await mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG)
+            await read(asking)
+        assert asking.pending == MAX_PENDING
         for each in waiting:
             each.cancel()
         await asyncio.wait(waiting)
-        assert mesh.pending == 0
+        assert asking.pending == 0
 
 
 @pytest.mark.rule("request-32")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.client import Fleet
+from meshfleet.client.rest.address import Base
+from meshfleet.client.rest.desk import Desk
 from meshfleet.client.rest.events import Frames
+from meshfleet.client.rest.live import Listening
+from meshfleet.client.rest.session import Credentials
+from meshfleet.client.rest.transport import Transport
 from meshfleet.errors import NotFound, ServiceRefused, ServiceUnreachable
 from tests.client.rest.scripted import answer, scripted
 from tests.tables import each_row
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +34,14 @@ STREAM = b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nConnection: clos
 def event(name: str = "1") -> bytes:
     told = {"id": name, "type": "weather", "time": "2026-01-01T00:00:00.000Z", "data": {"rain": True}}
     return json.dumps(told).encode()
+
+
+@asynccontextmanager
+async def desk_at(url: str) -> AsyncIterator[Desk]:
+    """What is below a fleet."""
+    transport = Transport(Base(url), tls_ca=None, timeout=PATIENCE)
+    yield Desk(transport, Credentials(transport, user=None, password=None, token=KEY))
+    await transport.close()
 
 
 # --- Live events ---
@@ -65,22 +82,21 @@ async def test_an_id_that_cannot_be_said_again_is_refused(name: str) -> None:
             await anext(fleet.live())
 
 
-async def test_pauses_grow_while_connections_bring_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_grow_while_connections_bring_no_event() -> None:
     pauses: list[int] = []
 
     def no_time(losses: int) -> float:
         pauses.append(losses)
         return 0.0
 
-    monkeypatch.setattr("meshfleet.client.rest.live.delay", no_time)
     head = b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b"
     comment, told = b": hello\n\n", b"data: " + event() + b"\n\n"
     script = [head % (len(each), each) for each in (comment, comment, told, comment, told)]
     async with (
         scripted(*script) as server,
-        Fleet(server.url, token=KEY) as fleet,
+        desk_at(server.url) as desk,
         asyncio.timeout(PATIENCE),
-        aclosing(fleet.live()) as events,
+        aclosing(Listening(desk, (), pause=no_time).events()) as events,
     ):
         for _ in range(2):
             await anext(events)

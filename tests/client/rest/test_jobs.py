@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,16 +29,18 @@ from meshfleet.client import (
     blocking,
 )
 from meshfleet.errors import Conflict, NotFound, NotReleased, WireError
+from meshfleet.service.live.live import OF_ACCOUNT
 from meshfleet.testing import running_fleet
 from meshfleet.wire.ids import ModelNumber, Version
 from meshfleet.wire.package import pack
 from tests.cli.outside import PATIENCE
-from tests.eventually import eventually
+from tests.eventually import eventually, eventually_async
 from tests.service.jobs.shop import Shop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from meshfleet.service.live.listener import Listener
     from meshfleet.testing import RunningFleet
     from tests.service.live.stage import Stage
 
@@ -169,18 +171,37 @@ async def test_a_job_that_is_over_is_told_once(shop: Shop, fleet: Fleet) -> None
 
 
 async def test_where_there_are_no_live_events_a_job_is_asked_for(
-    shop: Shop, fleet: Fleet, service: Stage, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, fleet: Fleet, service: Stage
 ) -> None:
-    monkeypatch.setattr("meshfleet.service.live.live.LISTENERS", 0)
-    before = service.listeners()
     job = await fleet.jobs.create("Polled", shop.firmware(), devices=shop.device())
     seen: list[JobState] = []
-    async for found in fleet.jobs.watch(job):
-        if not seen:
-            shop.set_job(job.id, state="COMPLETED", outcome="NONE", finished_at=shop.now)
-        seen.append(found.state)
+    async with listening(fleet, service, OF_ACCOUNT) as others:
+        async for found in fleet.jobs.watch(job):
+            if not seen:
+                shop.set_job(job.id, state="COMPLETED", outcome="NONE", finished_at=shop.now)
+            seen.append(found.state)
+            assert service.listeners() == others
     assert seen == [JobState.IN_PROGRESS, JobState.COMPLETED]
-    assert service.listeners() <= before
+
+
+@asynccontextmanager
+async def listening(fleet: Fleet, service: Stage, times: int) -> AsyncIterator[set[Listener]]:
+    """Listen to live events so many times, and tell who listens."""
+
+    async def listen() -> None:
+        async with aclosing(fleet.live()) as events:
+            async for _ in events:
+                pass
+
+    await eventually_async(lambda: not service.listeners(), "those of other tests left")
+    listeners = [asyncio.create_task(listen()) for _ in range(times)]
+    try:
+        await eventually_async(lambda: len(service.listeners()) == times)
+        yield service.listeners()
+    finally:
+        for each in listeners:
+            each.cancel()
+        await asyncio.wait(listeners)
 
 
 # A fleet

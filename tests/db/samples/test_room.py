@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from sqlite3 import dbapi2
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.db.samples import segments
 from meshfleet.db.samples.in_files import Limits
 from meshfleet.errors import DatabaseUnavailable
 from tests.db.samples.trial import DAY, DEVICE, NOON, SMALL, row, stray
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy import Connection
 
     from tests.db.samples.trial import Trial
@@ -96,13 +98,19 @@ async def test_segments_become_fewer_and_larger(files: Trial) -> None:
 # --- Disks that fail ---
 
 
+def connect_to_a_full_disk(place: Path, **options: Any) -> sqlite3.Connection:
+    """Let a file have one page: SQLite says of it what it says of a full disk."""
+    connection: sqlite3.Connection = dbapi2.connect(place, **options)
+    connection.execute("PRAGMA max_page_count = 1")
+    return connection
+
+
 async def test_a_full_disk_loses_nothing_and_is_not_made_fuller(
     files: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.reopen(limits=Limits(full=2, fan=100))
     with monkeypatch.context() as full:
-        # A file of one page: SQLite says of it what it says of a full disk.
-        full.setattr(segments, "_UNSAFE", (*segments._UNSAFE, "max_page_count = 1"))  # noqa: SLF001
+        full.setattr(sqlite3, "connect", connect_to_a_full_disk)  # segments do, the database does not
         times = fill(files, 4)
         for _ in range(3):
             with pytest.raises(sqlite3.OperationalError, match="full"):

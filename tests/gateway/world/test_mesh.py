@@ -204,9 +204,13 @@ def test_a_much_better_parent_is_taken() -> None:
 
 @each_row("n", range(2, 30))
 def test_a_sound_link_is_left_for_one_that_is_better_by_enough_and_for_no_other(n: int) -> None:
-    mesh = mesh_of(put(1, 6.0, code="0040"), put(n, 9.0, parent=GATEWAY))
-    mesh._wishes.clear()  # noqa: SLF001 # nobody holds it where it is but its own inertia
-    leaf = mesh.nodes[mac(n)]
+    mesh = mesh_of(put(1, 6.0, code="0040"), put(n, 9.0))
+    leaf, extender = mesh.nodes[mac(n)], mesh.nodes[mac(1)]
+    mesh.leave(extender)
+    mesh.leave(leaf)
+    assert mesh.join(leaf, 0.0)
+    assert mesh.join(extender, 0.0)
+    assert leaf.parent is mesh.root  # where nothing holds it but its own inertia
     level = {hearer.mac: mesh.rssi(leaf, i, 0.0) for i, hearer in enumerate(leaf.hearers)}
     gained = level[mac(1)] - PER_HOP - level[GATEWAY]
     assert mesh.reconsider(leaf, 0.0) is (gained >= WORTH_MOVING)

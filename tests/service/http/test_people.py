@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from meshfleet.db.tables import account
 from meshfleet.wire.rest import Role
 from meshfleet.wire.times import from_millis, write_time
+from tests.databases import fresh_database
 from tests.service.http.running import PASSWORD, Running, running
 from tests.tables import each_row
 
@@ -232,10 +234,13 @@ def test_the_last_admin_is_neither_removed_nor_demoted(database: Database) -> No
 
 
 def test_admins_who_remove_and_demote_each_other_at_once_leave_one(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, database_kind: str
 ) -> None:
-    monkeypatch.setattr("meshfleet.db.database._TRIES", 1)  # is enough: nobody stands in anybody's way
-    with running(database) as service:
+    with (
+        # One try is enough: no transaction stands in the way of another.
+        closing(fresh_database(request, database_kind, tries=1)) as database,
+        running(database) as service,
+    ):
         names = [service.new_user(Role.ADMIN) for _ in range(4)]
         clients = [service.client(service.log_in(name)) for name in names]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from signal import SIGHUP
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,12 +69,6 @@ class Site:
         there = Address(host=host, port=port, user=user, password=password)
         # Mosquitto closes the connection of who published where it may not; it has acknowledged it before.
         return Link(there, fresh("client"), clean=True, options=EAGER)
-
-    def hang_up(self) -> None:
-        """Let mosquitto read its files again."""
-        process = self.broker._process  # noqa: SLF001 # it only stops and starts by itself
-        assert process is not None
-        os.kill(process.pid, SIGHUP)
 
 
 @pytest.fixture(params=["", "site one/7"])
@@ -153,7 +145,7 @@ async def test_after_a_signal_who_was_claimed_later_gets_in_and_who_was_released
     with pytest.raises(ConnectionRefused):
         await site.link(LATER).__aenter__()
     site.configure()
-    site.hang_up()
+    site.broker.reload()
     await until_let_in(site, LATER)
     with pytest.raises(ConnectionRefused):
         await site.link(B).__aenter__()

@@ -88,7 +88,7 @@ class Scene:
     def look(self) -> list[Change]:
         """Who came and went since the last time."""
         entry = self.presence.collect({}, self.now)
-        new = list(entry._news.changes)  # noqa: SLF001 # the database alone is told
+        new = list(entry.changes)
         self.changes += new
         return new
 

@@ -29,7 +29,7 @@ from meshfleet.errors import (
 )
 from meshfleet.link import Link, Oversized, Publish
 from meshfleet.wire import payload, requests, responses
-from meshfleet.wire.exchange import Exchange, Fate
+from meshfleet.wire.exchange import MAX_OPEN, Exchange, Fate
 from meshfleet.wire.ids import EVERY_GATEWAY
 from meshfleet.wire.payload import MAX_PAYLOAD
 from meshfleet.wire.topics import ResponseTopic
@@ -52,7 +52,16 @@ asks more gateways hears all of them."""
 class Asking:
     """Requests of one program, on a connection of their own. What they hold is never logged (request-32)."""
 
-    def __init__(self, address: Address, client_id: str, topics: Topics, options: Options) -> None:
+    def __init__(
+        self,
+        address: Address,
+        client_id: str,
+        topics: Topics,
+        options: Options,
+        *,
+        max_pending: int = MAX_OPEN,
+    ) -> None:
+        """`max_pending` requests may wait for their answers; one more raises `TooManyRequests`."""
         self._address = address
         self._topics = topics
         # Not sent again when a connection breaks, as reports are: a write must not be carried out twice,
@@ -60,7 +69,7 @@ class Asking:
         self._line = Link(
             address, client_id, clean=True, options=replace(options, once=True), ended=self._broke
         )
-        self._exchange = Exchange(secrets.token_hex(8))
+        self._exchange = Exchange(secrets.token_hex(8), max_open=max_pending)
         self._waiting: dict[RequestId, Waiting] = {}
         self._subscribed: set[Mac] = set()
         self._hears_all = False

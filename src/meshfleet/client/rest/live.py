@@ -15,7 +15,7 @@ from meshfleet.errors import ServiceUnreachable, TooManyAttempts, Unavailable, W
 from meshfleet.wire import rest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from meshfleet.client.rest.desk import Desk
     from meshfleet.client.rest.events import Event, EventType
@@ -33,9 +33,13 @@ _LASTING: Final = 30.0
 class Listening:
     """One listener: a stream, and another one behind the last event when it ends."""
 
-    def __init__(self, desk: Desk, filters: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, desk: Desk, filters: tuple[tuple[str, str], ...], *, pause: Callable[[int], float] = delay
+    ) -> None:
+        """`pause` tells how many seconds to wait after so many losses."""
         self._desk = desk
         self._filters = filters
+        self._pause = pause
         self._last: str | None = None
         self._losses = 0
         """Connections that ended one after the other and brought nothing."""
@@ -62,7 +66,7 @@ class Listening:
         """Get in. Who was in before tries for as long as it takes."""
         while True:
             if self._losses:
-                await asyncio.sleep(delay(self._losses))
+                await asyncio.sleep(self._pause(self._losses))
             self._losses += 1
             self._since = asyncio.get_running_loop().time()
             try:

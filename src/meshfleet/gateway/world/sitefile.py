@@ -58,7 +58,7 @@ _FLOOR_LIMITS: Final = (-20, 200)
 def parse(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
     """Read a site file. All mistakes are told at once, in one `MalformedSite`."""
     mistakes: Mistakes = []
-    found = entries.read(entries.decode(data, source), _SITE, "", mistakes)
+    found = entries.read(entries.decode(data, source), SITE_FIELDS, "", mistakes)
     walls = entries.read(found.get("walls", {}), _WALLS, "walls", mistakes)
     devices = [_device(each, f"devices[{i}]", mistakes) for i, each in enumerate(found.get("devices", ()))]
     mistakes += _clashes(devices, gateway)
@@ -77,7 +77,7 @@ def parse(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
 
 def _device(given: Any, where: str, mistakes: Mistakes) -> dict[str, Any]:
     """Read a device, and look at those of its fields that depend on each other."""
-    found = entries.read(given, _DEVICE, where, mistakes)
+    found = entries.read(given, DEVICE_FIELDS, where, mistakes)
     products = found.get("model", ())
     if "name" in found and products:
         products = [each for each in products if each.name == found["name"]]
@@ -148,14 +148,14 @@ def _line(given: Any) -> tuple[float, ...]:
 _CODES: Final = tuple(code for code, product in BY_CODE.items() if product in PRODUCTS)
 _METRES: Final = entries.number(-_FURTHEST, _FURTHEST)
 
-_SITE: Final = {
+SITE_FIELDS: Final = {
     "gateway": Field(_mac),
     "devices": Field(entries.array(MAX_DEVICES), needed=True),
     "walls": Field(lambda given: given),
     "key": Field(entries.octets(len(KEY))),
 }
 _WALLS: Final = {"x": Field(_line), "y": Field(_line)}
-_DEVICE: Final = {
+DEVICE_FIELDS: Final = {
     "mac": Field(_mac, needed=True),
     "model": Field(_models, needed=True),
     "name": Field(entries.text),

@@ -37,6 +37,11 @@ class Presences:
         self._result = store.Result()
         self._owners: Mapping[int, int] = {}
 
+    @property
+    def changes(self) -> Sequence[Change]:
+        """Who came and went."""
+        return self._news.changes
+
     def write(self, connection: Connection, added: Collection[int]) -> None:
         """Write changes of devices that are known, and remember which are not."""
         self._result = store.write(connection, [*self._news.changes, *self._of_added(added)])

@@ -110,7 +110,7 @@ class Estate:
         return {
             device_id(mac): str(device.version)
             for gateway in self._gateways
-            for mac, device in gateway._core.devices.items()  # noqa: SLF001 # as above
+            for mac, device in gateway.devices.items()
             if device.product.model == MODEL
         }
 
