@@ -186,7 +186,7 @@ async def test_who_floods_with_acknowledgements_is_slowed(sqlite_database: Datab
         client = await stage.gateway()
         connection = next(iter(stage.broker.crowd))
         beside = await neighbour(stage)
-        client.send(encode(Puback(7)) * 1000)
+        client.send(encode(Puback(7)) * 10_000)
         await stage.until(lambda: connection.is_overdrawn)
         client.send(PINGREQ)
         answer = asyncio.create_task(client.receive())
