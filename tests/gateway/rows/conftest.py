@@ -15,7 +15,7 @@ import pytest
 
 from tests.gateway.rows.place import site, small_site
 from tests.gateway.rows.running import running
-from tests.gateway.rows.variants import MARK, NEWEST, VARIANTS, Variant
+from tests.gateway.rows.variants import NEWEST, VARIANTS, Variant
 from tests.logs import note_log
 from tests.servers import Mosquitto
 
@@ -27,15 +27,11 @@ if TYPE_CHECKING:
     from tests.servers import Address
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{MARK}(quick, all): variants of make test, and of make test-all")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make no test that would not run: to make it takes a millisecond in every worker."""
     if "variant" not in metafunc.fixturenames:
         return
-    mark = metafunc.definition.get_closest_marker(MARK)
+    mark = metafunc.definition.get_closest_marker("variants")
     quick, every = mark.args if mark is not None else ([NEWEST], VARIANTS)
     params = [pytest.param(each, id=str(each)) for each in quick]
     asked = {name for text in metafunc.config.getoption("part") for name in text.split(",")}

@@ -9,8 +9,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MARK: Final = "variants"
-
 
 class Variant(NamedTuple):
     """How a gateway is started."""
@@ -32,7 +30,7 @@ OLDEST: Final = Variant("raw", "1.2.0")
 
 def at(*quick: Variant, of: Iterable[Variant] = VARIANTS) -> pytest.MarkDecorator:
     """Run a test at these variants in `make test`, and at all the others in the part `variants`."""
-    mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
+    mark: pytest.MarkDecorator = pytest.mark.variants
     return mark(quick, list(of))
 
 
