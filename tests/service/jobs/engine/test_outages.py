@@ -123,7 +123,7 @@ def test_a_device_that_begins_late_is_waited_for(on_sqlite: Database) -> None:
     world = World(on_sqlite, 1)
     for device in world.devices.values():
         device.fate = Fate.SLOW
-    world.create(order(timeouts=Timeouts(queue_minutes=300)))
+    world.create(order(timeouts=Timeouts(queue_minutes=300, total_minutes=300)))
     run_out(world)
     assert states(world) == {"SUCCEEDED": 4}
     assert {each.version for each in world.devices.values() if each.model == MODEL} == {NEW}
