@@ -189,7 +189,7 @@ async def test_who_missed_more_than_can_wait_beside_what_came_meanwhile_gets_a_r
     hub.subscribe(again, REPORTS, first["id"])
     for number in (4, 5):
         hub.publish("report", {"number": number, "filling": "x" * MIB})
-    _listener(hub, DEVICES)  # before somebody else is told anything, these are
+    _listener(hub, DEVICES)  # a subscription sends out what was published before it
     resync, *others = await _next(again)
     assert resync["type"] == "resync"
     assert [event["data"]["number"] for event in others] == [4, 5]
