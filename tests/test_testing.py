@@ -9,26 +9,28 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from rich.pretty import pretty_repr
 
 from meshfleet.client import check
 from meshfleet.client.blocking import Fleet
 from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors import BrokerUnreachable, MalformedVersion, WireError
 from meshfleet.link import Address
-from meshfleet.testing import EmulatedGateway, emulated_gateway, running_fleet
+from meshfleet.testing import EmulatedGateway, RunningFleet, emulated_gateway, running_fleet
+from meshfleet.testing.place import Place
 from meshfleet.wire.codes import Kind, Status
 from meshfleet.wire.ids import Mac, Version
+from tests.eventually import eventually
 from tests.servers import TRUSTING_NOBODY, Mosquitto, free_port
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from meshfleet.testing import RunningFleet
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +143,27 @@ def test_an_error_of_the_block_is_the_one_that_is_seen() -> None:
     assert not threads()
 
 
+def test_what_goes_wrong_during_the_block_is_raised_at_its_end() -> None:
+    is_broken = threading.Event()
+
+    async def break_down() -> None:
+        await asyncio.to_thread(is_broken.wait)
+        raise LookupError
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[str]:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(break_down())
+            yield "it runs"
+
+    place = Place("emulated gateway", make)
+    assert place.__enter__() == "it runs"
+    is_broken.set()
+    eventually(lambda: not threads())
+    with pytest.raises(LookupError):
+        place.__exit__(None, None, None)
+
+
 def test_a_gateway_hides_the_password_of_its_broker() -> None:
     url = "mqtt://me:hunter22@127.0.0.1"
     shown = EmulatedGateway(broker=url, prefix="", mac=Mac("02005e000001"), devices=())
@@ -154,6 +177,19 @@ def test_a_gateway_hides_the_password_of_its_broker() -> None:
 def test_a_fleet_has_gateways(gateways: int) -> None:
     with pytest.raises(ValueError, match="one gateway or more"):
         running_fleet(gateways=gateways)
+
+
+def test_a_fleet_hides_its_passwords() -> None:
+    shown = RunningFleet(
+        url="https://127.0.0.1",
+        user="admin",
+        password="hunter22",  # noqa: S106 # of nobody
+        broker="mqtt://admin:hunter22@127.0.0.1",
+        prefix="",
+        gateways=(),
+    )
+    assert "hunter22" not in repr(shown)
+    assert pretty_repr(shown) == "RunningFleet(url='https://127.0.0.1', gateways=())"
 
 
 def test_all_devices_of_a_fleet_answer_at_once() -> None:

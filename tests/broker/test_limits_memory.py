@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.broker import load
+from meshfleet.broker.letters import OVERHEAD
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.encoder import PINGREQ, encode
 from meshfleet.wire.mqtt.packets import REFUSED, Puback, Publish, Suback, Subscribe
-from tests.broker.stage import REPORTS, G, Stage, report
+from tests.broker.stage import REPORTS, G, Stage, report, request
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -28,9 +29,12 @@ KIB = 1024
 
 @pytest.fixture
 async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
-    """A broker that gives every account two of twenty places for retained messages, and no hurry."""
+    """A broker that gives every account two of twenty places for retained messages, and no hurry.
+
+    It does not look at connections by itself: what waits for them is counted when it is written.
+    """
     limits = Limits(retained=20, queue_bytes=256 * KIB, publish_rate=10**9)
-    async with Stage(sqlite_database, limits, slow_seconds=0) as running:
+    async with Stage(sqlite_database, limits, slow_seconds=0, sweep_seconds=3600) as running:
         yield running
         for connection in running.broker.crowd:
             connection.close("the test ends")
@@ -147,6 +151,21 @@ async def test_a_slow_reader_is_dropped_while_others_are_served(stage: Stage, qo
     assert count < 2000
     assert len(stage.consumer.messages) == count
     assert stage.broker.stock.size == 0
+
+
+@pytest.mark.rule("broker-25")
+async def test_what_leaves_at_once_or_never_fills_no_more_than_a_queue(sqlite_database: Database) -> None:
+    each = len(request()) + 1 + OVERHEAD
+    async with Stage(sqlite_database, Limits(queue_bytes=4 * each)) as stage:
+        gateway = await stage.subscriber(G, f"mt/gateway/{G}/request/#")
+        for turn in (1, 2):
+            stage.broker.send(Publish(request(), b"%d" % number, 1) for number in range(6))
+            come = [packet for packet in await gateway.until_pong() if isinstance(packet, Publish)]
+            assert [message.payload for message in come] == [b"0", b"1", b"2", b"3"]
+            assert stage.broker.stock.dropped["session-full"] == 2 * turn
+            gateway.send(*(Puback(message.packet_id) for message in come))
+            await gateway.until_pong()
+    sqlite_database.close()
 
 
 # What is remembered of topics

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.errors import DatabaseUnavailable
 from meshfleet.settings import Limits
 from meshfleet.wire.mqtt.packets import Disconnect, Puback, Publish, Suback, Subscribe
 from tests.broker.mail import TOPIC, arrive, messages, numbered, publish, session_of, subscribe, written
-from tests.broker.stage import REPORTS, D, G, afresh, report, request
+from tests.broker.stage import REPORTS, D, G, afresh, report, request, response
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -99,6 +100,13 @@ async def test_a_message_without_a_place_drops_what_was_retained(stage: Stage, q
     assert await what_is_retained(stage) == []
     await stage.restart()
     assert await what_is_retained(stage) == []
+
+
+async def test_where_nothing_was_retained_there_is_nothing_to_take_back(stage: Stage) -> None:
+    is_away = DatabaseUnavailable("whoever writes now has to wait")
+    stage.consumer.failures.append(is_away)
+    await stage.broker.publish(response(), b"", retain=True)
+    assert stage.consumer.failures == [is_away]
 
 
 @pytest.mark.parametrize("size", [0xFFFF, 0x1_0000])

@@ -263,6 +263,15 @@ async def test_a_clock_that_is_set_makes_nobody_absent(stage: Stage, days: int) 
 
 
 @pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
+@pytest.mark.parametrize("sweep_seconds", [0.001])
+async def test_a_broker_forgets_sessions_by_itself(stage: Stage) -> None:
+    await leave(await stage.client("viewer", clean=False))
+    assert len(stage.broker.sessions) == 1
+    stage.clock.move(seconds=AGE + 60)
+    await stage.until(lambda: len(stage.broker.sessions) == 0)
+
+
+@pytest.mark.parametrize("limits", [Limits(session_age=AGE)])
 async def test_a_forgotten_session_is_gone_from_the_database(stage: Stage) -> None:
     viewer = await stage.subscriber("viewer", REPORTS, clean=False)
     await leave(viewer)

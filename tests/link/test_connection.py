@@ -130,6 +130,17 @@ async def test_a_session_that_should_be_clean_and_is_not_is_refused() -> None:
         await until(lambda: broker.peers[0].gone)
 
 
+async def test_a_connection_that_ends_with_its_first_packets_is_none() -> None:
+    async with Broker(welcome=None) as broker:
+        entering = asyncio.create_task(broker.link().__aenter__())
+        peer = await broker.accept()
+        await peer.expect(Connect)
+        peer.send(Connack(), b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(ConnectionLost, match="broke the protocol"):
+            await soon(entering)
+        await until(lambda: peer.gone)
+
+
 ENDS: list[Callable[[Peer], None]] = [Peer.close, Peer.reset]
 
 

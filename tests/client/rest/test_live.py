@@ -14,6 +14,7 @@ from meshfleet.client import (
     Event,
     Fleet,
     ForgottenDevice,
+    JobState,
     LiveGateway,
     LiveHeartbeat,
     LiveLink,
@@ -30,6 +31,7 @@ from tests.client.rest.scripted import answer, scripted
 from tests.eventually import eventually_async
 from tests.service.http.running import PASSWORD
 from tests.service.ingest.messages import heartbeat, link, temperature
+from tests.service.jobs.shop import Shop
 from tests.service.live.stage import PATIENCE
 
 if TYPE_CHECKING:
@@ -191,6 +193,20 @@ async def test_a_stream_moves_to_a_new_token_before_the_old_one_ends() -> None:
     asked = [each.headers.get("last-event-id") for each in server.asked if each.path == rest.STREAM]
     assert asked == [None, "1"]
     assert [each.path for each in server.asked].count(rest.REFRESH) >= 2
+
+
+async def test_a_job_that_events_tell_of_is_watched_by_them(service: Stage) -> None:
+    shop = Shop(service)
+    job = shop.make(shop.firmware(), shop.devices(1))
+    over = _stream(_event("job", job | {"state": "COMPLETED"}))
+    async with (
+        scripted(answer(200, job), always={rest.STREAM: over}) as server,
+        Fleet(server.url, token=service.key) as fleet,
+        asyncio.timeout(PATIENCE),
+    ):
+        # Who asks is told for ever that it goes on.
+        seen = [each.state async for each in fleet.jobs.watch(job["id"])]
+    assert seen == [JobState.IN_PROGRESS, JobState.COMPLETED]
 
 
 async def test_a_stream_ends_with_a_login_that_cannot_be_replaced(service: Stage) -> None:

@@ -6,18 +6,22 @@ import asyncio
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import select
 
+from meshfleet.db.samples import open_samples
 from meshfleet.db.tables import image_chunk
 from meshfleet.errors import AlreadyExists, ImageDamaged, ImagesUnavailable
 from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.service.api import Api
 from meshfleet.service.firmware import store
 from meshfleet.service.firmware.arriving import arriving
 from meshfleet.service.firmware.form import NewFirmware
 from meshfleet.service.firmware.images import CHUNK, Images, open_images
+from meshfleet.settings import Settings
 from meshfleet.wire.diagnostics import FirmwareType
 from meshfleet.wire.ids import ModelNumber, Version
 from tests.service.firmware.uploads import chunks, digest
@@ -162,6 +166,16 @@ async def test_what_a_crash_left_behind_is_swept_away(
     assert _count(database, images) == 1
     assert not (images.folder / ".arriving-0").exists()
     assert await _read(images) == CONTENT
+
+
+@pytest.mark.rule("rest-114")
+def test_a_service_sweeps_when_it_starts(sqlite_database: Database, tmp_path: Path) -> None:
+    half = tmp_path / "images" / ".arriving-0"
+    half.parent.mkdir()
+    half.write_bytes(b"half")
+    with closing(sqlite_database), closing(open_samples(sqlite_database, tmp_path, {}, now=0)) as samples:
+        Api(sqlite_database, Settings(data=tmp_path), samples)
+    assert not half.exists()
 
 
 def test_where_nothing_was_uploaded_nothing_is_swept_or_made(database: Database, images: Images) -> None:

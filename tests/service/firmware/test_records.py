@@ -172,6 +172,13 @@ def test_withdrawing_stops_the_jobs_that_are_not_over(
     assert told == (["job.cancel"] if stops else [])
 
 
+def test_withdrawing_wakes_whoever_runs_jobs(service: Running) -> None:
+    record, woken = released(service), []
+    service.bell.hear(lambda: woken.append(record["id"]))
+    _do(service, "withdraw", record)
+    assert woken == [record["id"]]
+
+
 def _job(service: Running, number: int) -> tuple[str, str | None]:
     query = select(job.c.state, job.c.stop_cause).where(job.c.id == number)
     return service.database.read_now(lambda connection: tuple(connection.execute(query).one()))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
     from meshfleet.service.firmware.addresses import Addresses
+    from meshfleet.service.jobs.bell import Bell
 
 _PATIENCE = 30.0
 """Seconds until a service must have started; reached only when it is broken."""
@@ -55,6 +56,7 @@ class Running:
     """A service at `url`, and what tests need around it. Tests share it: each makes names of its own."""
 
     addresses: Addresses
+    bell: Bell
     data: Path
     """Its data directory."""
 
@@ -170,6 +172,7 @@ def running(  # noqa: PLR0913 # by name
         with _serving(api, chosen, listener, limits):
             service = Running(chosen.own_url, database, samples, clock)
             service.addresses = api.addresses
+            service.bell = api.bell
             service.data = chosen.data
             try:
                 yield service

@@ -250,10 +250,12 @@ BEHIND_BY_YEARS = -20_000 * DAY
 @pytest.mark.rule("report-48", "report-50", "rest-179")
 async def test_what_a_gateway_with_a_wrong_clock_reports_counts_at_its_corrected_time(intake: Intake) -> None:
     """States, models and versions are those of the corrected time; samples keep the time as reported."""
+    age, limits = 2 * SECOND, (AHEAD - NOON, BEHIND - NOON)
     table = [HOURS_6, -HOURS_6, 11 * MINUTE, 6 * SECOND, 400 * DAY, BEHIND_BY_YEARS]
+    table += [limit + age + beyond for limit in limits for beyond in (-1, 0, 1)]
     expected, found = [], []
     for turn, ahead in enumerate(table, 1):
-        mac, at = f"{number(E) + turn:012x}", intake.now - 2 * SECOND
+        mac, at = f"{number(E) + turn:012x}", intake.now - age
         intake.ingest.shifts = {number(A): -ahead}
         told = [
             heartbeat(at + ahead, 5, device=mac),
@@ -273,7 +275,7 @@ async def test_what_a_gateway_with_a_wrong_clock_reports_counts_at_its_corrected
             },
             (intake.state(E).status, intake.state(E).status_at),
         ]
-        is_plausible = -30 * DAY <= ahead <= 10 * MINUTE
+        is_plausible = -30 * DAY <= ahead - age <= 10 * MINUTE
         expected += [
             (at, 5, at, number(P), at),
             (80, at, 0x2011, "2.4.1", at),

@@ -13,6 +13,7 @@ from meshfleet.broker.changes import Changes
 from meshfleet.db.samples import SampleKind
 from meshfleet.db.tables import label
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.service.ingest.figures import IngestFigures
 from tests.service.ingest.intake import MINUTE, NOON, batch
 from tests.service.ingest.messages import D, E, heartbeat, link, temperature
 
@@ -109,6 +110,8 @@ async def test_a_refused_report_is_rejected_alone(intake: Intake) -> None:
     assert remembered(intake) == ["word"]
     figures = intake.ingest.figures
     assert (figures.reports.total(), figures.rejects.total(), figures.samples) == (21, 1, 20)
+    shown = {each.name: each.value for told in IngestFigures(figures).collect() for each in told.samples}
+    assert shown["meshfleet_lag_seconds_count"] == shown["meshfleet_batches_total"] > 0
     await intake.ingest.flush()
     assert intake.state().status == 2
 

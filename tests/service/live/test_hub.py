@@ -17,8 +17,8 @@ from meshfleet.service.gateways.traffic import Traffic
 from meshfleet.service.ingest.draft import Draft
 from meshfleet.service.live.devices import Devices
 from meshfleet.service.live.event import framed
-from meshfleet.service.live.hub import Hub
-from meshfleet.service.live.listener import Listener
+from meshfleet.service.live.hub import BUDGET_OF_ACCOUNT, Hub
+from meshfleet.service.live.listener import BACKLOG, Listener
 from meshfleet.service.live.reports import Reports
 from meshfleet.service.live.ring import Coverage
 from meshfleet.service.live.want import Interest, Want
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 REPORTS = Want(types=frozenset({"report"}))
+DEVICES = Want(types=frozenset({"device"}))
 MIB = 1 << 20
 
 
@@ -59,7 +60,7 @@ async def test_while_nobody_listens_nothing_is_made_of_what_is_published() -> No
 async def test_while_nobody_wants_reports_a_draft_is_not_even_looked_at(sqlite_database: Database) -> None:
     hub = Hub(lambda: 0)
     reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
-    _listener(hub, Want(types=frozenset({"device"})))
+    _listener(hub, DEVICES)
     draft = Draft(0)
     draft.rows = None  # type: ignore[assignment] # whoever looks fails
     draft.readings = None  # type: ignore[assignment] # the same
@@ -109,12 +110,29 @@ async def test_who_does_not_keep_up_gets_one_resync_for_all_that_was_waiting_and
 
 
 @pytest.mark.rule("rest-156")
+async def test_no_more_waits_for_an_account_than_its_budget() -> None:
+    """The resyncs count as well that are told instead of what waited."""
+    hub = Hub(lambda: 0)
+    quick = _listener(hub, REPORTS)
+    hub.publish("report", {"number": 1})
+    size = len(await quick.take() or b"")
+    slow = [_listener(hub, DEVICES) for _ in range(BUDGET_OF_ACCOUNT // BACKLOG + 1)]
+    # Together with the next event it is as much too much as one of them has.
+    for listener in slow:
+        assert listener.give(b"x" * (BACKLOG - (size if listener is slow[0] else 0)))
+    hub.publish("report", {"number": 2})
+    assert [event["data"]["number"] for event in await _next(quick)] == [2]
+    assert sum(listener.waiting for listener in hub.listeners) <= BUDGET_OF_ACCOUNT
+    assert sum(listener.waiting >= BACKLOG - size for listener in slow) == len(slow) - 2
+
+
+@pytest.mark.rule("rest-156")
 async def test_if_there_are_more_reports_than_can_be_told_listeners_are_told_that(
     sqlite_database: Database,
 ) -> None:
     hub = Hub(lambda: 0)
     reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
-    listener, other = _listener(hub, REPORTS), _listener(hub, Want(types=frozenset({"device"})))
+    listener, other = _listener(hub, REPORTS), _listener(hub, DEVICES)
     for _ in range(11):
         draft = Draft(0)
         draft.rows = {1: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] * 1000}
@@ -156,6 +174,25 @@ async def test_what_is_wanted_goes_on_to_be_kept_for_a_while_after_its_listener_
     hub.join(again)
     hub.subscribe(again, REPORTS, first["id"])
     assert [event["data"]["number"] for event in await _next(again)] == [2]
+
+
+@pytest.mark.rule("rest-149", "rest-156")
+async def test_who_missed_more_than_can_wait_beside_what_came_meanwhile_gets_a_resync_instead() -> None:
+    hub = Hub(lambda: 0)
+    listener = _listener(hub, REPORTS)
+    hub.publish("report", {"number": 0})
+    (first,) = await _next(listener)
+    for number in (1, 2, 3):
+        hub.publish("report", {"number": number, "filling": "x" * MIB})
+    again = Listener(listener.form, listener.actor, "token")
+    hub.join(again)
+    hub.subscribe(again, REPORTS, first["id"])
+    for number in (4, 5):
+        hub.publish("report", {"number": number, "filling": "x" * MIB})
+    _listener(hub, DEVICES)  # a subscription sends out what was published before it
+    resync, *others = await _next(again)
+    assert resync["type"] == "resync"
+    assert [event["data"]["number"] for event in others] == [4, 5]
 
 
 def test_two_minutes_after_its_last_listener_nothing_is_wanted_any_more() -> None:

@@ -1,8 +1,10 @@
-"""The service is ready only while its broker can commit."""
+"""The service is ready only while its broker can commit and file descriptors are left."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from meshfleet.errors import DatabaseUnavailable, ReadinessCode
 from meshfleet.service.operations.readiness import Readiness
 from meshfleet.wire.mqtt.packets import Accept, Connack
 from tests.broker.stage import Stage, connect
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -33,6 +36,20 @@ async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) ->
         assert (await viewer.expect(Connack)).code == Accept.ACCEPTED
         assert readiness.troubles() == []
     sqlite_database.close()
+
+
+@pytest.mark.rule("rest-160")
+@each_row(("left", "is_scarce"), [(1, True), (16, True), (17, False), (None, False)])
+def test_that_few_file_descriptors_are_left_is_told(
+    monkeypatch: pytest.MonkeyPatch, left: int | None, *, is_scarce: bool
+) -> None:
+    """The limit is made up: a lower one in fact could make other threads of the tests fail."""
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    limit = resource.RLIM_INFINITY if left is None else lowest + left
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    told = [each.code for each in Readiness().troubles()]
+    assert told == ([ReadinessCode.DESCRIPTORS] if is_scarce else [])
 
 
 @pytest.mark.rule("rest-160")

@@ -226,6 +226,26 @@ async def test_who_is_let_in_while_its_account_ends_is_cut_off_too(
         assert await client.until_end() == [Connack()]
 
 
+@pytest.mark.rule("broker-19")
+async def test_who_has_stood_at_looks_before_is_cut_off_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who, looks, read = house.gateway(), 0, house.database.read
+
+    async def counted(work: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal looks
+        looks += work is audit.mark
+        return await read(work, *args, **kwargs)
+
+    monkeypatch.setattr(house.database, "read", counted)
+    async with Site(house) as site:
+        client = await site.guest(who)
+        seen = looks
+        await until(lambda: looks >= seen + 3)
+        house.release(who)
+        assert await client.until_end() == []
+
+
 @pytest.mark.both_databases
 @pytest.mark.rule("broker-19")
 async def test_changes_take_effect_although_the_database_was_away(

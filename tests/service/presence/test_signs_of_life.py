@@ -57,6 +57,17 @@ def test_afterwards_it_is_none(made: Callable[[int], Publish], age: int) -> None
     assert not scene.has(D)
 
 
+@pytest.mark.rule("report-48", "report-49")
+@every_kind
+def test_nor_does_it_keep_a_device_that_is_there(made: Callable[[int], Publish]) -> None:
+    scene = Scene(A)
+    scene.see(heartbeat(NOON))
+    scene.go_on(600, Pulse(D))
+    assert scene.go_on(150) == []
+    scene.take(made(scene.now - MINUTE))
+    assert brief(scene.go_on(60)) == [(D, False, "silent")]
+
+
 @pytest.mark.rule("report-48")
 def test_a_device_in_dfu_mode_is_alive() -> None:
     scene = Scene(A)

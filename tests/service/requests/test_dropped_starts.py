@@ -13,7 +13,7 @@ from meshfleet.service.jobs.update.events import Unsent
 from meshfleet.service.jobs.update.model import Step
 from meshfleet.service.requests.asking import Asking
 from meshfleet.wire.codes import Operation
-from meshfleet.wire.ids import Mac, mac_number
+from meshfleet.wire.ids import Identifier, Mac, mac_number
 from meshfleet.wire.topics import Topics
 from tests.broker.raw import PATIENCE
 from tests.broker.stage import D, G
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def letter(name: str, job: int, step: Step) -> Letter:
     there, device = mac_number(Mac(G)), mac_number(Mac(D))
-    return Letter(name, job, device, 1, step, there, device, Operation.READ, "8001", None)
+    return Letter(name, job, device, 1, step, there, device, Operation.READ, Identifier("8001"), None)
 
 
 def ours() -> bool:

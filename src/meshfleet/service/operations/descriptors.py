@@ -11,7 +11,7 @@ _SPARE: Final = 16
 
 
 def are_descriptors_scarce() -> bool:
-    """Tell whether fewer than `_SPARE` descriptors are left below the soft limit of this process.
+    """Tell whether no more than `_SPARE` descriptors are left below the soft limit of this process.
 
     A new descriptor gets the lowest free number, so one probe tells how many are in use without listing
     them: with 10,000 connections that would take milliseconds of the event loop.

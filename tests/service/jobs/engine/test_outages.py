@@ -70,6 +70,12 @@ def shown(world: World, device: int) -> Any:
     return world.database.read_now(executions.show, world.jobs[0], number_mac(device))
 
 
+def paces(world: World) -> set[tuple[int, str]]:
+    """The gateways whose pace was measured, each with the way of updating."""
+    query = text("SELECT gateway, method FROM pace WHERE rate > 0")
+    return {tuple(row) for row in world.database.read_now(lambda connection: connection.execute(query).all())}
+
+
 def partings(world: World) -> int:
     """How many devices were told not to go on."""
     return sum(each.letter.step is Step.PARTING for each in world.log)
@@ -85,7 +91,7 @@ def test_devices_that_finish_while_the_service_is_away_succeed(on_sqlite: Databa
     world.be_away(HOUR)
     run_out(world)
     assert states(world) == {"SUCCEEDED": 4}
-    assert partings(world) == 0
+    assert (partings(world), paces(world)) == (0, set())
     laws.check_end()
 
 
@@ -104,7 +110,7 @@ def test_devices_that_finish_while_their_gateway_is_away_succeed(on_sqlite: Data
     assert {each[: len("gateway-offline:")] for each in away.values()} == {"gateway-offline:"}
     run_out(world)
     assert states(world) == {"SUCCEEDED": 4}
-    assert partings(world) == 0
+    assert (partings(world), paces(world)) == (0, set())
     laws.check_end()
 
 
@@ -117,10 +123,11 @@ def test_a_device_that_begins_late_is_waited_for(on_sqlite: Database) -> None:
     world = World(on_sqlite, 1)
     for device in world.devices.values():
         device.fate = Fate.SLOW
-    world.create(order(timeouts=Timeouts(queue_minutes=300)))
+    world.create(order(timeouts=Timeouts(queue_minutes=300, total_minutes=300)))
     run_out(world)
     assert states(world) == {"SUCCEEDED": 4}
     assert {each.version for each in world.devices.values() if each.model == MODEL} == {NEW}
+    assert paces(world) == {(number, Way.DOWNLOAD) for number in world.gateways}
 
 
 @pytest.mark.rule("firmware-43")

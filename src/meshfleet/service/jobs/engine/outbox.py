@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.wire.topics import AnyIdentifier
+
 _COLUMNS: Final = "id, job, device, attempt, step, gateway, target, operation, identifier, value"
 _NEW: Final = (
     f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL AND NOT (gateway IN numbers)"  # noqa: S608 # our own names
@@ -53,7 +55,7 @@ class Letter(NamedTuple):
     gateway: int
     target: int
     operation: Operation
-    identifier: str
+    identifier: AnyIdentifier
     value: Any
 
     def reply(self, event: Any) -> Reply:

@@ -14,7 +14,7 @@ from meshfleet.service.jobs.update import clocks
 from meshfleet.service.jobs.update.events import Answered, Unclear, Unsent
 from meshfleet.service.jobs.update.model import FIRST
 from meshfleet.wire.codes import Operation, Origin, Priority, Status
-from meshfleet.wire.ids import Identifier, IdentifierName, number_mac
+from meshfleet.wire.ids import number_mac
 from meshfleet.wire.requests import Read, WriteDecoded
 from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
 from meshfleet.wire.topics import RequestTopic
@@ -178,9 +178,9 @@ def _answered(letter: Letter, answer: Answer) -> Answered:
 
 
 def _topic(letter: Letter) -> RequestTopic:
-    is_name = letter.operation in (Operation.READ_DECODED, Operation.WRITE_DECODED)
-    identifier = IdentifierName(letter.identifier) if is_name else Identifier(letter.identifier)
-    return RequestTopic(number_mac(letter.gateway), number_mac(letter.target), letter.operation, identifier)
+    return RequestTopic(
+        number_mac(letter.gateway), number_mac(letter.target), letter.operation, letter.identifier
+    )
 
 
 def _request(letter: Letter) -> Request:

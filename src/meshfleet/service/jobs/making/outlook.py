@@ -6,7 +6,9 @@ It is read in pages, as the targets themselves: nobody else shall wait for it.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import func, select
@@ -77,9 +79,6 @@ def _rhythms(connection: Connection, devices: Sequence[int]) -> dict[int, int]:
 
 def _usual(rhythms: Counter[int]) -> int:
     """The rhythm of most: a few that are seldom heard do not stand for all."""
-    left = _MOST * rhythms.total()
-    for rhythm, count in sorted(rhythms.items()):
-        left -= count
-        if left <= 0:
-            return rhythm
-    return UNKNOWN
+    ordered = sorted(rhythms)
+    heard = list(accumulate(rhythms[each] for each in ordered))
+    return ordered[bisect_left(heard, _MOST * heard[-1])]
