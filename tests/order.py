@@ -1,9 +1,9 @@
-"""Which tests come first, so that the processor is busy until the end of a run.
+"""Which tests come first, so that the processor is busy from the beginning of a run to its end.
 
 `--dist worksteal` gives each worker an equally long run of tests, and who is done takes the end of another
-run. So what a run begins with stays where it is. Half of the workers begin with the tests of the browser,
-which take longest; the others start neither a browser nor a demo fleet. They begin with tests that mostly
-wait, and have the processor to themselves if these are left over.
+run. So what a run begins with stays where it is. Of four workers, two begin with the tests of the browser,
+which take longest, so that the others start neither a browser nor a demo fleet. One begins with tests that
+mostly wait: together they would leave the processor idle.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _BROWSER: Final = "tests/browser/"
 
 _WAITING: Final = (
-    "tests/cli/",
-    "tests/client/",
-    "tests/gateway/online/",
-    "tests/gateway/rows/",
-    "tests/link/",
     "tests/scenarios/",
+    "tests/cli/",
+    "tests/service/requests/",
+    "tests/link/",
+    "tests/client/",
     "tests/service/live/",
     "tests/service/mqtt/",
-    "tests/service/requests/",
+    "tests/gateway/online/",
+    "tests/gateway/rows/",
 )
 """Folders whose tests wait for three quarters of their time, as the table at the end of a run shows."""
 
@@ -40,20 +40,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Let every other run begin with tests of the browser, and those between them with tests that wait."""
+    """Choose what each run begins with, and fill it up with all other tests."""
     browser = [item for item in items if item.nodeid.startswith(_BROWSER)]
-    waiting = [item for item in items if item.nodeid.startswith(_WAITING)]
-    rest = (item for item in items if not item.nodeid.startswith((_BROWSER, *_WAITING)))
+    waiting = [item for folder in _WAITING for item in items if item.nodeid.startswith(folder)]
+    others = (item for item in items if not item.nodeid.startswith((_BROWSER, *_WAITING)))
     spread: list[pytest.Item] = []
+    left: list[pytest.Item] = []
     for worker in range(workers):
         length = (len(items) - len(spread)) // (workers - worker)
-        first = (
-            _share(waiting, worker // 2, workers // 2)
-            if worker % 2
-            else _share(browser, worker // 2, (workers + 1) // 2)
-        )
-        spread += [*first, *islice(rest, max(0, length - len(first)))]
-    return [*spread, *rest]
+        first: Sequence[pytest.Item] = []
+        if worker % 2 == 0:
+            first = _share(browser, worker // 2, (workers + 1) // 2)
+        elif worker % 4 == 1:
+            first = _share(waiting, worker // 4, (workers + 2) // 4)
+        left += first[length:]
+        spread += [*first[:length], *islice(others, max(0, length - len(first)))]
+    return [*spread, *left, *others]
 
 
 def _share(items: Sequence[pytest.Item], number: int, shares: int) -> Sequence[pytest.Item]:
