@@ -18,7 +18,8 @@ import tests
 
 def pytest_collection(session: pytest.Session) -> None:
     own: dict[str, object] = getattr(session.config, "workerinput", {})
-    if own and not session.config.option.file_or_dir:
+    is_whole = not session.config.option.file_or_dir and not session.config.option.fast
+    if own and is_whole:
         number, workers = int(str(own["workerid"]).removeprefix("gw")), int(str(own["workercount"]))
         names = [each.name for each in walk_packages(tests.__path__, "tests.") if ".test_" in each.name]
         start = len(names) * number // workers
