@@ -48,12 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Two for each core: many tests wait for programs that they have started. Each needs a gigabyte.
 
-    The fast ones wait for nothing.
+    Few of the fast ones wait.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # it is told to us
     cores = len(os.sched_getaffinity(0))
-    return min(cores if config.getoption("fast") else 2 * cores, 8)
+    return min(cores + 1 if config.getoption("fast") else 2 * cores, 8)
 
 
 def pytest_collection() -> None:

@@ -2,7 +2,7 @@
 
 A test belongs to a part by its mark, `@pytest.mark.part("long")`. Two parts are the other half of tests that
 ask for `event_loop` or `database_kind`: in `make test` they run with one of the two, and with the mark
-`both_loops` or `both_databases` with both.
+`both_loops` or `both_databases` with both. `make test-fast` runs all with one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture not in metafunc.fixturenames:
             continue
         values: list[object] = [first]
-        if metafunc.definition.get_closest_marker(both) is not None:
+        if metafunc.definition.get_closest_marker(both) is not None and not metafunc.config.option.fast:
             values = [first, second]
         elif part in chosen:
             values = [first, pytest.param(second, marks=pytest.mark.part(part))]
