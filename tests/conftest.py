@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import pytest
 
 pytest_plugins = [
+    "tests.logs",  # the others import it
     "tests.databases",
     "tests.fast",
     "tests.loading",
-    "tests.logs",
     "tests.order",
     "tests.selection",
     "tests.times",

@@ -1,4 +1,4 @@
-"""Wait for what another task, thread or program does. All tests wait with these two."""
+"""Wait for what another task, thread or program does, by asking for it again and again."""
 
 from __future__ import annotations
 
@@ -51,10 +51,8 @@ async def eventually_async(
     while True:
         found, failure = None, None
         try:
-            found = probe()
-            if inspect.isawaitable(found):
-                found = await found
-            if found:
+            answer = probe()
+            if found := await answer if inspect.isawaitable(answer) else answer:
                 return found
         except AssertionError as exc:
             failure = exc

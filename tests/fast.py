@@ -17,6 +17,7 @@ PROGRAMS: Final = frozenset(
         "playwright",
         "subprocess",
         "tests.broker.stage",
+        "tests.parts",
         "tests.service.http.running",
         "tests.servers",
     }
@@ -41,7 +42,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("fast"):
-        items[:] = [item for item in items if not _starts_server(item)]
+        left = [item for item in items if _starts_server(item) or _starts_programs(item.path)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 def _starts_server(item: pytest.Item) -> bool:
@@ -50,6 +53,7 @@ def _starts_server(item: pytest.Item) -> bool:
     return "postgresql" in values.values() or bool(FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
+@cache
 def _starts_programs(file: Path) -> bool:
     seen = {file}
     left = [file, *_conftests(file)]

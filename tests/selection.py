@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -20,6 +21,7 @@ PARTS: Final = {
     "fuzz": "long searches for input that breaks something",
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
+    "search": "all properties, with examples that are new every time",
     "variants": "the same question in every mode and at every version",
 }
 
@@ -47,8 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _chosen(config: pytest.Config) -> frozenset[str]:
-    asked = frozenset(name for text in config.getoption("part") for name in text.split(","))
-    return frozenset(PARTS) if "all" in asked else asked
+    asked = frozenset(name for text in config.getoption("part") for name in text.split(",") if name)
+    return asked - {"all"} | frozenset(PARTS) if "all" in asked else asked
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make no test that would not run: to make it takes a millisecond in every worker."""
     chosen = _chosen(metafunc.config)
+    if unknown := set(_parts_of(metafunc.definition)) - PARTS.keys():
+        pytest.fail(f"no such part: {', '.join(sorted(unknown))}", pytrace=False)
     for fixture, ((first, second), both, part) in _SPLIT.items():
         if fixture not in metafunc.fixturenames:
             continue
@@ -78,7 +82,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
-        parts = {name for mark in item.iter_markers("part") for name in mark.args}
+        parts = set(_parts_of(item))
+        if "search" in chosen and is_hypothesis_test(getattr(item, "obj", None)):
+            parts.add("search")
+            item.user_properties.append(("part", "search"))
         wanted = bool(parts & chosen) if chosen else not parts
         (kept if wanted else left).append(item)
     if left:
@@ -88,8 +95,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let reports tell the part: the process that prints them has no marks."""
-    for mark in item.iter_markers("part"):
-        item.user_properties.extend(("part", name) for name in mark.args)
+    item.user_properties.extend(("part", name) for name in _parts_of(item))
+
+
+def _parts_of(item: pytest.Item) -> list[str]:
+    return [name for mark in item.iter_markers("part") for name in mark.args]
 
 
 class _Told:

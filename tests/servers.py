@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import psycopg
 
 from tests.eventually import eventually
+from tests.logs import note_log
 from tests.parts import MOSQUITTO, POSTGRESQL, need
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Mosquitto:
 
     def __init__(self, folder: Path, *settings: str) -> None:
         self.address = Address("127.0.0.1", free_port())
-        self._log = folder / "mosquitto.log"
+        self._log = note_log("mosquitto", folder / "mosquitto.log")
         config = folder / "mosquitto.conf"
         lines = [f"listener {self.address.port} {self.address.host}", *settings]
         if not any(line.startswith(("allow_anonymous", "password_file")) for line in settings):
@@ -143,7 +144,7 @@ class PostgreSQL:
         options = ["-h", self.address.host, "-p", str(self.address.port), "-k", str(folder), "-F"]
         options += [part for each in settings for part in ("-c", each)]
         self._command = [*as_owner, str(program), *data, *options]
-        self._log = folder / "postgresql.log"
+        self._log = note_log("PostgreSQL", folder / "postgresql.log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -195,12 +196,13 @@ def _cluster(program: Path, as_owner: tuple[str, ...]) -> str:
     with (shared_folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            folder.mkdir()
+            half = Path(mkdtemp(dir=shared_folder()))  # what fails half-way is taken for a cluster by nobody
             if as_owner:
-                shutil.chown(folder, "postgres", "postgres")
-            made = ["-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+                shutil.chown(half, "postgres", "postgres")
+            made = ["-D", f"{half}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
             command = [*as_owner, str(program.with_name("initdb")), *made]
-            subprocess.run(command, check=True, capture_output=True, cwd=folder)
+            subprocess.run(command, check=True, capture_output=True, cwd=half)
+            half.rename(folder)
     return f"{folder}/data"
 
 

@@ -91,13 +91,16 @@ class _Failures:
         begun = time.monotonic()
         try:
             yield
+        except pytest.skip.Exception:
+            self.tell()  # rather than be skipped with those that fail
+            raise
         except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 # the other rows run all the same
             shown = name or ", ".join(f"{key}={_shown(value)}" for key, value in row.items())
             self._found.append((shown, failure))
             if time.monotonic() - begun > _LONG:
-                self.tell()
+                self.tell("it waited in vain, so the rows behind it did not run")
 
-    def tell(self) -> None:
+    def tell(self, remark: str = "") -> None:
         if not self._found:
             return
         lines = [f"{len(self._found)} of {self._rows} rows fail:"]
@@ -106,4 +109,6 @@ class _Failures:
             if number < _SHOWN:
                 told = "\n".join([f"{type(failure).__name__}: {failure}", *getattr(failure, "__notes__", ())])
                 lines += [f"    {line}" for line in told.splitlines()]
+        if remark:
+            lines.append(remark)
         raise AssertionError("\n".join(lines)) from self._found[0][1]

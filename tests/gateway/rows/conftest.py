@@ -16,7 +16,6 @@ import pytest
 from tests.gateway.rows.place import site, small_site
 from tests.gateway.rows.running import running
 from tests.gateway.rows.variants import NEWEST, VARIANTS, Variant
-from tests.logs import note_log
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ def broker(folder: Path) -> Iterator[Address]:
     """A broker that loses nothing on its way to a slow reader, and logs who subscribes to what."""
     logged = [f"log_type {each}" for each in ("error", "warning", "notice", "subscribe")]
     with Mosquitto(folder, "max_queued_messages 0", "max_inflight_messages 0", *logged) as mosquitto:
-        note_log("the broker", folder / "mosquitto.log")
         yield mosquitto.address
 
 
