@@ -51,6 +51,16 @@ def test_two_tables_give_every_combination_and_leave_the_fixtures() -> None:
     assert ran == [(1, "a", 9), (2, "a", 9), (1, "b", 9), (2, "b", 9)]
 
 
+def test_a_row_that_is_skipped_hides_none_that_fails() -> None:
+    @each_row("number", [1, 2])
+    def walk(number: int) -> None:
+        assert number != 1
+        pytest.skip("a program is missing")
+
+    with pytest.raises(AssertionError, match="1 of 2 rows fail:\n- number=1"):
+        walk()
+
+
 def test_a_coroutine_is_awaited_row_by_row() -> None:
     @each_row("number", [1, 2])
     async def walk(number: int) -> None:
