@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.wire.rest import Role
-from tests.browser.conftest import answered, settle, sign_in, there, until
+from tests.browser.conftest import answered, pause_clock, settle, sign_in, there, until
 from tests.browser.gateways import new_mac
 from tests.browser.moments import compare_connection, contradictions, told
 from tests.browser.wire import Wire
@@ -267,7 +267,7 @@ def test_a_handshake_that_nobody_answers_is_not_waited_for(
         until(page, lambda: len(sockets) > 1)
         state(page, "Reconnecting")
         # While time stands still, only a click can make it try again. A slow machine may have tried before.
-        page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 4)
+        pause_clock(page)
         page.wait_for_timeout(50)
         tried = len(sockets)
         page.get_by_role("button", name="Try to connect now").click()
