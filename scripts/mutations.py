@@ -169,7 +169,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _is_logging(call: ast.Call) -> bool:
-    return ast.unparse(call.func).lstrip("_").lower().startswith(("log.", "logger.", "_log.", "self._log."))
+    return ast.unparse(call.func).lstrip("_").startswith("log.")
 
 
 def package_of(file: Path) -> str:
