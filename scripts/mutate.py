@@ -54,13 +54,18 @@ UNREADABLE: Final = 2
 UNUSABLE: Final = 4
 """Statuses of pytest: a test failed; a test or a conftest cannot be imported, which a mutant may cause."""
 
+SURVIVED: Final = {"survived", "never executed", "unusable"}
+"""Verdicts that count as survived: no test is known to notice the mutant."""
+
+Outcome = Literal["passed", "failed", "endless", "unusable"]
+
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant."""
+    """What became of a mutant. It is unusable when pytest itself fails, so that no test says anything."""
 
     mutant: Mutant
-    verdict: Literal["found", "endless", "survived", "never executed", "gone"]
+    verdict: Literal["found", "endless", "survived", "never executed", "gone", "unusable"]
     tests: int
     by: str = ""
 
@@ -201,13 +206,13 @@ class Copy:
         while tests := [each for each in tests_of(data, seconds, mutant.file, lines) if each not in refuted]:
             try:
                 (self._root / mutant.file).write_text(text)
-                status, by = self._test(tests)
+                outcome, by = self._test(tests)
             finally:
                 shutil.copy2(file, self._root / mutant.file)
-            if status is None:
-                return Result(mutant, "endless", len(tests))
-            if status == 0:
+            if outcome == "passed":
                 return Result(mutant, "survived", len(tests))
+            if outcome != "failed":
+                return Result(mutant, outcome, len(tests))
             if not by or self._is_sound(by):
                 return Result(mutant, "found", len(tests), by)
             refuted.add(by)
@@ -215,11 +220,11 @@ class Copy:
 
     def _is_sound(self, test: str) -> bool:
         if test not in self._sound:
-            self._sound[test] = self._test([test])[0] == 0
+            self._sound[test] = self._test([test])[0] == "passed"
         return self._sound[test]
 
-    def _test(self, tests: list[str]) -> tuple[int | None, str]:
-        """Return the status of pytest, None if it does not end, and the test function that failed first."""
+    def _test(self, tests: list[str]) -> tuple[Outcome, str]:
+        """Run these tests. Return what came of it, and the test function that failed first."""
         process = subprocess.Popen(
             [".venv/bin/python", "-m", "pytest", "-n0", "-xq", "--no-header", "--tb=line", *tests],
             cwd=self._root,
@@ -234,13 +239,15 @@ class Copy:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return None, ""
-        is_told = process.returncode in {0, FAILED, UNREADABLE}
+            return "endless", ""
+        if process.returncode == 0:
+            return "passed", ""
         is_unreadable = "ERROR collecting" in said or "Error while loading conftest" in said
-        if not is_told and not (process.returncode == UNUSABLE and is_unreadable):
-            raise RuntimeError(f"pytest itself fails:\n{said}")
-        failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::[^\[\s]+)", said, re.MULTILINE)
-        return process.returncode, failed[1] if failed else ""
+        if process.returncode in {FAILED, UNREADABLE} or (process.returncode == UNUSABLE and is_unreadable):
+            failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::[^\[\s]+)", said, re.MULTILINE)
+            return "failed", failed[1] if failed else ""
+        print(f"pytest itself fails with status {process.returncode}:\n{said}", file=sys.stderr)
+        return "unusable", ""
 
 
 # Tell
@@ -256,10 +263,7 @@ def table(files: list[Path]) -> Iterator[str]:
     totals = [0] * (1 + len(runs))
     for package in sorted({each.mutant.package for each in runs[0]}):
         own = [[each for each in one if each.mutant.package == package] for one in runs]
-        row = [
-            len(own[0]),
-            *(sum(each.verdict in {"survived", "never executed"} for each in one) for one in own),
-        ]
+        row = [len(own[0]), *(sum(each.verdict in SURVIVED for each in one) for one in own)]
         totals = [sum(pair) for pair in zip(totals, row, strict=True)]
         yield f"| {package or '(top)'} | " + " | ".join(map(str, row)) + " |"
     yield "| all | " + " | ".join(map(str, totals)) + " |"
