@@ -54,18 +54,24 @@ UNREADABLE: Final = 2
 UNUSABLE: Final = 4
 """Statuses of pytest: a test failed; a test or a conftest cannot be imported, which a mutant may cause."""
 
-SURVIVED: Final = {"survived", "never executed", "unusable"}
+UNKNOWN: Final = ("unusable", "unsure")
+SURVIVED: Final = {"survived", "never executed", *UNKNOWN}
 """Verdicts that count as survived: no test is known to notice the mutant."""
 
 Outcome = Literal["passed", "failed", "endless", "unusable"]
+Verdict = Literal["found", "endless", "survived", "never executed", "gone", "unusable", "unsure"]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant. It is unusable when pytest itself fails, so that no test says anything."""
+    """What became of a mutant.
+
+    It is unusable when pytest itself fails, so that no test says anything, and unsure when the tests do not
+    end or cannot be imported without the change either.
+    """
 
     mutant: Mutant
-    verdict: Literal["found", "endless", "survived", "never executed", "gone", "unusable"]
+    verdict: Verdict
     tests: int
     by: str = ""
 
@@ -209,14 +215,21 @@ class Copy:
                 outcome, by = self._test(tests)
             finally:
                 shutil.copy2(file, self._root / mutant.file)
-            if outcome == "passed":
-                return Result(mutant, "survived", len(tests))
-            if outcome != "failed":
-                return Result(mutant, outcome, len(tests))
             if not by or self._is_sound(by):
-                return Result(mutant, "found", len(tests), by)
+                return Result(mutant, self._verdict(tests, outcome, by), len(tests), by)
             refuted.add(by)
         return Result(mutant, "never executed", 0)
+
+    def _verdict(self, tests: list[str], outcome: Outcome, by: str) -> Verdict:
+        """Return what an outcome says about a mutant. Run the tests without it where that makes sure."""
+        if outcome == "passed":
+            return "survived"
+        if outcome == "unusable":
+            return "unusable"
+        # A busy machine makes tests slow, and a module may be missing in this copy: neither is the mutant's.
+        if not by and self._test(tests) == (outcome, ""):
+            return "unsure"
+        return "endless" if outcome == "endless" else "found"
 
     def _is_sound(self, test: str) -> bool:
         if test not in self._sound:
@@ -267,6 +280,11 @@ def table(files: list[Path]) -> Iterator[str]:
         totals = [sum(pair) for pair in zip(totals, row, strict=True)]
         yield f"| {package or '(top)'} | " + " | ".join(map(str, row)) + " |"
     yield "| all | " + " | ".join(map(str, totals)) + " |"
+    for file, one in zip(files, runs, strict=True):
+        counts = [(sum(each.verdict == verdict for each in one), verdict) for verdict in UNKNOWN]
+        if any(count for count, _ in counts):
+            told = " and ".join(f"{count} {verdict}" for count, verdict in counts)
+            yield f"\nOf those that survived in {file.stem}, {told}."
 
 
 def main() -> None:
