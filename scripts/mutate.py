@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 KEPT: Final = ROOT / ".mutation"
 """What `cover` found out."""
 
+DATA: Final = KEPT / "data"
+TIMES: Final = ROOT / ".pytest_cache/v/meshfleet/times"
+"""Seconds of each test function: tests/times.py writes them."""
+
+SITE: Final = PACKAGE / "service/console/site"
+"""The console, which is not in git."""
+
 SEED: Final = 28
 MUTANTS: Final = 200
 LEAST: Final = 5
@@ -108,7 +115,7 @@ def cover(tests: list[str]) -> None:
     rules = KEPT / "coverage.ini"
     rules.write_text(
         "[run]\nbranch = true\nparallel = true\nsource_pkgs = meshfleet\ncore = ctrace\n"
-        f"data_file = {KEPT / 'data'}\ncontext = ${{PYTEST_CURRENT_TEST-}}\n"
+        f"data_file = {DATA}\ncontext = ${{PYTEST_CURRENT_TEST-}}\n"
         "disable_warnings = no-data-collected, module-not-measured, module-not-imported\n"
     )
     environment = {**os.environ, "COVERAGE_PROCESS_START": str(rules), "PYTHONPATH": str(ROOT / "scripts")}
@@ -161,10 +168,14 @@ def _exists(test: str) -> bool:
 
 
 def run(source: Path, target: Path, workers: int) -> None:
+    if not (DATA.exists() and TIMES.exists()):
+        sys.exit("Nothing tells which tests execute a line: run scripts/mutate.py cover first.")
+    if not (ROOT / SITE).exists():
+        sys.exit("The console is not built: run scripts/build_console.py first.")
     mutants = [Mutant(**each) for each in json.loads(source.read_text())]
-    data = CoverageData(str(KEPT / "data"))
+    data = CoverageData(str(DATA))
     data.read()
-    seconds: dict[str, float] = json.loads((ROOT / ".pytest_cache/v/meshfleet/times").read_text())
+    seconds: dict[str, float] = json.loads(TIMES.read_text())
     results: list[Result] = []
     copies: SimpleQueue[Copy] = SimpleQueue()
 
@@ -200,7 +211,7 @@ class Copy:
             shutil.copy2(ROOT / name, root / name)
         for name in (".venv", "tests/node/node_modules", "console/node_modules", "console/generated"):
             (root / name).symlink_to(ROOT / name)
-        shutil.copytree(ROOT / PACKAGE / "service/console/site", root / PACKAGE / "service/console/site")
+        shutil.copytree(ROOT / SITE, root / SITE)
 
     def judge(self, mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Result:
         file = ROOT / mutant.file
