@@ -5,10 +5,18 @@
     scripts/mutate.py run mutants.json results.json
     scripts/mutate.py table results.json [later.json]
 
-A mutant is run against the quickest tests that execute its line, at most 30 of them and 30 seconds of their
-time. It is found when one of them fails, or when they are not done after 60 seconds: then it waits for ever.
-A mutant that no test executes has survived. Places are noted by function and text, so that they are found
-again after other changes.
+Run it with `.venv/bin/python`. `cover` forgets what it found out before.
+
+A mutant is run against the quickest tests that execute its line: at most 30 test functions, which together
+took at most 30 seconds when they last ran. If the quickest one took longer, it is run alone.
+
+- found: one of them fails or cannot be imported, but not without the change.
+- endless: they are not done after 60 seconds, but they are without the change. This counts as found.
+- survived: all of them pass.
+- never executed: no test executes the line. This counts as survived.
+- unusable: pytest itself fails. This counts as survived.
+- unsure: the tests do not end, or cannot be imported, without the change either. This counts as survived.
+- gone: the place is not in the source any more. This does not count as survived.
 """
 
 from __future__ import annotations
@@ -71,11 +79,7 @@ Verdict = Literal["found", "endless", "survived", "never executed", "gone", "unu
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant.
-
-    It is unusable when pytest itself fails, so that no test says anything, and unsure when the tests do not
-    end or cannot be imported without the change either.
-    """
+    """What became of a mutant."""
 
     mutant: Mutant
     verdict: Verdict
@@ -295,7 +299,7 @@ def table(files: list[Path]) -> Iterator[str]:
         counts = [(sum(each.verdict == verdict for each in one), verdict) for verdict in UNKNOWN]
         if any(count for count, _ in counts):
             told = " and ".join(f"{count} {verdict}" for count, verdict in counts)
-            yield f"\nOf those that survived in {file.stem}, {told}."
+            yield f"\nCounted as survived in {file.stem}: {told}."
 
 
 def main() -> None:
