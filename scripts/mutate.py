@@ -5,16 +5,23 @@
     scripts/mutate.py run mutants.json results.json
     scripts/mutate.py table results.json [later.json]
 
-A mutant is run against the quickest tests that execute its line, at most 30 of them and 30 seconds of their
-time. It is found when one of them fails, or when they are not done after 60 seconds: then it waits for ever.
-A mutant that no test executes has survived. Places are noted by function and text, so that they are found
-again after other changes.
+Run it with `.venv/bin/python`. `cover` forgets what it found out before.
+
+A mutant is run against the quickest tests that execute its line: at most 30 test functions, which together
+took at most 30 seconds when they last ran. If the quickest one took longer, it is run alone.
+
+- found: one of them fails or cannot be imported, but not without the change.
+- endless: they are not done after 60 seconds, but they are without the change. This counts as found.
+- survived: all of them pass.
+- never executed: no test executes the line. This counts as survived.
+- unusable: pytest itself fails. This counts as survived.
+- unsure: the tests do not end, or cannot be imported, without the change either. This counts as survived.
+- gone: the place is not in the source any more. This does not count as survived.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import random
@@ -24,22 +31,29 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from coverage import CoverageData
+from mutations import PACKAGE, ROOT, Changes, Mutant, package_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = Path("src/meshfleet")
 KEPT: Final = ROOT / ".mutation"
 """What `cover` found out."""
+
+DATA: Final = KEPT / "data"
+TIMES: Final = ROOT / ".pytest_cache/v/meshfleet/times"
+"""Seconds of each test function: tests/times.py writes them."""
+
+SITE: Final = PACKAGE / "service/console/site"
+"""The console, which is not in git."""
 
 SEED: Final = 28
 MUTANTS: Final = 200
@@ -55,42 +69,12 @@ UNREADABLE: Final = 2
 UNUSABLE: Final = 4
 """Statuses of pytest: a test failed; a test or a conftest cannot be imported, which a mutant may cause."""
 
-SIGNS: Final[dict[type[ast.AST], str]] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "//",
-    ast.And: "and",
-    ast.Or: "or",
-}
-_PAIRS: Final = ("< <=", "> >=", "== !=", "is is_not", "in not_in", "+ -", "* //", "and or")
-SWAPS: Final = {
-    one.replace("_", " "): other.replace("_", " ")
-    for pair in _PAIRS
-    for one, other in (pair.split(), reversed(pair.split()))
-}
+UNKNOWN: Final = ("unusable", "unsure")
+SURVIVED: Final = {"survived", "never executed", *UNKNOWN}
+"""Verdicts that count as survived: no test is known to notice the mutant."""
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change: in this function, the text at the n-th place that reads `before`."""
-
-    package: str
-    file: str
-    function: str
-    place: int
-    before: str
-    after: str
+Outcome = Literal["passed", "failed", "endless", "unusable"]
+Verdict = Literal["found", "endless", "survived", "never executed", "gone", "unusable", "unsure"]
 
 
 @dataclass(frozen=True)
@@ -98,135 +82,9 @@ class Result:
     """What became of a mutant."""
 
     mutant: Mutant
-    verdict: Literal["found", "endless", "survived", "never executed", "gone"]
+    verdict: Verdict
     tests: int
     by: str = ""
-
-
-# Which changes there are
-
-
-class Changes(ast.NodeVisitor):
-    """All changes that can be made inside of the functions of a module."""
-
-    def __init__(self, file: Path) -> None:
-        self.text = (ROOT / file).read_text()
-        self.package = package_of(file)
-        self.file = file.as_posix()
-        self.found: list[tuple[Mutant, ast.expr | ast.stmt]] = []
-        self._scope: list[str] = []
-        self._is_inside = False
-        self._seen: Counter[tuple[str, str]] = Counter()
-        self.visit(ast.parse(self.text))
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._scope.append(node.name)
-        self._visit_all(node.body)
-        self._scope.pop()
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._scope.append(node.name)
-        was, self._is_inside = self._is_inside, True
-        is_described = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-        self._visit_all(node.body[1:] if is_described else node.body)
-        self._is_inside = was
-        self._scope.pop()
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 # the name is ast's
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        call = node.value.value if isinstance(node.value, ast.Await) else node.value
-        if isinstance(call, ast.Call) and not _is_logging(call):
-            self._add(node, "pass")
-            self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._add(node, "pass")
-
-    def visit_Return(self, node: ast.Return) -> None:
-        if node.value is not None and not isinstance(node.value, ast.Constant):
-            self._add(node, "return None")
-        self.generic_visit(node)
-
-    def visit_Break(self, node: ast.Break) -> None:
-        self._add(node, "continue")
-
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self._add(node, "break")
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        if isinstance(node.op, ast.Not):
-            self._add(node, f"({ast.unparse(node.operand)})")
-        self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, bool):
-            self._add(node, str(not node.value))
-        elif isinstance(node.value, int):
-            self._add(node, str(node.value + 1))
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        self._swap(node, [node.left, *node.comparators], node.ops)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        if not any(_is_text(each) for each in (node.left, node.right)):
-            self._swap(node, [node.left, node.right], [node.op])
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        self._swap(node, node.values, [node.op] * (len(node.values) - 1))
-
-    def _swap(self, node: ast.expr, operands: list[ast.expr], operators: Sequence[ast.AST]) -> None:
-        """Swap the first operator, and of a row of the same ones all."""
-        signs = [SIGNS.get(type(each), "") for each in operators]
-        if signs[0] in SWAPS:
-            after = [SWAPS[sign] if sign == signs[0] else sign for sign in signs]
-            words = [f"({ast.unparse(each)})" for each in operands]
-            rest = [f"{sign} {word}" for sign, word in zip(after, words[1:], strict=True)]
-            self._add(node, f"({' '.join([words[0], *rest])})")
-        self.generic_visit(node)
-
-    def _visit_all(self, nodes: list[ast.stmt]) -> None:
-        for node in nodes:
-            self.visit(node)
-
-    def _add(self, node: ast.expr | ast.stmt, after: str) -> None:
-        if not self._is_inside:
-            return
-        function, before = ".".join(self._scope), ast.unparse(node)
-        place = self._seen[function, before]
-        self._seen[function, before] += 1
-        self.found.append((Mutant(self.package, self.file, function, place, before, after), node))
-
-    def with_(self, mutant: Mutant) -> tuple[str, range] | None:
-        """Return the text of the module with this change, and the changed lines; None: the place is gone."""
-        for each, node in self.found:
-            if each == mutant:
-                assert node.end_lineno is not None and node.end_col_offset is not None  # noqa: PT018, S101
-                lines = [line.encode() for line in self.text.splitlines(keepends=True)]
-                start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
-                end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
-                whole = b"".join(lines)
-                changed = whole[:start] + mutant.after.encode() + whole[end:]
-                return changed.decode(), range(node.lineno, node.end_lineno + 1)
-        return None
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def _is_logging(call: ast.Call) -> bool:
-    return ast.unparse(call.func).lstrip("_").lower().startswith(("log.", "logger.", "_log.", "self._log."))
-
-
-def package_of(file: Path) -> str:
-    """Return the package that a mutant counts for: the first folder, in the service the second."""
-    parts = file.relative_to(PACKAGE).parts[:-1]
-    return "/".join(parts[:2] if parts[:1] == ("service",) else parts[:1])
 
 
 # Choose, once
@@ -256,11 +114,12 @@ def choose(target: Path) -> None:
 
 def cover(tests: list[str]) -> None:
     """Run the tests under coverage, each with its name as context; programs that they start as well."""
-    KEPT.mkdir(exist_ok=True)
+    shutil.rmtree(KEPT, ignore_errors=True)  # what tests executed that are deleted since must not count
+    KEPT.mkdir()
     rules = KEPT / "coverage.ini"
     rules.write_text(
         "[run]\nbranch = true\nparallel = true\nsource_pkgs = meshfleet\ncore = ctrace\n"
-        f"data_file = {KEPT / 'data'}\ncontext = ${{PYTEST_CURRENT_TEST-}}\n"
+        f"data_file = {DATA}\ncontext = ${{PYTEST_CURRENT_TEST-}}\n"
         "disable_warnings = no-data-collected, module-not-measured, module-not-imported\n"
     )
     environment = {**os.environ, "COVERAGE_PROCESS_START": str(rules), "PYTHONPATH": str(ROOT / "scripts")}
@@ -268,9 +127,7 @@ def cover(tests: list[str]) -> None:
     subprocess.run(
         [programs / "pytest", "-q", "-p", "mutate", *tests], cwd=ROOT, env=environment, check=False
     )
-    subprocess.run(
-        [programs / "coverage", "combine", "-q", "--append", f"--rcfile={rules}"], cwd=ROOT, check=True
-    )
+    subprocess.run([programs / "coverage", "combine", "-q", f"--rcfile={rules}"], cwd=ROOT, check=True)
     subprocess.run([programs / "coverage", "report", f"--rcfile={rules}"], cwd=ROOT, check=True)
 
 
@@ -291,9 +148,10 @@ def tests_of(data: CoverageData, seconds: dict[str, float], file: str, lines: ra
     """Return the tests to run against a mutant: the quickest ones that execute it."""
     contexts = data.contexts_by_lineno(str(ROOT / file))
     names = {_function_of(name) for line in lines for name in contexts.get(line, ()) if name}
+    existing = filter(_exists, names & seconds.keys())
     chosen: list[str] = []
     left = BUDGET
-    for name in sorted(names & seconds.keys(), key=lambda each: seconds[each]):
+    for name in sorted(existing, key=lambda each: seconds[each]):
         if len(chosen) == TESTS or (chosen and seconds[name] > left):
             break
         chosen.append(name)
@@ -301,14 +159,27 @@ def tests_of(data: CoverageData, seconds: dict[str, float], file: str, lines: ra
     return chosen
 
 
+@cache
+def _exists(test: str) -> bool:
+    """Tell whether a test is still there: pytest runs none of the tests it is given if it cannot find one."""
+    file, name = test.split("::")[:2]
+    path = ROOT / file
+    defined = re.compile(rf"^(async |def |class )*{name}\b", re.MULTILINE)
+    return path.exists() and defined.search(path.read_text()) is not None
+
+
 # Run them
 
 
 def run(source: Path, target: Path, workers: int) -> None:
+    if not (DATA.exists() and TIMES.exists()):
+        sys.exit("Nothing tells which tests execute a line: run scripts/mutate.py cover first.")
+    if not (ROOT / SITE).exists():
+        sys.exit("The console is not built: run scripts/build_console.py first.")
     mutants = [Mutant(**each) for each in json.loads(source.read_text())]
-    data = CoverageData(str(KEPT / "data"))
+    data = CoverageData(str(DATA))
     data.read()
-    seconds: dict[str, float] = json.loads((ROOT / ".pytest_cache/v/meshfleet/times").read_text())
+    seconds: dict[str, float] = json.loads(TIMES.read_text())
     results: list[Result] = []
     copies: SimpleQueue[Copy] = SimpleQueue()
 
@@ -344,7 +215,7 @@ class Copy:
             shutil.copy2(ROOT / name, root / name)
         for name in (".venv", "tests/node/node_modules", "console/node_modules", "console/generated"):
             (root / name).symlink_to(ROOT / name)
-        shutil.copytree(ROOT / PACKAGE / "service/console/site", root / PACKAGE / "service/console/site")
+        shutil.copytree(ROOT / SITE, root / SITE)
 
     def judge(self, mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Result:
         file = ROOT / mutant.file
@@ -356,25 +227,32 @@ class Copy:
         while tests := [each for each in tests_of(data, seconds, mutant.file, lines) if each not in refuted]:
             try:
                 (self._root / mutant.file).write_text(text)
-                status, by = self._test(tests)
+                outcome, by = self._test(tests)
             finally:
                 shutil.copy2(file, self._root / mutant.file)
-            if status is None:
-                return Result(mutant, "endless", len(tests))
-            if status == 0:
-                return Result(mutant, "survived", len(tests))
             if not by or self._is_sound(by):
-                return Result(mutant, "found", len(tests), by)
+                return Result(mutant, self._verdict(tests, outcome, by), len(tests), by)
             refuted.add(by)
         return Result(mutant, "never executed", 0)
 
+    def _verdict(self, tests: list[str], outcome: Outcome, by: str) -> Verdict:
+        """Return what an outcome says about a mutant. Run the tests without it where that makes sure."""
+        if outcome == "passed":
+            return "survived"
+        if outcome == "unusable":
+            return "unusable"
+        # A busy machine makes tests slow, and a module may be missing in this copy: neither is the mutant's.
+        if not by and self._test(tests) == (outcome, ""):
+            return "unsure"
+        return "endless" if outcome == "endless" else "found"
+
     def _is_sound(self, test: str) -> bool:
         if test not in self._sound:
-            self._sound[test] = self._test([test])[0] == 0
+            self._sound[test] = self._test([test])[0] == "passed"
         return self._sound[test]
 
-    def _test(self, tests: list[str]) -> tuple[int | None, str]:
-        """Return the status of pytest, None if it does not end, and the test function that failed first."""
+    def _test(self, tests: list[str]) -> tuple[Outcome, str]:
+        """Run these tests. Return what came of it, and the test function that failed first."""
         process = subprocess.Popen(
             [".venv/bin/python", "-m", "pytest", "-n0", "-xq", "--no-header", "--tb=line", *tests],
             cwd=self._root,
@@ -389,13 +267,15 @@ class Copy:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return None, ""
-        is_told = process.returncode in {0, FAILED, UNREADABLE}
+            return "endless", ""
+        if process.returncode == 0:
+            return "passed", ""
         is_unreadable = "ERROR collecting" in said or "Error while loading conftest" in said
-        if not is_told and not (process.returncode == UNUSABLE and is_unreadable):
-            raise RuntimeError(f"pytest itself fails:\n{said}")
-        failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::[^\[\s]+)", said, re.MULTILINE)
-        return process.returncode, failed[1] if failed else ""
+        if process.returncode in {FAILED, UNREADABLE} or (process.returncode == UNUSABLE and is_unreadable):
+            failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::[^\[\s]+)", said, re.MULTILINE)
+            return "failed", failed[1] if failed else ""
+        print(f"pytest itself fails with status {process.returncode}:\n{said}", file=sys.stderr)
+        return "unusable", ""
 
 
 # Tell
@@ -411,13 +291,15 @@ def table(files: list[Path]) -> Iterator[str]:
     totals = [0] * (1 + len(runs))
     for package in sorted({each.mutant.package for each in runs[0]}):
         own = [[each for each in one if each.mutant.package == package] for one in runs]
-        row = [
-            len(own[0]),
-            *(sum(each.verdict in {"survived", "never executed"} for each in one) for one in own),
-        ]
+        row = [len(own[0]), *(sum(each.verdict in SURVIVED for each in one) for one in own)]
         totals = [sum(pair) for pair in zip(totals, row, strict=True)]
         yield f"| {package or '(top)'} | " + " | ".join(map(str, row)) + " |"
     yield "| all | " + " | ".join(map(str, totals)) + " |"
+    for file, one in zip(files, runs, strict=True):
+        counts = [(sum(each.verdict == verdict for each in one), verdict) for verdict in UNKNOWN]
+        if any(count for count, _ in counts):
+            told = " and ".join(f"{count} {verdict}" for count, verdict in counts)
+            yield f"\nCounted as survived in {file.stem}: {told}."
 
 
 def main() -> None:

@@ -25,10 +25,12 @@ def note_log(program: str, file: Path) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logstart() -> None:
-    for file in [file for file in _logs if not file.exists()]:
-        del _logs[file]
     _begun.clear()
-    _begun.update((file, file.stat().st_size) for file in _logs)
+    for file in list(_logs):
+        try:
+            _begun[file] = file.stat().st_size
+        except FileNotFoundError:
+            del _logs[file]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,10 +45,12 @@ def _logged() -> list[tuple[str, str]]:
     """What each program has written since the test began."""
     sections = []
     for file, program in _logs.items():
-        if file.exists():
+        try:
             with file.open("rb") as log:
                 log.seek(_begun.get(file, 0))
                 text = log.read().decode(errors="replace")
-            if text.strip():
-                sections.append((f"what {program} logged", text[-_SHOWN:]))
+        except FileNotFoundError:
+            continue
+        if text.strip():
+            sections.append((f"what {program} logged", text[-_SHOWN:]))
     return sections

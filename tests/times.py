@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -25,7 +27,11 @@ _CPU: Final = "cpu seconds"
 
 @dataclass
 class Spent:
-    """What some tests took, in seconds. Programs count where a test, or its teardown, waits for their end."""
+    """What some tests took, in seconds.
+
+    The CPU time of a program counts for the test that waits for its end, or whose teardown does. So a shared
+    server or browser counts for the test whose teardown ends it, and not for the others that use it.
+    """
 
     items: int = 0
     cpu: float = 0.0
@@ -94,5 +100,18 @@ _BEGUN: Final = pytest.StashKey[float]()
 
 
 def _cpu() -> float:
-    """CPU seconds of this process and of the ended programs that it has waited for."""
-    return sum(os.times()[:4])
+    """CPU seconds of this process and of the fork server, with ended programs that they waited for."""
+    return sum(os.times()[:4]) + _fork_server_cpu()
+
+
+def _fork_server_cpu() -> float:
+    """CPU seconds of the process that tests/cli/forked.py forks programs from, with those that ended."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 # nothing public tells it
+    if pid is None:
+        return 0.0
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except OSError:  # it has ended, or this is not Linux
+        return 0.0
+    fields = stat.rpartition(")")[2].split()  # a name may contain spaces; utime to cstime are 14 to 17
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
