@@ -183,7 +183,7 @@ async def test_an_image_that_the_service_does_not_have_is_no_image(
 
 
 async def _ask_in_vain(mosquitto: Address, http: httpx.AsyncClient, limit: float) -> list[str]:
-    """Let a gateway ask for an image without an answer, each time for so many seconds; gives what it asked."""
+    """Let a gateway ask for an image without an answer, so many seconds each time; gives what it asked."""
     terms = Terms(patience=limit)
     async with service(mosquitto, lambda _: []) as asked, _scene(mosquitto, http, terms) as scene:
         assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
