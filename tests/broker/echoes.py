@@ -135,7 +135,8 @@ def visit(
     )
 
 
-async def visit_in_time(here: Door) -> ClientConnection:
+@asynccontextmanager
+async def visit_in_time(here: Door) -> AsyncIterator[ClientConnection]:
     """Come in with the client of the library; again if the machine stalled for longer than the door waits."""
 
     async def come() -> ClientConnection | None:
@@ -144,7 +145,9 @@ async def visit_in_time(here: Door) -> ClientConnection:
         except (OSError, InvalidHandshake):
             return None
 
-    return await eventually_async(come, "an upgrade in time")
+    client = await eventually_async(come, "an upgrade in time")
+    async with client:
+        yield client
 
 
 def narrow_socket() -> socket.socket:

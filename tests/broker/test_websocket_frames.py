@@ -257,7 +257,7 @@ async def test_it_is_all_the_same_behind_tls() -> None:
 
 
 async def test_a_client_that_never_asks_to_the_end_is_cut_off_and_the_others_stay() -> None:
-    async with door(patience=0.05) as here, await visit_in_time(here) as client:
+    async with door(patience=0.05) as here, visit_in_time(here) as client:
         async with raw(here) as idle:  # comes later, so its time is up later
             await idle.send(REQUEST)
             assert await idle.read_all() == b""

@@ -41,6 +41,7 @@ def figures(*arguments: str) -> list[Any]:
 
 def test_figures_for_programs_are_one_object_on_a_line(broker: Mosquitto) -> None:
     given = ["--gateways", "3", "--devices", "2", "--rate", "100"]
+    last: dict[str, Any] = {}
     for seconds in ("1", "5", "20"):  # a machine that stalls needs more of them
         *_, last = figures("--broker", url(broker), *given, "--seconds", seconds)
         if last["reports"] >= 20:

@@ -193,8 +193,9 @@ async def test_an_upgrade_that_is_never_answered_is_given_up_and_closed(broker: 
                 await Link(behind(proxy), fresh("web"), options=Options(patience=limit)).__aenter__()
             proxy.flow()
             await proxy.until(lambda: all(each.over for each in proxy.passages))
-            if sent := [bytes(each.up) for each in proxy.passages if each.up]:
+            if any(each.up for each in proxy.passages):
                 break
+        sent = [bytes(each.up) for each in proxy.passages if each.up]
         assert sent
         assert all(each.endswith(b"\r\n\r\n") for each in sent), "it went on behind the request"
 

@@ -193,6 +193,7 @@ async def _ask_in_vain(mosquitto: Address, http: httpx.AsyncClient, limit: float
 
 
 async def test_without_any_answer_there_is_no_image(mosquitto: Address, http: httpx.AsyncClient) -> None:
+    asked: list[str] = []
     for limit in LIMITS:
         if len(asked := await _ask_in_vain(mosquitto, http, limit)) >= 3:
             break
