@@ -15,6 +15,12 @@ Result = TypeVar("Result")
 PATIENCE: Final = 60.0
 """Seconds after which it never happens. Generous, as machines are busy: only a failing test takes them."""
 
+LIMITS: Final = (0.2, 1.0, 5.0)
+"""Seconds after which a test lets the code give up waiting for a silent peer.
+
+A machine may stall until such a limit is over before anything was sent: then the test tries the next one.
+"""
+
 _PAUSES: Final = (0.002, 0.1)
 """Seconds between two probes, at first and at most: what takes long is often asked of a busy service."""
 

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake
 from websockets.frames import Frame, Opcode
 from websockets.typing import Subprotocol
 
 from meshfleet.broker.websocket import WebSocket
+from tests.eventually import eventually_async
 from tests.link.scripted import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -133,6 +135,21 @@ def visit(
     )
 
 
+@asynccontextmanager
+async def visit_in_time(here: Door) -> AsyncIterator[ClientConnection]:
+    """Come in with the client of the library; again if the machine stalled for longer than the door waits."""
+
+    async def come() -> ClientConnection | None:
+        try:
+            return await visit(here)
+        except (OSError, InvalidHandshake):
+            return None
+
+    client = await eventually_async(come, "an upgrade in time")
+    async with client:
+        yield client
+
+
 def narrow_socket() -> socket.socket:
     """A socket with little room, so that who sends soon feels that the other does not read."""
     narrow = socket.socket()
@@ -196,6 +213,27 @@ class Raw:
 async def raw(here: Door) -> AsyncIterator[Raw]:
     """Come in with a bare socket."""
     client = Raw(here.port)
+    try:
+        yield client
+    finally:
+        client.socket.close()
+
+
+@asynccontextmanager
+async def raw_upgraded(here: Door) -> AsyncIterator[Raw]:
+    """Upgrade with a bare socket; again if the machine stalled for longer than the door waits."""
+
+    async def come() -> Raw | None:
+        client = Raw(here.port)
+        with suppress(ConnectionError):
+            await client.send(REQUEST + b"\r\n")
+            if await client.read(1):
+                assert b"101 Switching" in await client.read_head()
+                return client
+        client.socket.close()
+        return None
+
+    client = await eventually_async(come, "an upgrade in time")
     try:
         yield client
     finally:

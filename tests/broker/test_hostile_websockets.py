@@ -14,7 +14,7 @@ from websockets.frames import Opcode
 
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connect
-from tests.broker.echoes import LARGEST, REQUEST, Echo, door, echoed, frame, raw, visit
+from tests.broker.echoes import LARGEST, REQUEST, Echo, door, echoed, frame, raw, raw_upgraded, visit
 from tests.link.scripted import PATIENCE, settled, until
 from tests.tables import each_row
 
@@ -146,14 +146,13 @@ async def test_a_wrong_frame_ends_the_connection(wrong: bytes) -> None:
 
 
 async def test_who_was_refused_and_stays_is_cut_off() -> None:
-    async with door(patience=0.05) as here, raw(here) as client:
-        await client.upgrade()
+    async with door(patience=0.05) as here, raw_upgraded(here) as client:
         await client.send(WRONG["not masked"])
         await client.read_all()
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(OSError, match=r"reset|pipe"):
                 await client.flood(bytes(1000), times=1_000_000)
-        assert here.sockets[0].is_closing()
+        assert here.sockets[-1].is_closing()
 
 
 class Reluctant(Echo):

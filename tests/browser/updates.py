@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from itertools import count
-from time import sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -15,7 +14,7 @@ from tests.eventually import eventually
 from tests.scenarios.updating import image_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.scenarios.serving import Service
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 MODEL: Final = "0018"
 SPEED: Final = "100"
 """Heartbeats more than once in a second; an image takes a second or two."""
-
-_NOW_AND_THEN: Final = 0.1
 
 _versions = count()
 
@@ -104,19 +101,7 @@ def finish(demo: Service, job: str) -> None:
             demo.ask("POST", f"/api/v1/jobs/{job}/cancel")
         return told["finishedAt"] is not None
 
-    _until(is_over)
-
-
-def _until(holds: Callable[[], object]) -> None:
-    """Ask the service now and then: each question costs it some milliseconds."""
-
-    def look() -> object:
-        found = holds()
-        if not found:
-            sleep(_NOW_AND_THEN)
-        return found
-
-    eventually(look, "what only the service knows")
+    eventually(is_over, "the end of the job")
 
 
 def _site(gateway: str, devices: int) -> dict[str, Any]:
@@ -133,13 +118,13 @@ def _site(gateway: str, devices: int) -> dict[str, Any]:
 def _known(demo: Service, gateway: str, devices: int) -> list[str]:
     """The devices, as soon as all are there and have told what they are."""
     path = f"/api/v1/devices?Gateway={gateway}&ModelNumber={MODEL}&Connected=true"
-    _until(lambda: len(demo.ask("GET", path)["items"]) == devices)
+    eventually(lambda: len(demo.ask("GET", path)["items"]) == devices, "the devices")
     return [each["id"] for each in demo.ask("GET", path)["items"]]
 
 
 def _await_silence(demo: Service, gateway: str) -> None:
     """Until it is known to be gone: what it said before has been taken by then, and brings nobody back."""
-    _until(lambda: not demo.ask("GET", f"/api/v1/gateways/{gateway}")["connected"])
+    eventually(lambda: not demo.ask("GET", f"/api/v1/gateways/{gateway}")["connected"], "its end")
 
 
 def new_version() -> str:

@@ -40,11 +40,15 @@ def figures(*arguments: str) -> list[Any]:
 
 
 def test_figures_for_programs_are_one_object_on_a_line(broker: Mosquitto) -> None:
-    given = ["--gateways", "3", "--devices", "2", "--rate", "100", "--seconds", "1"]
-    *_, last = figures("--broker", url(broker), *given)
+    given = ["--gateways", "3", "--devices", "2", "--rate", "100"]
+    last: dict[str, Any] = {}
+    for seconds in ("1", "5", "20"):  # a machine that stalls needs more of them
+        *_, last = figures("--broker", url(broker), *given, "--seconds", seconds)
+        if last["reports"] >= 20:
+            break
     assert set(last) == FIELDS
     assert (last["gateways"], last["connected"], last["dropped"], last["trouble"]) == (3, 3, 0, "")
-    # Nobody makes more than the rate allows; a machine that stalls makes less.
+    # A simulation never makes more than the rate allows; on a machine that stalls it makes less.
     assert 20 <= last["reports"] <= 100 * last["seconds"] + 20
 
 

@@ -8,7 +8,6 @@ import select
 import ssl
 import subprocess
 import sys
-import time
 from itertools import count
 from pathlib import Path
 from signal import SIGTERM
@@ -19,6 +18,7 @@ import trustme
 
 from meshfleet.wire.rest import Role
 from tests.cli.outside import PATIENCE, Program
+from tests.eventually import eventually
 from tests.scenarios.peers import Heard, Js, Mosquitto, Paho, Peer, Place
 from tests.scenarios.serving import PASSWORD, Service, loopback
 from tests.service.mqtt.house import Credentials
@@ -113,11 +113,14 @@ def test_the_example_that_listens_hears_reports_and_names_a_filter_that_is_refus
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listening,
     ):
         assert listening.stdout is not None
-        until = time.monotonic() + PATIENCE
-        while not select.select([listening.stdout], [], [], 0.1)[0]:  # nobody tells when it has subscribed
-            assert time.monotonic() < until
-            gateway.say(report)
-        assert listening.stdout.readline() == f"{report.topic} {{}}\n"
+        output = listening.stdout
+
+        def is_heard() -> bool:
+            gateway.say(report)  # again and again: a test does not see when the example has subscribed
+            return bool(select.select([output], [], [], 0)[0])
+
+        eventually(is_heard, "a report that the example prints", patience=PATIENCE)
+        assert output.readline() == f"{report.topic} {{}}\n"
         listening.kill()
 
 

@@ -20,6 +20,7 @@ from meshfleet.wire.topics import Topics
 from tests.broker.stage import Stage, report
 from tests.client.mesh.ground import DEVICE, GATEWAY, LONG, hear, on
 from tests.client.mesh.passer_by import passer_by
+from tests.eventually import eventually_async
 from tests.link.proxy import EAGER
 from tests.link.scripted import until
 from tests.servers import Mosquitto
@@ -53,13 +54,21 @@ async def say(broker: str, *messages: Publish, gateway: str = GATEWAY) -> None:
         await link.publish_all(messages)
 
 
+async def _say_until(first: asyncio.Task[Report], broker: str, *messages: Publish) -> None:
+    """Publish the same messages until a report was heard: a test does not see when a subscription holds."""
+
+    async def probe() -> bool:
+        if not first.done():
+            await say(broker, *messages)
+        return first.done()
+
+    await eventually_async(probe, "the first report")
+
+
 async def listening(mesh: Mesh, broker: str, reports: AsyncIterator[Report]) -> asyncio.Task[Report]:
     """Ask for the first report, and wait until the subscription holds: probes come until one is heard."""
     first = asyncio.ensure_future(anext(reports))
-    async with asyncio.timeout(LONG):
-        while not first.done():
-            await say(broker, heartbeat(255))
-            await asyncio.wait((first,), timeout=0.01)
+    await _say_until(first, broker, heartbeat(255))
     assert mesh.rejected == 0
     return first
 
@@ -105,14 +114,12 @@ async def test_a_measurement_error_by_name_counts_as_decoded(broker: str) -> Non
     async with Mesh(broker) as mesh:
         reports = mesh.reports(kinds=[Kind.MEASUREMENT_ERROR_DECODED])
         first = asyncio.ensure_future(anext(reports))
-        async with asyncio.timeout(LONG):
-            while not first.done():
-                await say(
-                    broker,
-                    Publish(report(kind="measurement-error/8800"), body, 1),
-                    Publish(report(kind="measurement-error/temperature"), body, 1),
-                )
-                await asyncio.wait((first,), timeout=0.01)
+        await _say_until(
+            first,
+            broker,
+            Publish(report(kind="measurement-error/8800"), body, 1),
+            Publish(report(kind="measurement-error/temperature"), body, 1),
+        )
         await reports.aclose()
     heard = first.result()
     assert (heard.kind, heard.identifier) == (Kind.MEASUREMENT_ERROR_DECODED, "temperature")

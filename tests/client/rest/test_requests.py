@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,12 +18,12 @@ from meshfleet.errors import (
 )
 from meshfleet.testing import RunningFleet, running_fleet
 from meshfleet.wire.codes import Status
+from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-PATIENCE = 30.0
-"""Seconds until something must have happened; reached only when it never does."""
+    from meshfleet.wire.rest import RequestRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -73,10 +72,12 @@ async def test_an_answer_that_says_no_is_an_error_for_who_wants_that(fleet: Flee
 async def test_a_request_is_posted_and_looked_up(fleet: Fleet, gateway: str) -> None:
     accepted = await fleet.requests.post(gateway, NewRequest(operation=Operation.READ, identifier="8000"))
     assert accepted.state == "PENDING"
-    record = await fleet.requests.show(accepted.id)
-    async with asyncio.timeout(PATIENCE):
-        while record.state is RequestState.PENDING:
-            record = await fleet.requests.show(accepted.id)
+
+    async def ended() -> RequestRecord | None:
+        record = await fleet.requests.show(accepted.id)
+        return None if record.state is RequestState.PENDING else record
+
+    record = await eventually_async(ended, "the end of the request")
     assert record.state is RequestState.DONE
     assert record.response is not None
     with pytest.raises(NotFound):
@@ -85,9 +86,11 @@ async def test_a_request_is_posted_and_looked_up(fleet: Fleet, gateway: str) -> 
 
 async def test_an_ack_is_sent_and_not_answered(fleet: Fleet, gateway: str) -> None:
     time = "2026-01-01T00:00:00.000Z"
-    async with asyncio.timeout(PATIENCE):
-        while (await fleet.gateways.show(gateway)).api_version is None:
-            pass  # the service has just asked
+
+    async def is_known() -> bool:
+        return (await fleet.gateways.show(gateway)).api_version is not None
+
+    await eventually_async(is_known, "the version that the service has just asked for")
     sent = await fleet.requests.ack(gateway, "8100", time=time, type=AckType.BACKFILL, gateway=gateway)
     assert sent.state == "SENT"
     ack = NewRequest(operation=Operation.ACK, identifier="8100", time=time)

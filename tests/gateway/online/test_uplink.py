@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from meshfleet.gateway import Faults, generate
 from meshfleet.gateway.core import GoDown
 from meshfleet.wire.mqtt.packets import Connect, Disconnect, Publish, Subscribe
-from tests.eventually import eventually_async
+from tests.eventually import PATIENCE, eventually_async
 from tests.gateway.online.running import QUICK, Crew, fresh_mac, listening
 from tests.link.proxy import Proxy
 from tests.link.proxy import address as at
@@ -318,7 +318,7 @@ async def test_a_gateway_can_be_stopped_at_any_moment_of_its_restart(
         for _ in range(turns):
             await asyncio.sleep(0)
         running.cancel()
-        done, _ = await asyncio.wait((running,), timeout=2)
+        done, _ = await asyncio.wait((running,), timeout=PATIENCE)
         if not done:
             hanging.append(turns)
             for task in asyncio.all_tasks():
@@ -351,5 +351,5 @@ async def test_a_gateway_that_is_stopped_while_its_broker_is_away_does_not_hang(
     broker.stop()
     await eventually_async(lambda: not crew.fleet.uplinks[0].is_connected)
     running.cancel()
-    done, _ = await asyncio.wait((running,), timeout=10)
+    done, _ = await asyncio.wait((running,), timeout=PATIENCE)
     assert done

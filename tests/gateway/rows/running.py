@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from signal import SIGTERM
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 SPEED = "300"
 """Times as fast as life: a device reports five times in a second."""
-
-_SHORTLY = timedelta(seconds=5)
-"""The world begins when the gateway has connected, shortly before it says so."""
 
 _SLOW = "this machine is too slow"
 """A gateway says so, and it is no fault of the gateway."""
@@ -51,11 +48,14 @@ def run(*arguments: str) -> str:
 class Emulated:
     """A gateway that runs, seen from the other side of the broker."""
 
-    def __init__(self, mac: str, variant: Variant, recorder: Recorder, prefix: str = "") -> None:
+    def __init__(
+        self, mac: str, variant: Variant, recorder: Recorder, *, started: datetime, prefix: str = ""
+    ) -> None:
         self.mac = mac
         self.variant = variant
         self.recorder = recorder
-        self.started = datetime.now(UTC) - _SHORTLY
+        self.started = started
+        """A moment before the program was started."""
         self._front = f"{prefix}/mt" if prefix else "mt"
 
     def since(self, version: str) -> bool:
@@ -141,10 +141,11 @@ def running(
         command = ["gateway", "--json", "--broker", f"mqtt://{broker.host}:{broker.port}"]
         command += ["--mac", mac, "--mode", variant.mode, "--api-version", variant.version, "--seed", SEED]
         command += ["--speed", SPEED, "--site", str(file), "--topic-prefix", prefix, *arguments]
+        started = datetime.now(UTC)
         with Program(*command) as program:
             recorder.worried = lambda: "" if program.is_running else f"it died: {program.errors}"
             assert json.loads(program.line())["event"] == "connected"
-            yield Emulated(mac, variant, recorder, prefix)
+            yield Emulated(mac, variant, recorder, started=started, prefix=prefix)
             complaints = [line for line in program.errors.splitlines() if _SLOW not in line]
             assert not complaints, complaints
             assert program.end(SIGTERM)[0] == 0

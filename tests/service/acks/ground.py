@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +9,7 @@ from meshfleet.service.acks import store
 from meshfleet.service.acks.acks import Acks
 from meshfleet.service.acks.checking import check
 from meshfleet.service.acks.series import complete_up_to
+from tests.eventually import eventually_async
 from tests.service.ingest.intake import MINUTE, NOON, SECOND
 from tests.service.ingest.messages import A, B, D, number, temperature, when
 
@@ -90,8 +90,7 @@ class Ground:
         """Let messages come as one batch; gives how they are acknowledged."""
         self.post.sent.clear()
         await self.intake.take(*messages)
-        while self.acks.is_behind:  # noqa: ASYNC110 # it is only there to be waited for here
-            await asyncio.sleep(0)
+        await eventually_async(lambda: not self.acks.is_behind, "the last acknowledgement")
         return [_ack(each) for each in self.post.sent]
 
     async def tell(self, *places: int, gateway: str = A, device: str = D) -> list[int]:
