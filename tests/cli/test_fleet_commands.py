@@ -253,6 +253,8 @@ def test_a_key_lets_a_program_in_until_it_is_removed(
     assert issued["key"] not in json.dumps(admin.objects("keys", "list"))
     assert admin.object("keys", "remove", issued["id"]) == {"id": issued["id"], "removed": True}
     assert "does not take MESHFLEET_TOKEN" in nobody.failure("devices", "list", **script)
+    assert issued["id"].startswith("key-")
+    assert "no such API key" in admin.failure("keys", "remove", "-vDGDW7oD3ad")
     shown = admin.text("keys", "add", "another", "--role", "viewer")
     assert shown.startswith("another comes with the key ")
 

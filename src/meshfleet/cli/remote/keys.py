@@ -48,7 +48,7 @@ def add(name: str, role: str, expires: datetime | None, *, as_json: bool) -> Non
     answer(issued, f"{issued.name} comes with the key {issued.key} (shown this once)", as_json=as_json)
 
 
-@keys.command()
+@keys.command(context_settings={"ignore_unknown_options": True})  # ids of old keys may begin with a hyphen
 @click.argument("key_id", metavar="ID", type=TEXT)
 @json_option
 def remove(key_id: str, *, as_json: bool) -> None:

@@ -39,7 +39,7 @@ def issue(  # noqa: PLR0913 # by name
     """Make a key; this is the only time that anybody sees it."""
     key = PREFIX + secrets.token_urlsafe(32)
     row = {
-        "id": secrets.token_urlsafe(9),
+        "id": f"key-{secrets.token_hex(8)}",
         "name": name,
         "role": role.value,
         "hash": digest(key),
