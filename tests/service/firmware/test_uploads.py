@@ -244,7 +244,7 @@ def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, nam
 def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_keeps(
     service: Running,
 ) -> None:
-    content = b"my-host\n"
+    content = b"my-desk\n"
     answer = upload(service, content, "hostname")
     assert (answer.status_code, answer.json()["code"]) == (400, "image-check-failed")
     found = faults(answer)
