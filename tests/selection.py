@@ -48,21 +48,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", action="append", default=[], help="run these parts of make test-all, or all")
 
 
-def _chosen(config: pytest.Config) -> frozenset[str]:
+def chosen_parts(config: pytest.Config) -> frozenset[str]:
+    """Return the parts that were asked for."""
     asked = frozenset(name for text in config.getoption("part") for name in text.split(",") if name)
     return asked - {"all"} | frozenset(PARTS) if "all" in asked else asked
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if unknown := _chosen(config) - PARTS.keys():
+    if unknown := chosen_parts(config) - PARTS.keys():
         raise pytest.UsageError(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Told(_chosen(config)), "parts told")
+        config.pluginmanager.register(_Told(chosen_parts(config)), "parts told")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make no test that would not run: to make it takes a millisecond in every worker."""
-    chosen = _chosen(metafunc.config)
+    chosen = chosen_parts(metafunc.config)
     if unknown := set(_parts_of(metafunc.definition)) - PARTS.keys():
         pytest.fail(f"no such part: {', '.join(sorted(unknown))}", pytrace=False)
     for fixture, ((first, second), both, part) in _SPLIT.items():
@@ -78,7 +79,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = _chosen(config)
+    chosen = chosen_parts(config)
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:

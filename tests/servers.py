@@ -196,7 +196,7 @@ def _cluster(program: Path, as_owner: tuple[str, ...]) -> str:
     with (shared_folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            half = Path(mkdtemp(dir=shared_folder()))  # what fails half-way is taken for a cluster by nobody
+            half = Path(mkdtemp(dir=shared_folder()))  # what fails half-way is not used
             if as_owner:
                 shutil.chown(half, "postgres", "postgres")
             made = ["-D", f"{half}/data", "-U", "postgres", "-A", "trust", "--no-sync"]

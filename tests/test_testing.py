@@ -183,7 +183,7 @@ def test_a_fleet_hides_its_passwords() -> None:
     shown = RunningFleet(
         url="https://127.0.0.1",
         user="admin",
-        password="hunter22",  # noqa: S106 # of nobody
+        password="hunter22",  # noqa: S106 # of no account
         broker="mqtt://admin:hunter22@127.0.0.1",
         prefix="",
         gateways=(),

@@ -137,7 +137,7 @@ def test_what_was_removed_is_not_found_and_leaves_no_branch(steps: list[tuple[st
             assert set(filters.find(topic)) == {each for wish, each in left if matches(wish, topic)}
     for wanted, who in left:
         filters.remove(wanted, who)
-    assert pickle.dumps(filters) == pickle.dumps(Filters[str]()), "what nobody finds still takes room"
+    assert pickle.dumps(filters) == pickle.dumps(Filters[str]()), "what was removed still takes room"
 
 
 @given(st.lists(st.tuples(NAMES, st.booleans()), max_size=30))
@@ -153,7 +153,7 @@ def test_names_that_were_removed_are_not_found_and_leave_no_branch(steps: list[t
         assert sorted([*names.matching("#"), *names.matching("$/#"), *names.matching("$a/#")]) == sorted(left)
     for topic in left:
         names.remove(topic)
-    assert pickle.dumps(names) == pickle.dumps(Names[str]()), "what nobody finds still takes room"
+    assert pickle.dumps(names) == pickle.dumps(Names[str]()), "what was removed still takes room"
 
 
 @pytest.mark.anyio

@@ -93,7 +93,7 @@ def _pieces(source: socket.socket, muted: Event) -> Iterator[bytes]:
 
 
 def _send(sink: socket.socket, piece: bytes) -> None:
-    with suppress(OSError):  # nobody is there any more
+    with suppress(OSError):  # the other end is gone
         sink.sendall(piece)
 
 

@@ -213,7 +213,7 @@ async def test_a_stream_ends_with_a_login_that_cannot_be_replaced(service: Stage
     async with Fleet(service.url, user=service.new_user(), password=PASSWORD) as fleet:
         kept = await fleet.log_in()
         async with Fleet(session=kept) as other:
-            # Of a device that nobody reports: others use the service too.
+            # Of a device that no gateway reports: other tests use the service, too.
             ear = Ear(service, other.live(types="report", ids=service.new_mac()))
             await ear.begin()
             await fleet.log_out()

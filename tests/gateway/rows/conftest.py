@@ -16,6 +16,7 @@ import pytest
 from tests.gateway.rows.place import site, small_site
 from tests.gateway.rows.running import running
 from tests.gateway.rows.variants import NEWEST, VARIANTS, Variant
+from tests.selection import chosen_parts
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("variants")
     quick, every = mark.args if mark is not None else ([NEWEST], VARIANTS)
     params = [pytest.param(each, id=str(each)) for each in quick]
-    asked = {name for text in metafunc.config.getoption("part") for name in text.split(",")}
-    if asked & {"all", "variants"}:
+    if "variants" in chosen_parts(metafunc.config):
         rest = [each for each in every if each not in quick]
         params += [pytest.param(each, id=str(each), marks=pytest.mark.part("variants")) for each in rest]
     metafunc.parametrize("variant", params, indirect=True, scope="package")

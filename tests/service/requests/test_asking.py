@@ -21,6 +21,7 @@ from meshfleet.wire.requests import ApiVersion, Read
 from meshfleet.wire.responses import ApiVersionResponse, ReadResponse
 from meshfleet.wire.topics import RequestTopic, Topics
 from tests.broker.stage import PASSWORD, D, G, Stage
+from tests.eventually import LIMITS
 from tests.gateway.online.running import Crew, fresh_mac
 from tests.service.requests.third_party import Said, gateway, nothing
 from tests.tables import each_row
@@ -165,8 +166,8 @@ async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: St
 
     asking, told = asking_on(stage), list[object]()
     async with gateway(stage.port, answer) as third:
-        for timeout in (0.5, 5.0, LONG):  # it is told when the time is over; a slow machine hears it later
-            waiting = [read(asking, device, timeout=timeout) for device in noises]
+        for limit in LIMITS:  # what cannot be assigned to a request is told when its time is over
+            waiting = [read(asking, device, timeout=limit) for device in noises]
             told = [*await asyncio.gather(*waiting, return_exceptions=True)]
             if not any(isinstance(each, GatewayTimeout) for each in told):
                 break
