@@ -104,9 +104,10 @@ class Mosquitto:
         self.stop()
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start it, and wait until it serves its clients."""
         self._process = _start(self._command, self._log)
         _wait(self._process, self.address, self._log)
+        _wait_until_served(self.address)
 
     def reload(self) -> None:
         """Let it read its files again."""
@@ -255,6 +256,13 @@ def _memory() -> Path | None:
         return None
     has_room = found.f_bavail * found.f_frsize > _ROOM
     return _IN_MEMORY if has_room and os.access(_IN_MEMORY, os.W_OK) else None
+
+
+def _wait_until_served(address: Address) -> None:
+    """Wait until mosquitto closes a connection that we closed: before that it listens but forgets SIGTERM."""
+    with socket.create_connection(address, _PATIENCE) as probe:
+        probe.shutdown(socket.SHUT_WR)
+        assert probe.recv(1) == b""
 
 
 def _wait_until_ready(server: str) -> None:
