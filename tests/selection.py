@@ -24,7 +24,7 @@ PARTS: Final = {
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
     "search": "all properties, with examples that are new every time",
-    "variants": "the same questions in other ways: every mode and version, more outages and clients",
+    "variants": "the same questions in other ways: every mode and version, more outages, clients and rounds",
 }
 
 _SPLIT: Final = {
