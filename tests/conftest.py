@@ -33,7 +33,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shared machine may stall at any moment: a slow example is no failure. Examples are the same every time, so
 # that no run fails by chance; `make test-all` and `--hypothesis-profile=search` look for others.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
-settings.register_profile("search", deadline=None)
+# A profile has what it does not name from the current one, which is the default of the line before.
+settings.register_profile("search", deadline=None, derandomize=False, max_examples=100)
 settings.register_profile("fast", settings.get_profile("default"), max_examples=15)
 settings.load_profile("default")
 

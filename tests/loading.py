@@ -24,5 +24,6 @@ def pytest_collection(session: pytest.Session) -> None:
         names = [each.name for each in walk_packages(tests.__path__, "tests.") if ".test_" in each.name]
         start = len(names) * number // workers
         for name in (*names[start:], *names[:start]):
-            with suppress(Exception, pytest.fail.Exception):  # pytest tells it when it collects the file
+            # pytest tells about a file that fails or is skipped when it collects it.
+            with suppress(Exception, pytest.fail.Exception, pytest.skip.Exception):
                 import_module(name)

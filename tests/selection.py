@@ -14,6 +14,8 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from _pytest.terminal import TerminalReporter
 
 PARTS: Final = {
@@ -22,7 +24,7 @@ PARTS: Final = {
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
     "search": "all properties, with examples that are new every time",
-    "variants": "the same questions in other ways: every mode and version, more outages and clients",
+    "variants": "the same questions in other ways: every mode and version, more outages, clients and rounds",
 }
 
 _SPLIT: Final = {
@@ -64,8 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make no test that would not run: to make it takes a millisecond in every worker."""
     chosen = chosen_parts(metafunc.config)
-    if unknown := set(_parts_of(metafunc.definition)) - PARTS.keys():
-        pytest.fail(f"no such part: {', '.join(sorted(unknown))}", pytrace=False)
     for fixture, ((first, second), both, part) in _SPLIT.items():
         if fixture not in metafunc.fixturenames:
             continue
@@ -75,6 +75,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         elif part in chosen:
             values = [first, pytest.param(second, marks=pytest.mark.part(part))]
         metafunc.parametrize(fixture, values, indirect=True, scope="session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a misspelt part of a test or of one of its rows: the test would run nowhere."""
+    report = yield
+    wrong = [
+        f"{item.nodeid}: no such part: {name}; there are {', '.join(PARTS)}"
+        for item in report.result or ()
+        if isinstance(item, pytest.Item)
+        for name in _parts_of(item)
+        if name not in PARTS
+    ]
+    if wrong:
+        report.outcome, report.longrepr, report.result = "failed", "\n".join(wrong), []
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

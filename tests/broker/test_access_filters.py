@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from meshfleet.broker import Access, Account, Kind
 from meshfleet.wire.rest import Role
 from tests.broker.stage import D, G
+from tests.examples import examples
 
 OTHER: Final = "02005e000002"
 """A gateway beside G."""
@@ -113,7 +114,7 @@ def somebody_may_publish(topic: str, prefix: str) -> bool:
     return any(Access(account, prefix).may_publish(topic) for account in (*gateways, *NOT_GATEWAYS))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_a_filter_that_is_granted_reaches_nothing_that_is_not(case: Case) -> None:
     for account in EVERYBODY:
@@ -124,7 +125,7 @@ def test_a_filter_that_is_granted_reaches_nothing_that_is_not(case: Case) -> Non
 
 
 @pytest.mark.rule("broker-14")
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_no_filter_brings_a_request_to_anybody_but_gateways(case: Case) -> None:
     match case.inner:
@@ -133,7 +134,7 @@ def test_no_filter_brings_a_request_to_anybody_but_gateways(case: Case) -> None:
 
 
 @pytest.mark.rule("broker-14")
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_no_filter_brings_a_gateway_what_is_for_another(case: Case) -> None:
     match case.inner:

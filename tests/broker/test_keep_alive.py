@@ -12,6 +12,7 @@ from meshfleet.wire.mqtt.packets import (
     Connack,
     Connect,
     Pingreq,
+    Pingresp,
     Puback,
     Publish,
     Subscribe,
@@ -220,3 +221,17 @@ async def test_the_broker_looks_at_its_own_clock_unasked(stage: Stage) -> None:
     lasting = await stage.client("viewer")
     assert await silent.until_end() == []
     assert await lasting.until_pong() == []
+
+
+@pytest.mark.parametrize("sweep_seconds", [0.1])
+async def test_a_client_that_is_due_but_has_pinged_is_passed_over(stage: Stage) -> None:
+    gateway = await stage.gateway(keep_alive=600)
+    connection, ping = only(stage), encode(Pingreq())
+    # Up to the second ping nothing waits: the broker could look at its clock before it reads a socket.
+    connection.data_received(ping)
+    connection.check(-LATER)  # the next packet was due long ago
+    connection.data_received(ping)
+    await stage.until(lambda: not (connection.heard and connection.is_open))  # until the broker has looked
+    assert connection.is_open
+    assert [await gateway.receive(), await gateway.receive()] == [Pingresp(), Pingresp()]
+    assert await gateway.until_pong() == []

@@ -16,6 +16,7 @@ from meshfleet.broker.store import check_owner, own, write
 from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.errors import UnusableDatabase
 from meshfleet.wire.mqtt.packets import LARGEST_ID
+from tests.examples import examples
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _write_and_read(database: Database, rounds: list[Changes]) -> None:
         model.check(put(database, changes))
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=steps())
 def test_what_is_written_is_read_again(database: Database, rounds: list[Changes]) -> None:
     _write_and_read(database, rounds)

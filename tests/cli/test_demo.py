@@ -118,6 +118,7 @@ def test_what_cannot_be_read_is_forgotten_and_told(
     wake(tmp_path)[0].keep()
     (file,) = (tmp_path / "demo").iterdir()
     file.write_bytes(kept)
+    caplog.clear()  # of the row before
     memory, gateway = wake(tmp_path)
     assert "begin anew" in caplog.text
     memory.keep()

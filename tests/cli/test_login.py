@@ -62,6 +62,7 @@ def test_a_login_is_kept_without_the_password_for_its_owner_alone(nobody: Shell,
 @pytest.mark.rule("auth-32")
 @each_row("way", ["flag", "variable", "pipe"])
 def test_a_password_may_come_in_several_ways(nobody: Shell, place: RunningFleet, way: str) -> None:
+    nobody.login.unlink(missing_ok=True)  # of the row before
     match way:
         case "flag":
             log_in(nobody, place, "--password", place.password)

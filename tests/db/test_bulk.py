@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from meshfleet.db import bulk
 from meshfleet.db.tables import device, device_label, device_state, execution, label, metadata, secret
 from meshfleet.errors import DatabaseUnavailable
+from tests.examples import examples
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def test_odd_texts_stay_what_they_are(database: Database) -> None:
     assert database.read_now(stored, device) == rows
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(
         st.fixed_dictionaries(

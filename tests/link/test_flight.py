@@ -16,6 +16,7 @@ from meshfleet.link.flight import LAST_ID, Delivery, Flight
 from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.packets import Publish
 from meshfleet.wire.mqtt.parser import Parser
+from tests.examples import examples
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -226,4 +227,4 @@ class Flights(RuleBasedStateMachine):
 
 
 test_any_order_of_launches_and_landings = Flights.TestCase
-test_any_order_of_launches_and_landings.settings = settings(max_examples=50, stateful_step_count=30)
+test_any_order_of_launches_and_landings.settings = settings(max_examples=examples(50), stateful_step_count=30)

@@ -14,6 +14,7 @@ from meshfleet.link import Address
 from meshfleet.wire.codes import Kind
 from tests.client.mesh.ground import LONG, hear, on
 from tests.client.mesh.test_reports import heartbeat, listening, say, seqs
+from tests.eventually import eventually_async
 from tests.link.proxy import Proxy, fresh
 from tests.servers import Address as Place
 from tests.servers import Mosquitto
@@ -149,7 +150,10 @@ async def answered(mesh: Mesh, gateway: Mac) -> datetime:
 
     Gives when it answered.
     """
-    async with asyncio.timeout(LONG):
-        while True:
-            with suppress(GatewayTimeout, BrokerUnreachable):
-                return (await mesh.read(gateway, gateway, "8000", timeout=0.5)).time
+
+    async def ask() -> datetime | None:
+        with suppress(GatewayTimeout, BrokerUnreachable):
+            return (await mesh.read(gateway, gateway, "8000", timeout=0.5)).time
+        return None
+
+    return await eventually_async(ask, "an answer", patience=LONG)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from meshfleet.db.samples.in_files import Limits
 from tests.db.samples import made_up
 from tests.db.samples.trial import DAY, DEVICE, NOON, SMALL, Trial, row, samples, stray, wanted
+from tests.examples import examples
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def test_files_have_all_of_it_over_a_long_search(
     assert files.names == files.registered
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(sizes, deeds, questions)
 def test_files_have_what_was_written_in_order_and_once_through_upkeep_and_restarts(
     files: Trial, limits: Limits, deeds: Deeds, wanteds: list[Wanted]
@@ -144,7 +145,7 @@ def test_files_have_what_was_written_in_order_and_once_through_upkeep_and_restar
     assert files.names == files.registered
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(deeds, questions)
 def test_tables_have_what_was_written_in_order_and_once_through_upkeep_and_restarts(
     tables: Trial, deeds: Deeds, wanteds: list[Wanted]

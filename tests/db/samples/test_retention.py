@@ -12,6 +12,7 @@ from meshfleet.db.samples import SampleKind
 from meshfleet.db.samples.in_files import Limits
 from tests.db.samples.made_up import MIDNIGHT
 from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, SMALL, row, samples, stray
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -163,7 +164,7 @@ anything = given(
 )
 
 
-@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @anything
 async def test_exactly_what_is_too_old_goes(
     files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]

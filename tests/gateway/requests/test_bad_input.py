@@ -15,6 +15,7 @@ from meshfleet.wire.identifiers import BUILTIN, Access
 from meshfleet.wire.ids import Version
 from meshfleet.wire.mqtt.names import LONGEST, write_topic
 from meshfleet.wire.responses import decode
+from tests.examples import examples
 from tests.gateway.requests.desk import Desk, Message
 from tests.gateway.world.trees import GATEWAY, mac, put
 from tests.tables import each_row
@@ -119,7 +120,7 @@ PAYLOADS = st.one_of(st.binary(max_size=40), DOCUMENTS, st.sampled_from(SPECIAL)
 ANYTHING = given(TOPICS, PAYLOADS, st.sampled_from(VERSIONS), st.sampled_from(Mode))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @ANYTHING
 def test_nothing_that_comes_stops_a_gateway(topic: str, payload: bytes, version: Version, mode: Mode) -> None:
     check_anything(topic, payload, version, mode)
@@ -140,7 +141,7 @@ def check_anything(topic: str, payload: bytes, version: Version, mode: Mode) -> 
     check(asked, topic, acks=version >= Version(2, 4, 0))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     DEVICES,
     st.sampled_from(sorted(BUILTIN.names)),
@@ -156,7 +157,7 @@ def test_any_json_can_be_written_or_not(
     check(asked, topic, acks=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from([CONNECTED, UNCONNECTED, GATEWAY]),
     st.sampled_from(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from meshfleet.gateway.updates.progress import Error, State
 from meshfleet.wire.ids import Mac, ModelNumber, Version
+from tests.examples import examples
 from tests.gateway.updates.house import (
     BUTTON,
     BUTTON_MODEL,
@@ -161,13 +162,13 @@ def _check(script: list[tuple[object, float]], house: House) -> None:
     assert house.of(TRACKER, "8110")[-1:] == [] or house.of(TRACKER, "8110")[-1].content["value"] != "01"
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(steps)
 def test_nothing_raises_and_every_update_ends_or_waits_for_a_word(script: list[tuple[object, float]]) -> None:
     _check(script, House())
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(steps)
 def test_the_same_holds_when_updates_fail(script: list[tuple[object, float]]) -> None:
     _check(script, House(update_fail=0.6))

@@ -17,6 +17,7 @@ from meshfleet.gateway.world.places import Walls
 from meshfleet.gateway.world.products import Mode, Role
 from meshfleet.gateway.world.radio import USABLE
 from meshfleet.gateway.world.site import Site
+from tests.examples import examples
 from tests.gateway.world.trees import GATEWAY, mac, mesh_of, put
 from tests.tables import each_row
 
@@ -282,7 +283,7 @@ happenings = st.lists(
 
 
 @pytest.mark.rule("gateway-17", "gateway-18")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 5), st.integers(1, 60), happenings)
 def test_the_tree_stays_a_tree_whatever_happens(
     seed: int, devices: int, story: list[tuple[str, int, int]]

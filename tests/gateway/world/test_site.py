@@ -21,6 +21,7 @@ from meshfleet.gateway.world.site import KEY, MAX_DEVICES, Site, public_key
 from meshfleet.gateway.world.sitefile import describe, parse
 from meshfleet.wire.codes import AccessType
 from meshfleet.wire.ids import Mac, parse_mac
+from tests.examples import examples
 from tests.tables import each_row
 
 GATEWAY = Mac("d0cf5e000001")
@@ -149,7 +150,7 @@ def test_a_description_has_these_fields_and_no_other() -> None:
     assert described["devices"][9]["publicKey"] == public_key(site.devices[9].mac).hex()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 70), st.integers(0, 1000))
 def test_a_description_is_a_site_file_of_the_same_site(devices: int, seed: int) -> None:
     site = generate(GATEWAY, devices=devices, seed=seed)
@@ -306,7 +307,7 @@ names = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.dictionaries(names, json_values, max_size=4),
     st.dictionaries(st.text(max_size=6), json_values, max_size=2),
@@ -323,7 +324,7 @@ def test_strange_bytes_are_refused(data: bytes) -> None:
     assert mistakes(data)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 255))
 def test_a_damaged_file_gives_a_site_or_our_error(place: int, byte: int) -> None:
     data = bytearray(json.dumps(device() | {"gateway": GATEWAY, "key": "00" * 16}).encode())

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshfleet.service.devices import listing
+from tests.examples import examples
 from tests.service.devices import fleets
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _walk(connection: Connection, chosen: Filter, order: Order, limit: int) -> l
         assert len(items) == limit
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fleet=fleets.fleets,
     questions=st.lists(st.tuples(fleets.filters, fleets.orders, st.integers(1, 7)), min_size=1, max_size=8),

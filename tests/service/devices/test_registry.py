@@ -13,6 +13,7 @@ from meshfleet.errors import NotFound
 from meshfleet.service.devices import listing, registry
 from meshfleet.service.devices.model import Filter, Order, Sighting
 from meshfleet.wire.ids import Mac, ModelNumber, Version
+from tests.examples import examples
 from tests.service.devices import fleets
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ states = st.builds(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.lists(states, max_size=4), batch=st.lists(states, max_size=8))
 def test_a_batch_does_what_its_sightings_do_one_by_one(
     database: Database, before: list[Sighting], batch: list[Sighting]

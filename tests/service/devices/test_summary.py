@@ -13,6 +13,7 @@ from meshfleet.service.devices.counting import Counting
 from meshfleet.service.devices.model import Filter, Sighting, three_parts
 from meshfleet.wire.ids import Mac, ModelNumber, Version
 from meshfleet.wire.rest import Summary
+from tests.examples import examples
 from tests.service.devices import fleets
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tests.service.devices.fleets import Member
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fleet=fleets.fleets, chosen=fleets.filters)
 def test_a_summary_counts_the_devices_that_the_list_has(
     database: Database, fleet: Sequence[Member], chosen: Filter

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.errors import DatabaseUnavailable
+from tests.examples import examples
 from tests.service.ingest.intake import MINUTE, NOON, SECOND, Intake
 from tests.service.ingest.messages import A, heartbeat, link, temperature
 
@@ -150,7 +151,7 @@ _runs = iter(range(10**6))
 
 
 @given(steps)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_every_heartbeat_counts_once_whatever_happens(in_file: Intake, happening: list[Any]) -> None:
     # A time of its own for each run: they share a database.
     in_file.now = begin = NOON + next(_runs) * 60 * MINUTE

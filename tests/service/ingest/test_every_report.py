@@ -17,6 +17,7 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.ids import IdentifierName
 from meshfleet.wire.mqtt.packets import Oversized, Publish
 from meshfleet.wire.topics import AnyIdentifier, ReportTopic
+from tests.examples import examples
 from tests.service.ingest.intake import DAY, MINUTE, NOON
 from tests.service.ingest.messages import when
 from tests.wire import strategies
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 shared = settings(
-    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(15),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 BEGIN = datetime.fromtimestamp(NOON / 1000, UTC)
@@ -63,7 +65,7 @@ _devices = count(1)
 
 
 @given(written())
-@settings(shared, max_examples=60)
+@settings(shared, max_examples=examples(60))
 async def test_a_sample_has_the_time_and_the_gateway_of_its_report(in_file: Intake, message: Publish) -> None:
     # A device of its own for each run: they share a database.
     device = f"{next(_devices):012x}"
@@ -128,7 +130,7 @@ def counted(intake: Intake) -> int:
 
 @pytest.mark.rule("report-30", "report-31")
 @given(st.lists(anything(), max_size=25))
-@settings(shared, max_examples=30)
+@settings(shared, max_examples=examples(30))
 async def test_whatever_comes_each_message_is_a_report_or_a_reject(
     intake: Intake, messages: list[Publish]
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshfleet.service.devices import listing, registry
 from meshfleet.service.devices.model import Filter, Order
 from meshfleet.wire.ids import Mac
+from tests.examples import examples
 from tests.service.ingest.intake import MINUTE, NOON, SECOND
 from tests.service.ingest.messages import (
     A,
@@ -188,7 +189,7 @@ def newest(told: list[tuple[str, int, int]], what: str, most: int) -> tuple[int 
 
 
 @given(st.lists(st.lists(news, max_size=4), min_size=1, max_size=3))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_comes_in_whatever_order_the_newest_of_each_part_counts(
     intake: Intake, rounds: list[list[tuple[str, int, int]]]
 ) -> None:

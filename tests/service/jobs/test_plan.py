@@ -21,6 +21,7 @@ from meshfleet.wire.rest import (
 )
 from meshfleet.wire.rest import ExecutionState as E
 from meshfleet.wire.rest import JobState as S
+from tests.examples import examples
 
 MINUTE = 60_000
 ROUND = 500
@@ -43,7 +44,7 @@ def standing(**order: object) -> Standing:
 
 
 @pytest.mark.rule("rest-126")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(per_minute=st.integers(1, 60_000))
 def test_as_many_begin_as_the_rate_allows(per_minute: int) -> None:
     job, now, begun = standing(rate=Rate(per_minute=per_minute)), 1_000_000, 0

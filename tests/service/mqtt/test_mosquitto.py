@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from meshfleet.service.accounts.model import COMMAND_LINE
 from meshfleet.service.gateways import store
 from meshfleet.service.mqtt.mosquitto import USER, acl_file, config_file, own_password, password_file
 from meshfleet.wire.ids import Mac
+from tests.eventually import eventually_async
 from tests.link.proxy import EAGER, fresh
 from tests.link.scripted import soon
 from tests.servers import Mosquitto
@@ -146,22 +148,14 @@ async def test_after_a_signal_who_was_claimed_later_gets_in_and_who_was_released
         await site.link(LATER).__aenter__()
     site.configure()
     site.broker.reload()
-    await until_let_in(site, LATER)
+    await eventually_async(partial(is_let_in, site, LATER), "a login after the signal")
     with pytest.raises(ConnectionRefused):
         await site.link(B).__aenter__()
 
 
-async def until_let_in(site: Site, user: str) -> None:
-    """A signal is noticed a moment later."""
-    tries = 0
-
-    async def attempt() -> bool:
-        try:
-            async with site.link(user):
-                return True
-        except ConnectionRefused:
-            return False
-
-    while not await attempt():
-        tries += 1
-        assert tries < 1000
+async def is_let_in(site: Site, user: str) -> bool:
+    try:
+        async with site.link(user):
+            return True
+    except ConnectionRefused:
+        return False

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.service.presence.clocks import Clocks
+from tests.examples import examples
 from tests.service.ingest.messages import A, B, D, E, heartbeat, number, temperature
 from tests.service.presence.scene import HOUR, MINUTE, NOON, SECOND, Pulse, Scene, brief
 from tests.tables import each_row
@@ -292,7 +293,7 @@ def test_behind_a_clock_that_is_measured_devices_are_connected_at_once(off: int)
 
 
 @pytest.mark.rule("report-48", "report-49", "rest-51")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(jumps=st.lists(st.tuples(st.sampled_from([*OFFS, 0]), st.integers(180, 400)), max_size=5))
 @each_row("by_hearing", [pytest.param(True, id="another broker"), pytest.param(False, id="embedded")])
 def test_nobody_flips_because_a_clock_was_set(

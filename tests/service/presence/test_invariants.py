@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from meshfleet.service.presence.store import Known
+from tests.examples import examples
 from tests.service.ingest.messages import dfu, heartbeat, number, temperature
 from tests.service.presence.scene import HOUR, MINUTE, SECOND, Scene
 
@@ -117,5 +118,5 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
-TestAnything.settings = settings(max_examples=100, stateful_step_count=30)
+TestAnything.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestAnything = pytest.mark.rule("rest-51")(TestAnything)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.service.ingest.messages import A, B, D, E, dfu, heartbeat, link, prop, report, temperature
 from tests.service.presence.scene import DAY, HOUR, MINUTE, NOON, SECOND, Pulse, Scene, brief
 from tests.tables import each_row
@@ -126,7 +127,7 @@ kinds = st.sampled_from([*KINDS.values(), dfu])
 
 
 @pytest.mark.rule("report-49")
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     stream=st.lists(st.tuples(st.integers(0, 40), kinds, ages), max_size=40),
     alive=st.booleans(),
@@ -155,7 +156,7 @@ def test_no_stream_of_old_reports_flips_a_device_of_a_gateway_whose_clock_is_rig
 
 
 @pytest.mark.rule("report-49")
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     lag=st.integers(2, 90),
     speed=st.integers(3, 50),

@@ -76,6 +76,7 @@ def test_a_response_that_nobody_can_read_is_told(
     answer = office.send(device, "read", "8010")
     assert told(answer) == (502, "malformed-response")
     (newest,) = office.history(device, MaxResults=1)
+    assert newest["id"] == third.asked[-1].body["id"]
     assert (newest["state"], newest["problem"]["code"]) == ("FAILED", "malformed-response")
     assert office.is_idle()
 

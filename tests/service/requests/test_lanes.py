@@ -19,6 +19,7 @@ from meshfleet.wire.ids import Identifier, Mac
 from meshfleet.wire.requests import Read
 from meshfleet.wire.topics import RequestTopic, Topics
 from tests.broker.stage import D, G, Stage
+from tests.examples import examples
 from tests.service.requests.third_party import Gateway, gateway, nothing
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Queue(RuleBasedStateMachine):
             assert not self.lanes.enter(mac, Priority.LOW, WIDTH)
 
 
-Queue.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Queue.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestQueue = pytest.mark.rule("request-36")(Queue.TestCase)
 
 

@@ -17,6 +17,7 @@ from meshfleet.wire.identifiers import BUILTIN
 from meshfleet.wire.payload import read_object
 from meshfleet.wire.rest import NewRequest
 from meshfleet.wire.rest.requests import SentRequest
+from tests.examples import examples
 
 JSON = st.recursive(
     st.none()
@@ -31,7 +32,7 @@ JSON = st.recursive(
 SECRETS = {"key", "publicKey"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.sampled_from(sorted(BUILTIN.names)), JSON, st.none() | st.dictionaries(st.text(), JSON, max_size=3))
 def test_any_value_of_any_property_is_sent_as_it_is_or_refused(name: str, value: Any, ext: Any) -> None:
     more = {} if ext is None else {"ext": ext}
@@ -90,7 +91,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.rule("request-31", "request-32", "rest-97")
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(bodies())
 def test_any_body_is_an_order_that_shows_no_key_or_is_refused(fields: dict[str, Any]) -> None:
     asked = msgspec.convert(fields, NewRequest)

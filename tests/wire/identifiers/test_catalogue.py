@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue, UnencodableValue, UnknownIdentifier
 from meshfleet.wire.identifiers import BUILTIN, Decoded, Entry
+from tests.examples import examples
 from tests.tables import each_row
 
 # Id, name, dictionary version, kind, access; unit; raw where the layout is not public.
@@ -276,7 +277,7 @@ def written_again(entry: Entry, decoded: Decoded) -> Decoded | None:
         raise
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(raw=raws)
 @every_decoded
 @pytest.mark.rule("value-24", "value-44", "report-19")
@@ -289,7 +290,7 @@ def test_bytes_are_refused_or_decoded_to_json_that_can_be_written_again(entry: E
     assert written_again(entry, decoded) in (decoded, None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(attempt=attempts)
 @every_decoded
 def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(entry: Entry, attempt: Attempt) -> None:

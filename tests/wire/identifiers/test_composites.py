@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshfleet.errors import UndecodableValue, UnencodableValue
 from meshfleet.wire.identifiers.notation import parse_layout
+from tests.examples import examples
 from tests.tables import each_row
 
 INTERVAL = "{interval: u16 20..10240, denominator: u8 1..255}"
@@ -195,7 +196,7 @@ def few_bits(raw: bytes) -> bytes:
     return bytes(byte & 3 if byte < 0xF0 else byte for byte in raw)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(notations(), raws)
 @pytest.mark.rule("value-16", "value-17", "value-19")
 def test_whatever_layout_reads_a_value_writes_it_again(notation: str, raw: bytes) -> None:

@@ -11,6 +11,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Disconnect, Packet, Pingreq, Puback, Publish, Pubrel, Subscribe
 from meshfleet.wire.mqtt.parser import Parser
+from tests.examples import examples
 from tests.tables import each_row
 from tests.wire.mqtt.strategies import Sent, pieces, sent
 from tests.wire.mqtt.streams import outcome
@@ -37,7 +38,7 @@ ILLEGAL = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sent(), st.sampled_from(["", *ILLEGAL]) | st.binary(max_size=8).map(bytes.hex), st.data())
 def test_any_split_gives_the_same(made: Sent, end: str, data: st.DataObject) -> None:
     stream = made.stream + bytes.fromhex(end)

@@ -12,6 +12,7 @@ from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, FROM_SERVERS
 from meshfleet.wire.mqtt.encoder import encode
 from meshfleet.wire.mqtt.packets import Connect, Packet
 from meshfleet.wire.mqtt.parser import Parser
+from tests.examples import examples
 from tests.tables import each_row
 from tests.wire.mqtt.strategies import Sent, from_clients, from_servers, sent
 from tests.wire.mqtt.streams import SHORT, Outcome, outcome, read
@@ -58,7 +59,7 @@ def test_arbitrary_bytes_decode_or_fault(shapes: Mapping[int, Shape], stream: by
     _decodes_or_faults(shapes, stream)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(first=st.sampled_from(FIRST_BYTES), body=st.binary(max_size=40))
 @each_row("shapes", [FROM_CLIENTS, FROM_SERVERS])
 def test_an_arbitrary_body_decodes_or_faults(shapes: Mapping[int, Shape], first: int, body: bytes) -> None:
@@ -71,7 +72,7 @@ def test_a_damaged_stream_decodes_or_faults(data: st.DataObject) -> None:
     _decodes_or_faults(shapes, data.draw(damaged(made.stream)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_a_body_with_wrong_bits_decodes_or_faults(data: st.DataObject) -> None:
     _, raw, shapes = data.draw(st.sampled_from(SHORT))

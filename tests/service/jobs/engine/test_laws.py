@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -40,9 +39,6 @@ from tests.service.jobs.engine.laws import Laws
 from tests.service.jobs.engine.radio import Fate
 from tests.service.jobs.engine.rows import LEGACY, MODEL, firmware_id
 from tests.service.jobs.engine.world import Weather, World
-
-LONG = int(os.environ.get("MESHFLEET_LONG_RUNS", "0"))
-"""How many runs of the long search, if other ones are wanted: then each has dice of its own."""
 
 MINUTE = 60_000
 
@@ -248,9 +244,7 @@ def _template(sqlite_template: Path) -> None:
     Fleet.template = sqlite_template
 
 
-@pytest.mark.parametrize(
-    ("runs", "steps"), [(3, 12), pytest.param(LONG or 40, 25, marks=pytest.mark.part("fuzz"))]
-)
+@pytest.mark.parametrize(("runs", "steps"), [(3, 12), pytest.param(40, 25, marks=pytest.mark.part("fuzz"))])
 def test_the_laws_hold_whatever_happens(runs: int, steps: int) -> None:
     run_state_machine_as_test(
         Fleet,
@@ -258,7 +252,6 @@ def test_the_laws_hold_whatever_happens(runs: int, steps: int) -> None:
             max_examples=runs,
             stateful_step_count=steps,
             deadline=None,
-            derandomize=not LONG,
             database=None,
             print_blob=False,
             phases=[Phase.generate],
