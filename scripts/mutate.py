@@ -15,7 +15,7 @@ took at most 30 seconds when they last ran. If the quickest one took longer, it 
 - survived: all of them pass.
 - never executed: no test executes the line. This counts as survived.
 - unusable: pytest itself fails. This counts as survived.
-- unsure: the tests do not end, or cannot be imported, without the change either. This counts as survived.
+- unsure: the tests fail, do not end or cannot be imported without the change either. This counts as survived.
 - gone: the place is not in the source any more. This does not count as survived.
 """
 
@@ -233,7 +233,7 @@ class Copy:
             if not by or self._is_sound(by):
                 return Result(mutant, self._verdict(tests, outcome, by), len(tests), by)
             refuted.add(by)
-        return Result(mutant, "never executed", 0)
+        return Result(mutant, "unsure" if refuted else "never executed", len(refuted))
 
     def _verdict(self, tests: list[str], outcome: Outcome, by: str) -> Verdict:
         """Return what an outcome says about a mutant. Run the tests without it where that makes sure."""
@@ -300,6 +300,8 @@ def table(files: list[Path]) -> Iterator[str]:
         if any(count for count, _ in counts):
             told = " and ".join(f"{count} {verdict}" for count, verdict in counts)
             yield f"\nCounted as survived in {file.stem}: {told}."
+        if gone := sum(each.verdict == "gone" for each in one):
+            yield f"\nNot counted as survived in {file.stem}: {gone} gone, as the source was changed there."
 
 
 def main() -> None:

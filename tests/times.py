@@ -61,7 +61,8 @@ class Times:
         return folders
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-        if (cache := getattr(config, "cache", None)) is not None:  # pytest may run without one
+        cache = getattr(config, "cache", None)  # pytest may run without one
+        if cache is not None and _is_whole_run(config):
             seconds = cache.get(KEPT, {})
             seconds.update({name: round(spent.wall, 3) for name, spent in self.functions.items()})
             cache.set(KEPT, seconds)
@@ -74,6 +75,13 @@ class Times:
             terminalreporter.line(f"{name:<24}{spent.items:>8}{spent.cpu:>10.1f}{spent.wall:>10.1f}")
         whole = [sum(getattr(each, part) for _, each in rows) for part in ("items", "cpu", "wall")]
         terminalreporter.line(f"{'all':<24}{whole[0]:>8}{whole[1]:>10.1f}{whole[2]:>10.1f}")
+
+
+def _is_whole_run(config: pytest.Config) -> bool:
+    """Tell whether this is `make test`. Others try fewer examples or other databases, or run few tests."""
+    option = config.option
+    limits = (option.fast, option.part, option.keyword, option.markexpr, option.lf)
+    return config.args_source is not config.ArgsSource.ARGS and not any(limits)
 
 
 def pytest_configure(config: pytest.Config) -> None:

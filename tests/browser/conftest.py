@@ -112,13 +112,26 @@ def total(demo: Service) -> int:
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def running_browser() -> Iterator[Callable[[], Browser]]:
     """Debian's Chromium. Playwright runs an event loop here: tests of other packages must find none."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=need(CHROMIUM), args=_FLAGS)
-        yield opened
-        opened.close()
+        started: list[Browser] = []
+
+        def running() -> Browser:
+            if not started or not started[-1].is_connected():
+                started.append(playwright.chromium.launch(executable_path=need(CHROMIUM), args=_FLAGS))
+            return started[-1]
+
+        yield running
+        for each in started:
+            each.close()
+
+
+@pytest.fixture
+def browser(running_browser: Callable[[], Browser]) -> Browser:
+    """The browser of this worker. After a crash it is another one, so that only one test fails."""
+    return running_browser()
 
 
 def _open(browser: Browser, service: Service | Wire, **options: Any) -> tuple[BrowserContext, Watch]:
@@ -147,11 +160,25 @@ def make_window(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext
 
 
 @pytest.fixture(scope="package")
-def shared_window(browser: Browser, demo: Service) -> Iterator[tuple[BrowserContext, Watch]]:
+def shared_windows() -> list[tuple[BrowserContext, Watch]]:
+    """The window that tests use in turn; empty before the first test, and after a test that broke it."""
+    return []
+
+
+@pytest.fixture
+def shared_window(
+    shared_windows: list[tuple[BrowserContext, Watch]], browser: Browser, demo: Service
+) -> Iterator[tuple[BrowserContext, Watch]]:
     """A window on the demo fleet that has loaded the console before: a new one needs twice as long."""
-    context, watch = _open(browser, demo)
+    if not shared_windows or shared_windows[0][0].browser is not browser:
+        shared_windows[:] = [_open(browser, demo)]
+    context, watch = shared_windows[0]
     yield context, watch
-    context.close()
+    try:
+        _tidy(context)
+    except Error:  # it crashed, or its browser did: the next test gets another one
+        shared_windows.clear()
+        raise
 
 
 @pytest.fixture
@@ -168,10 +195,8 @@ def window(request: pytest.FixtureRequest, demo: Service) -> Iterator[tuple[Brow
     context, watch = request.getfixturevalue("shared_window")
     watch.begin()
     yield context, watch
-    complaints, unheard = watch.complaints, watch.unheard
-    _tidy(context)
-    assert complaints == []
-    assert unheard == []
+    assert watch.complaints == []
+    assert watch.unheard == []
 
 
 def _tidy(context: BrowserContext) -> None:

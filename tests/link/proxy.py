@@ -11,15 +11,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
-from meshfleet.link import Address, Delays, Options
+from msgspec.structs import replace
+
+from meshfleet.errors import BrokerUnreachable
+from meshfleet.link import Address, Delays, Link, Options
 from meshfleet.link.bell import Bell
 from meshfleet.wire.mqtt.decoder import FROM_CLIENTS, FROM_SERVERS
 from meshfleet.wire.mqtt.parser import Parser
+from tests.eventually import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from meshfleet.link import Link, Publish
+    from meshfleet.link import Publish
     from meshfleet.wire.mqtt.packets import Packet
     from tests.servers import Address as Place
 
@@ -182,6 +186,19 @@ class Proxy:
 def address(broker: Place) -> Address:
     """A broker's place as the address of a link."""
     return Address(host=broker.host, port=broker.port)
+
+
+async def impatient_link(there: Address, options: Options = EAGER) -> Link:
+    """Connect a link that soon gives up waiting for its broker; its connection is the proxy's latest.
+
+    The same limit holds for connecting, and a machine may stall until it is over: then the next one is tried.
+    """
+    for limit in LIMITS:
+        try:
+            return await Link(there, fresh("c"), options=replace(options, patience=limit)).__aenter__()
+        except BrokerUnreachable:
+            continue
+    raise AssertionError(f"no link was connected within {LIMITS[-1]:g} s")
 
 
 def fresh(name: str) -> str:

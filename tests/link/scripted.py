@@ -11,19 +11,32 @@ import os
 import socket
 import struct
 from collections import deque
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
+from meshfleet.errors import BrokerUnreachable
 from meshfleet.link import Address, Delays, Link, Options, Will
 from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
 from meshfleet.wire.mqtt.encoder import encode
-from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Packet, Puback, Publish, Suback, Subscribe
+from meshfleet.wire.mqtt.packets import (
+    Accept,
+    Connack,
+    Connect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+)
 from meshfleet.wire.mqtt.parser import Parser
-from tests.eventually import eventually_async
+from tests.eventually import LIMITS, eventually_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 _Packet = TypeVar("_Packet", bound=Packet)
 _Result = TypeVar("_Result")
@@ -34,6 +47,12 @@ PATIENCE: Final = 10.0
 QUICK: Final = Options(patience=10, delays=Delays(first=0.01, most=0.05))
 NEVER: Final = Delays(first=3600, most=3600)
 """Delays of a link that is not to come back while the test lasts."""
+
+PING_INTERVALS: Final = tuple(limit / 4 for limit in LIMITS)
+"""Seconds between two pings of links in tests.
+
+A machine may stall for such an interval, and a ping is answered too late: then the test tries the next one.
+"""
 
 _ROOM: Final = 0x4000
 """Bytes that the network takes for a peer that does not read, so that it soon takes no more."""
@@ -250,3 +269,32 @@ class Broker:
         if user is not None:
             address = replace(address, user=user[0], password=user[1])
         return Link(address, "ours", clean=clean, will=will, options=replace(QUICK, **settings))
+
+
+@asynccontextmanager
+async def impatient_link(**settings: Any) -> AsyncIterator[tuple[Broker, Link, Peer]]:
+    """Connect a link that soon gives up waiting for its broker. The test closes it.
+
+    The same limit holds for connecting, and a machine may stall until it is over: then the next one is tried.
+    """
+    for limit in LIMITS:
+        async with Broker() as broker:
+            link = broker.link(patience=limit, **settings)
+            try:
+                await link.__aenter__()
+            except BrokerUnreachable:
+                continue
+            yield broker, link, await broker.accept()
+            return
+    raise AssertionError(f"no link was connected within {LIMITS[-1]:g} s")
+
+
+async def answered_pings(peer: Peer, count: int) -> bool:
+    """Answer the next packets, which must be pings. Return False if the client left meanwhile."""
+    for _ in range(count):
+        await until(lambda: peer.unread or peer.gone)
+        if peer.gone:
+            return False
+        await peer.expect(Pingreq)
+        peer.send(Pingresp())
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from meshfleet.errors import LinkClosed, LinkError, Undelivered
 from meshfleet.wire.mqtt.packets import Connack, Disconnect, Puback, Publish
 from tests.eventually import eventually_async
-from tests.link.scripted import NEVER, Broker, settled, soon, until
+from tests.link.scripted import NEVER, Broker, impatient_link, settled, soon, until
 from tests.tables import each_row
 
 if TYPE_CHECKING:
@@ -91,9 +92,7 @@ def _with_ids(count: int) -> list[Publish]:
 
 
 async def test_close_does_not_wait_for_ever_for_a_broker_that_does_not_close() -> None:
-    async with Broker() as broker:
-        link = await broker.link(patience=1.0).__aenter__()
-        peer = await broker.accept()
+    async with impatient_link() as (_, link, peer):
         peer.stall()
         await soon(link.close())
         peer.go_on()
@@ -139,10 +138,8 @@ async def test_what_was_acknowledged_in_front_of_the_close_is_told_in_front_of_t
 
 @pytest.mark.parametrize("window", [2, 1000])
 async def test_what_is_never_acknowledged_is_undelivered_and_everybody_hears(window: int) -> None:
-    async with Broker() as broker:
-        before = asyncio.all_tasks()
-        link = await broker.link(window=window, patience=1.0).__aenter__()
-        peer = await broker.accept()
+    before = asyncio.all_tasks()
+    async with impatient_link(window=window) as (_, link, peer):
         publishers = [asyncio.create_task(link.publish_all(_numbered(4))) for _ in range(2)]
         receiver = asyncio.create_task(link.receive())
         got = await peer.publishes(min(window, 8))
@@ -157,9 +154,7 @@ async def test_what_is_never_acknowledged_is_undelivered_and_everybody_hears(win
 
 
 async def test_a_publisher_who_went_away_half_way_is_not_missed() -> None:
-    async with Broker() as broker:
-        link = await broker.link(window=2, patience=1.0).__aenter__()
-        peer = await broker.accept()
+    async with impatient_link(window=2) as (_, link, peer):
         publishing = asyncio.create_task(link.publish_all(_numbered(4)))
         await peer.publishes(2)
         publishing.cancel()
@@ -299,19 +294,19 @@ async def test_a_loop_over_a_link_that_was_never_entered_is_an_error() -> None:
 async def test_an_error_inside_is_not_hidden_by_what_was_undelivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with Broker() as broker:
-        publishing: list[asyncio.Task[None]] = []
+    async with impatient_link() as (_, link, peer):
+        publishing = asyncio.create_task(link.publish("t", b"x"))
+        await peer.publishes(1)
 
         async def fail() -> None:
-            async with broker.link(patience=1.0) as link:
-                publishing.append(asyncio.create_task(link.publish("t", b"x")))
-                await (await broker.accept()).publishes(1)
+            async with AsyncExitStack() as leaving:
+                leaving.push_async_exit(link)  # it was entered above
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             await soon(fail())
         with pytest.raises(Undelivered):
-            await publishing[0]
+            await publishing
     assert "acknowledged one message" in caplog.text
 
 

@@ -11,7 +11,17 @@ import pytest
 from meshfleet.errors import BrokerUnreachable, ConnectionLost, LinkClosed, Undelivered
 from meshfleet.link import Address, Delays, Link, Options, Publish
 from meshfleet.wire.mqtt.packets import Puback, Suback
-from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, address, fetch, fetch_until, fresh
+from tests.link.proxy import (
+    EAGER,
+    PATIENCE,
+    Cut,
+    Proxy,
+    address,
+    fetch,
+    fetch_until,
+    fresh,
+    impatient_link,
+)
 from tests.servers import Mosquitto, free_port
 from tests.tables import each_row
 
@@ -24,7 +34,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = Options(delays=Delays(first=0.001, most=0.002))
-HASTY = Options(delays=Delays(first=0.01, most=0.05), patience=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +220,7 @@ async def test_closing_while_the_network_is_silent_tells_what_is_undelivered(
     place: Place, topic: str
 ) -> None:
     async with Proxy(place) as proxy:
-        link = await Link(proxy.address, fresh("c"), options=HASTY).__aenter__()
+        link = await impatient_link(proxy.address)
         proxy.stall()
         pending = [asyncio.create_task(link.publish(topic, b"lost")) for _ in range(3)]
         await asyncio.sleep(0)
@@ -224,10 +233,10 @@ async def test_closing_while_the_network_is_silent_tells_what_is_undelivered(
 async def test_closing_while_the_broker_is_away_tells_what_is_undelivered(tmp_path: Path, topic: str) -> None:
     with Mosquitto(tmp_path) as broker:
         async with Proxy(broker.address) as proxy:
-            link = await Link(proxy.address, fresh("c"), options=HASTY).__aenter__()
+            link = await impatient_link(proxy.address)
             proxy.stall(up=False)
             pending = asyncio.create_task(link.publish(topic, b"lost"))
-            await proxy.until(lambda: proxy.passages[0].said(Publish))
+            await proxy.until(lambda: proxy.passages[-1].said(Publish))
             await asyncio.to_thread(broker.stop)
             await proxy.cut()
             with pytest.raises(Undelivered, match="one message"):
@@ -241,9 +250,8 @@ async def test_closing_while_the_broker_is_away_tells_what_is_undelivered(tmp_pa
 async def test_a_publisher_with_more_than_fits_is_refused_at_the_close_and_nothing_else_happens(
     place: Place, topic: str
 ) -> None:
-    options = Options(window=10, patience=1.0)
     async with Proxy(place) as proxy:
-        link = await Link(proxy.address, fresh("c"), options=options).__aenter__()
+        link = await impatient_link(proxy.address, Options(window=10))
         proxy.stall()
         pending = asyncio.create_task(link.publish_all([Publish(topic, b"lost", 1)] * 30))
         await asyncio.sleep(0)
@@ -257,7 +265,7 @@ async def test_a_publisher_with_more_than_fits_is_refused_at_the_close_and_nothi
 
 async def test_a_batch_acknowledged_while_the_link_takes_leave_does_no_harm(place: Place, topic: str) -> None:
     async with Proxy(place) as proxy:
-        link = await Link(proxy.address, fresh("c"), options=HASTY).__aenter__()
+        link = await impatient_link(proxy.address)
         await link.subscribe(topic)
         await link.publish(topic, b"late")
         async with asyncio.timeout(PATIENCE):
@@ -265,9 +273,9 @@ async def test_a_batch_acknowledged_while_the_link_takes_leave_does_no_harm(plac
         proxy.stall(up=False)  # the broker's good-bye does not come
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.close())
-            await proxy.until(lambda: proxy.passages[0].up.endswith(b"\xe0\x00"))  # DISCONNECT
+            await proxy.until(lambda: proxy.passages[-1].up.endswith(b"\xe0\x00"))  # DISCONNECT
             batch.acknowledge()
-        assert proxy.passages[0].said(Puback) == []
+        assert proxy.passages[-1].said(Puback) == []
 
 
 async def test_nobody_at_the_address_is_an_error_at_once() -> None:

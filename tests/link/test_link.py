@@ -21,7 +21,7 @@ from meshfleet.wire.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from tests.link.scripted import NEVER, Broker, settled, soon, until
+from tests.link.scripted import NEVER, Broker, impatient_link, settled, soon, until
 
 pytestmark = pytest.mark.anyio
 
@@ -285,13 +285,13 @@ async def test_to_subscribe_in_an_outage_waits_and_works() -> None:
 
 
 async def test_a_broker_that_does_not_answer_a_subscription_is_left_and_blamed_for_that() -> None:
-    async with Broker() as broker, broker.link(patience=1.0, delays=NEVER) as link:
-        peer = await broker.accept()
+    async with impatient_link(delays=NEVER) as (_, link, peer):
         asking = asyncio.create_task(link.subscribe("a"))
         await until(lambda: link.trouble)
         assert "does not answer a subscription" in str(link.trouble)
         await until(lambda: peer.gone)
         asking.cancel()
+        await soon(link.close())
 
 
 async def test_qos_2_is_refused_in_words() -> None:

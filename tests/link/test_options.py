@@ -9,7 +9,9 @@ import pytest
 from meshfleet.link import Options
 
 
-@pytest.mark.parametrize("setting", [{"window": 0}, {"backlog": 0}, {"largest": -1}, {"patience": 0.0}])
+@pytest.mark.parametrize(
+    "setting", [{"window": 0}, {"backlog": 0}, {"largest": -1}, {"patience": 0.0}, {"ping_interval": 0.0}]
+)
 def test_nothing_is_too_little(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="more than nothing"):
         Options(**setting)

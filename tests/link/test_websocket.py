@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from meshfleet.errors import BrokerUnreachable, UntrustedBroker
 from meshfleet.link import Address, Delays, Link, Options, Publish, Will, tls
 from tests.eventually import LIMITS, eventually
-from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, fetch, fetch_until, fresh
+from tests.link.proxy import EAGER, PATIENCE, Cut, Proxy, fetch, fetch_until, fresh, impatient_link
 from tests.servers import Address as Place
 from tests.servers import Mosquitto, free_port
 from tests.tables import each_row
@@ -250,14 +250,14 @@ async def test_a_batch_acknowledged_while_the_link_takes_leave_does_no_harm(
     broker: Broker, topic: str
 ) -> None:
     async with Proxy(place(broker.ws)) as proxy:
-        link = await Link(behind(proxy), fresh("web"), options=Options(patience=1.0)).__aenter__()
+        link = await impatient_link(behind(proxy))
         await link.subscribe(topic)
         await link.publish(topic, b"late")
         async with asyncio.timeout(PATIENCE):
             batch = await link.receive()
         proxy.stall(up=False)  # the broker's good-bye does not come
-        said = len(proxy.passages[0].up)
+        said = len(proxy.passages[-1].up)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.close())
-            await proxy.until(lambda: len(proxy.passages[0].up) > said)
+            await proxy.until(lambda: len(proxy.passages[-1].up) > said)
             batch.acknowledge()

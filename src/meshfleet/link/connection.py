@@ -66,7 +66,6 @@ class Connection(asyncio.Protocol):
         "_asked",
         "_due",
         "_held",
-        "_keep_alive",
         "_last_id",
         "_leaving",
         "_loop",
@@ -74,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_owner",
         "_pace",
         "_parser",
+        "_ping_interval",
         "_pulse",
         "_resting",
         "_size",
@@ -85,10 +85,12 @@ class Connection(asyncio.Protocol):
         "writable",
     )
 
-    def __init__(self, connect: Connect, owner: Owner, *, largest: int) -> None:
+    def __init__(
+        self, connect: Connect, owner: Owner, *, largest: int, ping_interval: float | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._owner = owner
-        self._keep_alive = connect.keep_alive
+        self._ping_interval = connect.keep_alive / BEATS if ping_interval is None else ping_interval
         # A message too large must not end the connection: on the next the broker would send it again.
         self._parser = Parser(FROM_SERVERS, limit=largest, highest_qos=1, pass_over=True)
         self._pace = Pace()
@@ -306,20 +308,18 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _wait_for_beat(self) -> None:
-        if self._keep_alive:
-            self._timer = self._loop.call_later(self._keep_alive / BEATS, self._beat)
+        if self._ping_interval:
+            self._timer = self._loop.call_later(self._ping_interval, self._beat)
 
     def _beat(self) -> None:
         # Who does not listen cannot complain of silence, nor who was too busy to be in time for the beat.
-        late = (
-            self._timer is not None and self._loop.time() - self._timer.when() > self._keep_alive / BEATS / 2
-        )
+        late = self._timer is not None and self._loop.time() - self._timer.when() > self._ping_interval / 2
         self._pulse.heard |= self._held or late
         match self._pulse.beat():
             case Beat.PING:
                 self.send(PINGREQ)
             case Beat.DEAD:
-                self.fail(f"nothing was heard from the broker for {self._keep_alive / BEATS:.3g} seconds")
+                self.fail(f"nothing was heard from the broker for {self._ping_interval:.3g} seconds")
                 return
         self._wait_for_beat()
 

@@ -38,7 +38,7 @@ async def dial(
     address: Address, connect: Connect, owner: Owner, options: Options
 ) -> tuple[Connection, Connack]:
     """Connect, and wait for the broker's answer."""
-    connection = Connection(connect, owner, largest=options.largest)
+    connection = Connection(connect, owner, largest=options.largest, ping_interval=options.ping_interval)
     transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(options.patience):

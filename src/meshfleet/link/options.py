@@ -14,6 +14,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     keep_alive: int = 60
     """Seconds: the broker takes us for dead after one and a half times as long without a word."""
+    ping_interval: float | None = None
+    """Seconds between two checks whether a quiet connection still works. None: a third of `keep_alive`."""
     tls: SSLContext | None = None
     """Whom to trust and who we are, for mqtts and wss; without it the authorities that the system trusts."""
     patience: float = 10.0
@@ -38,3 +40,5 @@ class Options(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if min(self.window, self.backlog, self.largest, self.patience) <= 0:
             raise ValueError("window, backlog, largest and patience must be more than nothing")
+        if self.ping_interval is not None and self.ping_interval <= 0:
+            raise ValueError("ping_interval must be more than nothing")
