@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-NOT_BENCHMARKS = {
+HELPER_MODULES = {
     "__init__",
     "__main__",
     "api_cases",
@@ -22,32 +22,32 @@ NOT_BENCHMARKS = {
     "api_fleet",
     "api_reference",
     "broker_clients",
-    "broker_ends",
     "broker_load",
+    "broker_programs",
     "broker_server",
     "brokers_exposure",
-    "gateway_ends",
+    "gateway_programs",
     "harness",
-    "ingest_acked",
-    "ingest_anchors",
-    "ingest_check",
+    "ingest_acked_load",
+    "ingest_baselines",
     "ingest_load",
-    "ingest_meter",
     "ingest_nodered",
-    "ingest_ours",
     "ingest_reports",
-    "jobs_ends",
+    "ingest_service",
+    "ingest_verification",
     "jobs_fleet",
-    "link_ends",
+    "jobs_gateways",
+    "link_programs",
     "live_listeners",
-    "requests_ends",
+    "process_meter",
+    "requests_gateways",
     "requests_load",
 }
 
 
 def main() -> None:
     """Run what is asked for."""
-    names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_BENCHMARKS)
+    names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in HELPER_MODULES)
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; all without")
     parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
@@ -59,11 +59,11 @@ def main() -> None:
         print(f"{name}: this may take minutes", file=sys.stderr)
         result = importlib.import_module(f"bench.{name}").run(quick=chosen.quick)
         print(json.dumps({"benchmark": name, "quick": chosen.quick, **result}))
-        report.append(_page(name, result))
+        report.append(_format_result(name, result))
     (FOLDER / "report.md").write_text("\n".join(report))
 
 
-def _page(name: str, result: dict[str, Any]) -> str:
+def _format_result(name: str, result: dict[str, Any]) -> str:
     """One table for each part of a result; the columns are the keys of its rows."""
     lines = [f"## {name}\n"]
     for part, rows in result.items():

@@ -20,9 +20,9 @@ import msgspec
 import psycopg
 from tests.servers import postgresql
 
-from bench.api_cases import cases
-from bench.api_client import reference, service
-from bench.api_fleet import SIZE, TEAMS, fill
+from bench.api_cases import build_cases
+from bench.api_client import run_reference, run_service
+from bench.api_fleet import SIZE, TEAMS, fill_database
 from meshfleet.db import open_database
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bench.api_cases import Case
     from bench.api_client import Client, Server
 
-BARS = {
+THRESHOLDS = {
     "SQLite, p99 ms": 15.0,
     "PostgreSQL, p50 ms": 10.0,
     "PostgreSQL, p99 ms": 50.0,
@@ -47,15 +47,15 @@ SORTED = ", by "
 """In the names of cases with another sort than by id."""
 
 PATH = "/api/v1/devices?"
-FLOOR = "/healthz"
-LONGEST = 999
+HEALTH_PATH = "/healthz"
+WALK_PAGE_SIZE = 999
 """Devices on a page while walking: after 100 such pages comes the 1000th of 100."""
 
-STEPS = 100
-WALKS = 5
+MAX_WALK_PAGES = 100
+MAX_WALKS = 5
 """For each case at most, and none after so many steps."""
 
-NEAR = 10
+PAGES_FROM_END = 10
 """How many pages at the end of a walk are asked for."""
 
 SERVER = ("shared_buffers=1GB", "max_wal_size=4GB", "checkpoint_timeout=30min")
@@ -80,25 +80,25 @@ class Series(NamedTuple):
 def run(*, quick: bool) -> dict[str, Any]:
     """Fill both databases, ask both services for everything, and compare."""
     size = QUICK_SIZE if quick else SIZE
-    asked = list(cases(size, Random(2), queries=REQUESTS))  # noqa: S311 # the same values every time
+    asked = list(build_cases(size, Random(2), queries=REQUESTS))  # noqa: S311 # the same values every time
     filled: dict[str, Any] = {}
     with _data() as data:
         filled["SQLite"] = _fill(data, "sqlite", size)
-        with service(data, "sqlite") as ours:
-            on_sqlite = _lists(ours, asked)
+        with run_service(data, "sqlite") as ours:
+            on_sqlite = _measure_lists(ours, asked)
             cpu = _against_reference(ours, data / "meshfleet.sqlite", quick=quick)
     with _data() as data, postgresql(*SERVER) as (host, port):
         database = f"postgresql://postgres@{host}:{port}/postgres"
         filled["PostgreSQL"] = _fill(data, database, size)
-        _settle(database)
-        with service(data, database) as ours:
-            on_postgresql = _lists(ours, asked)
+        _vacuum(database)
+        with run_service(data, database) as ours:
+            on_postgresql = _measure_lists(ours, asked)
     return {
         f"filling {size:,} devices": filled,
         "a page of 100 devices": cpu,
         "lists on SQLite, ms": on_sqlite,
         "lists on PostgreSQL, ms": on_postgresql,
-        "bars": BARS,
+        "bars": THRESHOLDS,
     }
 
 
@@ -112,41 +112,43 @@ def _fill(data: Path, address: str, size: int) -> dict[str, float]:
     started = time.monotonic()
     database = open_database(address, data)
     try:
-        fill(database, size)
+        fill_database(database, size)
     finally:
         database.close()
     return {"s": round(time.monotonic() - started, 1)}
 
 
-def _settle(database: str) -> None:
+def _vacuum(database: str) -> None:
     """Do at once what PostgreSQL would begin to do by itself while we measure."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
 
 
-def _lists(server: Server, asked: Sequence[Case]) -> dict[str, dict[str, float]]:
+def _measure_lists(server: Server, asked: Sequence[Case]) -> dict[str, dict[str, float]]:
     """A row for each case, behind one for all of them and one for the worst."""
     found: dict[str, dict[str, Series]] = {}
     floor: list[Series] = []
     for case in asked:
         pages = {"first": [PATH + query for query in case.queries], "1000th": _far_pages(server.client, case)}
-        found[case.name] = {place: _series(server, paths) for place, paths in pages.items() if paths}
-        floor.append(_series(server, [FLOOR] * REQUESTS))
+        found[case.name] = {
+            place: _measure_requests(server, paths) for place, paths in pages.items() if paths
+        }
+        floor.append(_measure_requests(server, [HEALTH_PATH] * REQUESTS))
     by_id = {name: one for name, one in found.items() if SORTED not in name}
     otherwise = {name: one for name, one in found.items() if SORTED in name}
     worst = max(by_id, key=lambda name: max(_percentile(99, each.ms) for each in found[name].values()))
     return {
-        "every filter, alone and in pairs": _row(_together(by_id)),
+        "every filter, alone and in pairs": _row(_join_cases(by_id)),
         f"the worst of these: {worst}": _row(found[worst]),
-        "every filter, with another sort": _row(_together(otherwise)),
-        f"no list at all: {FLOOR}": _row({"first": _joined(floor)}),
+        "every filter, with another sort": _row(_join_cases(otherwise)),
+        f"no list at all: {HEALTH_PATH}": _row({"first": _join_series(floor)}),
         **{name: _row(places) for name, places in found.items()},
     }
 
 
-def _together(found: Mapping[str, Mapping[str, Series]]) -> dict[str, Series]:
+def _join_cases(found: Mapping[str, Mapping[str, Series]]) -> dict[str, Series]:
     return {
-        place: _joined([one[place] for one in found.values() if place in one])
+        place: _join_series([one[place] for one in found.values() if place in one])
         for place in ("first", "1000th")
     }
 
@@ -155,18 +157,18 @@ def _far_pages(client: Client, case: Case) -> list[str]:
     """Pages around the 1000th, or the last ones; none if all is on the first."""
     pages: list[str] = []
     steps = 0
-    for query in dict.fromkeys(case.queries[:WALKS]):
-        tokens = _walk(client, f"{query}&MaxResults={LONGEST}") or _walk(client, query)
-        pages += [f"{PATH}{query}&NextToken={token}" for token in tokens[-NEAR:]]
+    for query in dict.fromkeys(case.queries[:MAX_WALKS]):
+        tokens = _walk(client, f"{query}&MaxResults={WALK_PAGE_SIZE}") or _walk(client, query)
+        pages += [f"{PATH}{query}&NextToken={token}" for token in tokens[-PAGES_FROM_END:]]
         steps += len(tokens)
-        if steps >= STEPS:
+        if steps >= MAX_WALK_PAGES:
             break
     return (pages * REQUESTS)[:REQUESTS]
 
 
 def _walk(client: Client, query: str) -> list[str]:
     tokens: list[str] = []
-    while len(tokens) < STEPS:
+    while len(tokens) < MAX_WALK_PAGES:
         at = f"&NextToken={tokens[-1]}" if tokens else ""
         token = msgspec.json.decode(client.get(f"{PATH}{query}{at}"), type=Page).next_token
         if token is None:
@@ -175,13 +177,13 @@ def _walk(client: Client, query: str) -> list[str]:
     return tokens
 
 
-def _series(server: Server, paths: Sequence[str]) -> Series:
+def _measure_requests(server: Server, paths: Sequence[str]) -> Series:
     before = server.cpu
     ms = [_ms(server.client, path) for path in paths]
     return Series(ms, (server.cpu - before) * 1000)
 
 
-def _joined(several: Sequence[Series]) -> Series:
+def _join_series(several: Sequence[Series]) -> Series:
     return Series([ms for each in several for ms in each.ms], sum(each.cpu for each in several))
 
 
@@ -210,7 +212,7 @@ def _percentile(part: int, values: Sequence[float]) -> float:
 
 def _against_reference(ours: Server, file: Path, *, quick: bool) -> dict[str, dict[str, float]]:
     rounds, requests = (3, 100) if quick else (5, 300)
-    with reference(file) as theirs:
+    with run_reference(file) as theirs:
         return {
             name: _cpu(ours, theirs, PATH + query, [requests] * rounds)
             for name, query in (("all", ""), ("Label", f"Label={TEAMS[7].replace(' ', '+')}"))

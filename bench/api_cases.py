@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
-from bench.api_fleet import members
-from meshfleet.wire.ids import Version, device_id
+from bench.api_fleet import generate_members
+from meshfleet.protocol.ids import Version, to_device_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,9 +61,9 @@ class Case(NamedTuple):
     queries: Sequence[str]
 
 
-def cases(size: int, random: Random, *, queries: int) -> Iterator[Case]:
+def build_cases(size: int, random: Random, *, queries: int) -> Iterator[Case]:
     """All cases for a fleet, each with that many queries."""
-    source = Source([each for each in members(size) if random.random() < SAMPLE / size], random)
+    source = Source([each for each in generate_members(size) if random.random() < SAMPLE / size], random)
     alone = [(), *((each,) for each in FILTERS)]
     for combined in (*alone, (TWO_LABELS,), *PAIRS):
         yield Case(_name(combined), [urlencode(query) for query in _queries(combined, source, queries)])
@@ -105,7 +105,7 @@ def _words(device: Member) -> list[str]:
 def _ids(device: Member, source: Source) -> list[str]:
     """Up to a hundred."""
     others = source.random.sample(source.devices, source.random.choice((0, 9, 99)))
-    return sorted({device_id(each.sighting.device) for each in (device, *others)})
+    return sorted({to_device_id(each.sighting.device) for each in (device, *others)})
 
 
 FILTERS = (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _PASSWORD = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -25,7 +25,7 @@ class Client:
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
-        self._socket = socket.create_connection((where.hostname, where.port), _PATIENCE)
+        self._socket = socket.create_connection((where.hostname, where.port), _TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self._socket.makefile("rb")
         self._head = f" HTTP/1.1\r\nHost: {where.netloc}\r\n"
@@ -37,7 +37,7 @@ class Client:
         self._answers.close()
         self._socket.close()
 
-    def come_with(self, token: str) -> None:
+    def set_token(self, token: str) -> None:
         """Bring this token from now on."""
         self._head += f"Authorization: Bearer {token}\r\n"
 
@@ -70,10 +70,10 @@ class Client:
 class Server:
     """A server that runs, and a client of it."""
 
-    def __init__(self, process: int, client: Client, told: Mapping[str, Any], token: str) -> None:
+    def __init__(self, process: int, client: Client, startup_info: Mapping[str, Any], token: str) -> None:
         self._process = process
         self.client = client
-        self.told = told
+        self.startup_info = startup_info
         """Where it listens."""
         self.token = token
         """What the client comes with."""
@@ -86,21 +86,21 @@ class Server:
 
 
 @contextmanager
-def service(data: Path, database: str, *options: str) -> Iterator[Server]:
+def run_service(data: Path, database: str, *options: str) -> Iterator[Server]:
     """Run our own, on a database."""
     command = ["meshfleet", "serve", "--data", str(data), "--database", database, "--http", "127.0.0.1:0"]
     with _running([*command, *options, "--json"]) as (process, told), Client(told["url"]) as client:
         login = {"username": "admin", "password": _PASSWORD}
         token = client.post("/api/v1/auth/login", login)["authToken"]
-        client.come_with(token)
+        client.set_token(token)
         yield Server(process, client, told, token)
 
 
 @contextmanager
-def reference(file: Path) -> Iterator[Server]:
+def run_reference(file: Path) -> Iterator[Server]:
     """Run the one to compare with, on a file of SQLite."""
     with _running(["bench.api_reference", str(file)]) as (process, told), Client(told["url"]) as client:
-        client.come_with(told["token"])
+        client.set_token(told["token"])
         yield Server(process, client, told, told["token"])
 
 
@@ -116,6 +116,6 @@ def _running(module: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         finally:
             ended = process.poll()
             process.terminate()
-            process.wait(_PATIENCE)
+            process.wait(_TIMEOUT)
             if ended is not None:
                 raise RuntimeError(f"{module[0]} ended by itself: {ended}")

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from msgspec import UNSET
 
 from meshfleet.db import Database, open_database
+from meshfleet.protocol.ids import Mac, ModelNumber, Version, mac_from_int
 from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import Mac, ModelNumber, Version, number_mac
+from meshfleet.service.devices.model import DeviceObservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,11 +104,11 @@ ROOMS: Final = (
 class Member(NamedTuple):
     """A device of the fleet."""
 
-    sighting: Sighting
+    sighting: DeviceObservation
     labels: tuple[str, str, str]
 
 
-def members(size: int = SIZE) -> Iterator[Member]:
+def generate_members(size: int = SIZE) -> Iterator[Member]:
     """The devices, each gateway before those that hang on it."""
     random = Random(1)  # noqa: S311 # the same fleet every time
     kinds, gateways = ([each for each in kind for _ in range(each.share)] for kind in (PRODUCTS, GATEWAYS))
@@ -121,26 +121,28 @@ def members(size: int = SIZE) -> Iterator[Member]:
         yield Member(_sighting(random, index, mac, gateway, kind), _labels(random, index))
 
 
-def fill(database: Database, size: int = SIZE, *, tell: Callable[[int], object] = lambda _: None) -> None:
+def fill_database(
+    database: Database, size: int = SIZE, *, on_progress: Callable[[int], object] = lambda _: None
+) -> None:
     """Add the fleet to an empty database; `tell` learns how many devices are in it."""
-    source, done = members(size), 0
+    source, done = generate_members(size), 0
     # Every batch touches most pages of every index: SQLite has one writer, who takes few large ones.
     writers, batch = (1, 250_000) if database.is_sqlite else (3, 20_000)
     with ThreadPoolExecutor(writers) as pool:
         running: deque[Future[int]] = deque()
         while part := list(islice(source, batch)):  # the next is made up while the others are written
             if len(running) == writers:
-                tell(done := done + running.popleft().result())
+                on_progress(done := done + running.popleft().result())
             running.append(pool.submit(_add, database, part))
         for each in running:
-            tell(done := done + each.result())
+            on_progress(done := done + each.result())
     database.write_now(_analyze)
 
 
 def _add(database: Database, batch: Sequence[Member]) -> int:
-    database.write_now(registry.observe, [each.sighting for each in batch])
+    database.write_now(registry.record_observations, [each.sighting for each in batch])
     pairs = [(label, each.sighting.device) for each in batch for label in each.labels]
-    database.write_now(registry.attach, pairs, at=START)
+    database.write_now(registry.attach_labels, pairs, at=START)
     return len(batch)
 
 
@@ -158,12 +160,14 @@ def main() -> None:
     parser.add_argument("--database", default="sqlite")
     asked = parser.parse_args()
     database, start = open_database(asked.database, asked.folder), time.monotonic()
-    fill(database, asked.size, tell=lambda done: print(f"{done:9,} {time.monotonic() - start:7.1f} s"))
+    fill_database(
+        database, asked.size, on_progress=lambda done: print(f"{done:9,} {time.monotonic() - start:7.1f} s")
+    )
     database.close()
 
 
-def _sighting(random: Random, index: int, mac: Mac, gateway: Mac, kind: Product) -> Sighting:
-    return Sighting(
+def _sighting(random: Random, index: int, mac: Mac, gateway: Mac, kind: Product) -> DeviceObservation:
+    return DeviceObservation(
         device=mac,
         at=START + index,
         name=f"{_one_of(random, ROOMS)} {index:06d}" if random.random() < NAMED else UNSET,
@@ -183,7 +187,7 @@ def _sighting(random: Random, index: int, mac: Mac, gateway: Mac, kind: Product)
 def _mac(index: int, maker: int) -> Mac:
     """Multiplying by an odd number gives every device a MAC of its own, and spreads them."""
     spread = index * 0x9E3779B97F4A7C15
-    return number_mac(maker << 24 | spread % (1 << 24) if maker else 0b11 << 46 | spread % (1 << 46))
+    return mac_from_int(maker << 24 | spread % (1 << 24) if maker else 0b11 << 46 | spread % (1 << 46))
 
 
 def _labels(random: Random, index: int) -> tuple[str, str, str]:

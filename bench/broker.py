@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.servers import Mosquitto, free_port
 
-from bench.broker_ends import MOST_CONNECTIONS
-from bench.link import SETTINGS
-from meshfleet.cli.connections import allow_connections
+from bench.broker_programs import MAX_CONNECTIONS
+from bench.link import MOSQUITTO_SETTINGS
+from meshfleet.cli.file_limits import require_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from bench.link_ends import Figures
+    from bench.link_programs import Metrics
 
-BARS = {
+THRESHOLDS = {
     "pushed, cpu_us": 4.0,
     "paced, cpu_us": 12.0,
     "fan-out, per_s of mosquitto": 0.5,
@@ -38,7 +38,7 @@ BARS = {
     "storm, seconds": 30.0,
 }
 
-PUSHING, PACED, RATE, FANNED = 20, 2_000, 20_000, 50
+PUSHING_CONNECTIONS, PACED_CONNECTIONS, RATE, FAN_OUT_SUBSCRIBERS = 20, 2_000, 20_000, 50
 IDLE_SECONDS = 5
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -67,7 +67,7 @@ class Broker(NamedTuple):
 def _mosquitto() -> Iterator[Broker]:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         note = Path(folder) / "process"
-        with Mosquitto(Path(folder), *SETTINGS, f"pid_file {note}") as running:
+        with Mosquitto(Path(folder), *MOSQUITTO_SETTINGS, f"pid_file {note}") as running:
             yield Broker(running.address.port, int(note.read_text("utf-8")))
 
 
@@ -95,52 +95,62 @@ COMPARED = ("cpu_us", "per_s", "ms_p50", "ms_p99", "MiB", "KiB_each", "seconds",
 
 def run(*, quick: bool, brokers: Sequence[str] = tuple(BROKERS)) -> dict[str, Any]:
     """Push, keep a pace, fan out, sit idle, and come all at once. Among the brokers must be mosquitto."""
-    allow_connections(MOST_CONNECTIONS)  # mosquitto inherits it
+    require_connections(MAX_CONNECTIONS)  # mosquitto inherits it
     pushed, seconds, fanned = (40_000, 3, 4_000) if quick else (400_000, 10, 20_000)
-    crowd = 500 if quick else MOST_CONNECTIONS
-    parts: dict[str, Callable[[Broker], Figures]] = {
-        f"pushed by {PUSHING} connections": partial(_loaded, ("push", PUSHING, pushed), pushed),
-        f"{RATE}/s from {PACED}": partial(_loaded, ("pace", PACED, RATE, seconds), RATE * seconds),
-        f"fan-out to {FANNED}, QoS 0": partial(_loaded, ("fan-out", FANNED, fanned, 0), FANNED * fanned),
-        f"fan-out to {FANNED}, QoS 1": partial(_loaded, ("fan-out", FANNED, fanned, 1), FANNED * fanned),
+    crowd = 500 if quick else MAX_CONNECTIONS
+    parts: dict[str, Callable[[Broker], Metrics]] = {
+        f"pushed by {PUSHING_CONNECTIONS} connections": partial(
+            _measure_load, ("push", PUSHING_CONNECTIONS, pushed), pushed
+        ),
+        f"{RATE}/s from {PACED_CONNECTIONS}": partial(
+            _measure_load, ("pace", PACED_CONNECTIONS, RATE, seconds), RATE * seconds
+        ),
+        f"fan-out to {FAN_OUT_SUBSCRIBERS}, QoS 0": partial(
+            _measure_load, ("fan-out", FAN_OUT_SUBSCRIBERS, fanned, 0), FAN_OUT_SUBSCRIBERS * fanned
+        ),
+        f"fan-out to {FAN_OUT_SUBSCRIBERS}, QoS 1": partial(
+            _measure_load, ("fan-out", FAN_OUT_SUBSCRIBERS, fanned, 1), FAN_OUT_SUBSCRIBERS * fanned
+        ),
         f"{crowd} idle": partial(_idle, crowd),
         f"{crowd} at once": partial(_storms, crowd),
     }
     rounds = 1 if quick else 3
-    return {name: _compared(_medians(rounds, part, brokers)) for name, part in parts.items()} | {"bars": BARS}
+    return {name: _add_ratios(_medians(rounds, part, brokers)) for name, part in parts.items()} | {
+        "bars": THRESHOLDS
+    }
 
 
-def _loaded(load: tuple[str | int, ...], count: int, broker: Broker) -> Figures:
+def _measure_load(load: tuple[str | int, ...], count: int, broker: Broker) -> Metrics:
     """What so many messages of a load cost; at a fan-out they are what goes out."""
     role, *numbers = load
     with _program(role, broker.port, *numbers) as clients:
         _line(clients)  # they are connected
         cpu = broker.cpu
-        figures = _begin(clients)
+        figures = _start_load(clients)
         cpu = broker.cpu - cpu
     return {**figures, "cpu_us": cpu / count * 1e6, "load_cpu_us": figures["cpu_us"]}
 
 
-def _idle(crowd: int, broker: Broker) -> Figures:
+def _idle(crowd: int, broker: Broker) -> Metrics:
     before = broker.memory
     with _program("idle", broker.port, crowd) as clients:
         _line(clients)  # they are connected
         memory, cpu = broker.memory, broker.cpu
         time.sleep(IDLE_SECONDS)
         cpu = broker.cpu - cpu
-        figures = _begin(clients)
+        figures = _start_load(clients)
     each = (memory - before) / crowd * 1024
     return {**figures, "MiB": memory, "KiB_each": each, "cpu_percent": cpu / IDLE_SECONDS * 100}
 
 
-def _storms(crowd: int, broker: Broker) -> Figures:
+def _storms(crowd: int, broker: Broker) -> Metrics:
     """The same clients twice: a broker may know them the second time."""
-    first, again = (_loaded(("storm", crowd), crowd, broker) for _ in range(2))
+    first, again = (_measure_load(("storm", crowd), crowd, broker) for _ in range(2))
     return {**first, **{f"{key}_again": value for key, value in again.items()}}
 
 
 def _program(*arguments: str | int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bench.broker_ends", *map(str, arguments)]
+    command = [sys.executable, "-m", "bench.broker_programs", *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own
 
 
@@ -151,18 +161,18 @@ def _line(program: subprocess.Popen[str]) -> str:
     return line
 
 
-def _begin(clients: subprocess.Popen[str]) -> Figures:
+def _start_load(clients: subprocess.Popen[str]) -> Metrics:
     """Let them begin, and get their figures."""
     if clients.stdin:
         clients.stdin.write("begin\n")
         clients.stdin.flush()
-    figures: Figures = json.loads(_line(clients))
+    figures: Metrics = json.loads(_line(clients))
     return figures
 
 
-def _medians(rounds: int, measure: Callable[[Broker], Figures], brokers: Sequence[str]) -> dict[str, Figures]:
+def _medians(rounds: int, measure: Callable[[Broker], Metrics], brokers: Sequence[str]) -> dict[str, Metrics]:
     """Each round gives every broker its turn, a fresh one that inherits nothing."""
-    seen: dict[str, list[Figures]] = {name: [] for name in brokers}
+    seen: dict[str, list[Metrics]] = {name: [] for name in brokers}
     for _ in range(rounds):
         for name in brokers:
             with BROKERS[name]() as broker:
@@ -173,7 +183,7 @@ def _medians(rounds: int, measure: Callable[[Broker], Figures], brokers: Sequenc
     }
 
 
-def _compared(table: dict[str, Figures]) -> dict[str, Figures]:
+def _add_ratios(table: dict[str, Metrics]) -> dict[str, Metrics]:
     anchor = table["mosquitto"]
     for row in table.values():
         row |= {f"{key} of mosquitto": row[key] / anchor[key] for key in COMPARED if anchor.get(key)}

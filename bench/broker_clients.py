@@ -10,30 +10,30 @@ import socket
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
-from bench.link_ends import DEVICES, PAYLOAD
-from meshfleet.wire.mqtt.encoder import encode
-from meshfleet.wire.mqtt.packets import Connack, Connect, Puback, Publish
+from bench.link_programs import DEVICES, PAYLOAD
+from meshfleet.mqtt.codec.encoder import encode_packet
+from meshfleet.mqtt.codec.packets import Connack, Connect, Puback, Publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 """Seconds of silence after which a client gives up."""
 
-PIECE, WINDOW = 100, 500
+CHUNK, WINDOW = 100, 500
 """A publisher writes so many reports at once, and has so many at most without an acknowledgement."""
 
-SIP = 20
+SUBSCRIBER_CHUNK = 20
 """A subscriber waits for so many reports. A broker with a smaller window would wait for it in turn."""
 
-ACCEPTED: Final = encode(Connack())
-_PUBACK: Final = encode(Puback(1))
+CONNACK_ACCEPTED: Final = encode_packet(Connack())
+_PUBACK: Final = encode_packet(Puback(1))
 PUBACK_LENGTH: Final = len(_PUBACK)
 
-_AT_ONCE = 50
+_MAX_CONNECTING = 50
 """Connections that are opened together: mosquitto has room for 100 that wait to be accepted."""
 
-PEOPLE_AT_ONCE = 5
+MAX_USERS_CONNECTING = 5
 """The same for people: our service checks ten passwords at most at a time that come from one address."""
 
 _LARGEST_NUMBERED = 65_500
@@ -41,38 +41,38 @@ _LARGEST_NUMBERED = 65_500
 
 _NUMBERS: Final = tuple(
     (bytes(n >> 8 for n in piece), bytes(n & 0xFF for n in piece))
-    for piece in (range(first, first + PIECE) for first in range(1, _LARGEST_NUMBERED, PIECE))
+    for piece in (range(first, first + CHUNK) for first in range(1, _LARGEST_NUMBERED, CHUNK))
 )
 """The packet ids of each piece: their high bytes, and their low bytes."""
 
 
-def gateway(number: int) -> str:
+def gateway_mac(number: int) -> str:
     """The MAC of a gateway, which is its user name and client id too."""
     return f"02005e{number:06x}"
 
 
-def viewer(number: int) -> str:
+def viewer_name(number: int) -> str:
     """The user name and client id of somebody who subscribes to what gateways report."""
     return f"viewer-{number}"
 
 
-def introduction(name: str) -> bytes:
+def encode_connect(name: str) -> bytes:
     """The CONNECT of an account."""
-    return encode(Connect(name, keep_alive=600, user=name, password=f"secret-{name}".encode()))
+    return encode_packet(Connect(name, keep_alive=600, user=name, password=f"secret-{name}".encode()))
 
 
-def connect_all(port: int, names: Iterable[str], *, at_once: int = _AT_ONCE) -> list[socket.socket]:
+def connect_all(port: int, names: Iterable[str], *, at_once: int = _MAX_CONNECTING) -> list[socket.socket]:
     """A connection for each account, with its CONNACK received."""
     waiting, connections = list(names), []
     for begin in range(0, len(waiting), at_once):
         some = waiting[begin : begin + at_once]
         fresh = [_dial(port) for _ in some]
-        ask_all(fresh, map(introduction, some), answer=ACCEPTED)
+        exchange_all(fresh, map(encode_connect, some), answer=CONNACK_ACCEPTED)
         connections += fresh
     return connections
 
 
-def ask_all(connections: Sequence[socket.socket], questions: Iterable[bytes], *, answer: bytes) -> None:
+def exchange_all(connections: Sequence[socket.socket], questions: Iterable[bytes], *, answer: bytes) -> None:
     """Send each its question, then see that each gets this answer."""
     for connection, question in zip(connections, questions, strict=True):
         connection.sendall(question)
@@ -82,25 +82,25 @@ def ask_all(connections: Sequence[socket.socket], questions: Iterable[bytes], *,
 
 
 def _dial(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def reports(number: int, *, qos: int = 1) -> list[bytes]:
+def encode_device_reports(number: int, *, qos: int = 1) -> list[bytes]:
     """A report of each device of a gateway, with packet ids from 1."""
-    name = gateway(number)
+    name = gateway_mac(number)
     topics = (
         f"mt/gateway/{name}/device/d0cf{number:04x}{device:04x}/measurement-decoded/temperature"
         for device in range(DEVICES)
     )
     return [
-        encode(Publish(topic, PAYLOAD, qos, packet_id=qos and device + 1))
+        encode_packet(Publish(topic, PAYLOAD, qos, packet_id=qos and device + 1))
         for device, topic in enumerate(topics)
     ]
 
 
-class Stride:
+class PacketLayout:
     """Where things lie in a row of reports: the packet ids are in the middle of packets of one length."""
 
     def __init__(self, report: bytes) -> None:
@@ -113,26 +113,26 @@ class Publisher:
     """A connection that publishes a number of pieces, and keeps its window full."""
 
     def __init__(self, connection: socket.socket, number: int, pieces: int) -> None:
-        some = reports(number)
-        self._piece = bytearray(b"".join(some * (PIECE // len(some))))
-        self._stride = Stride(some[0])
+        some = encode_device_reports(number)
+        self._piece = bytearray(b"".join(some * (CHUNK // len(some))))
+        self._stride = PacketLayout(some[0])
         self._numbers = cycle(_NUMBERS)
         self._unwritten = self._unacknowledged = pieces
         self._connection = connection
         connection.settimeout(0)
         # Readable when a whole piece is acknowledged. The buffer holds a window, so that no write is cut.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, PIECE * PUBACK_LENGTH)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, CHUNK * PUBACK_LENGTH)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * WINDOW * self._stride.length)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Fill the window."""
-        for _ in range(WINDOW // PIECE):
+        for _ in range(WINDOW // CHUNK):
             self._write()
 
-    def go_on(self) -> bool:
+    def on_readable(self) -> bool:
         """Take the acknowledgements of a piece and write another; whether more are to come."""
-        got = self._connection.recv(PIECE * PUBACK_LENGTH)
-        if len(got) != PIECE * PUBACK_LENGTH:
+        got = self._connection.recv(CHUNK * PUBACK_LENGTH)
+        if len(got) != CHUNK * PUBACK_LENGTH:
             raise RuntimeError("the broker has closed the connection of a publisher")
         self._unacknowledged -= 1
         self._write()
@@ -149,23 +149,23 @@ class Subscriber:
     """A connection that counts the reports it gets, and at QoS 1 acknowledges them."""
 
     def __init__(self, connection: socket.socket, *, qos: int, count: int) -> None:
-        report = reports(0, qos=qos)[0]
+        report = encode_device_reports(0, qos=qos)[0]
         self._left = count
-        self._stride = Stride(report)
-        self._firsts = report[:1] * SIP
+        self._stride = PacketLayout(report)
+        self._firsts = report[:1] * SUBSCRIBER_CHUNK
         self._acknowledges = qos > 0
         self._connection = connection
         connection.settimeout(0)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, SIP * self._stride.length)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, SUBSCRIBER_CHUNK * self._stride.length)
 
-    def go_on(self) -> bool:
+    def on_readable(self) -> bool:
         """Take some reports; whether more are to come."""
-        got = self._connection.recv(SIP * self._stride.length)
+        got = self._connection.recv(SUBSCRIBER_CHUNK * self._stride.length)
         if got[self._stride.first] != self._firsts:
-            raise RuntimeError(f"a subscriber got something else than {SIP} reports: {got!r}")
+            raise RuntimeError(f"a subscriber got something else than {SUBSCRIBER_CHUNK} reports: {got!r}")
         if self._acknowledges:
-            pubacks = bytearray(_PUBACK * SIP)
+            pubacks = bytearray(_PUBACK * SUBSCRIBER_CHUNK)
             pubacks[2::4], pubacks[3::4] = got[self._stride.high], got[self._stride.low]
             self._connection.sendall(pubacks)
-        self._left -= SIP
+        self._left -= SUBSCRIBER_CHUNK
         return self._left > 0

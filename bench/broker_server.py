@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING
 from argon2 import PasswordHasher
 
 from bench import broker_clients as clients
-from meshfleet.broker import own
 from meshfleet.db import bulk, open_database
-from meshfleet.db.samples import open_samples
+from meshfleet.db.samples import open_sample_store
 from meshfleet.db.tables import account, gateway
+from meshfleet.mqtt.broker import take_ownership
+from meshfleet.protocol.ids import Mac, mac_to_int
+from meshfleet.rest import Role
 from meshfleet.service import clock
-from meshfleet.service.accounts.keys import digest
-from meshfleet.service.api import Api
+from meshfleet.service.accounts.api_key_store import hash_credential
+from meshfleet.service.api import RestApi
 from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Sighting
-from meshfleet.service.mqtt.endpoint import Endpoint
-from meshfleet.service.mqtt.listeners import Entrance
-from meshfleet.settings import Limits, Settings
-from meshfleet.wire.ids import Mac, mac_number
-from meshfleet.wire.rest import Role
+from meshfleet.service.devices.model import DeviceObservation
+from meshfleet.service.embedded_broker.endpoint import EmbeddedBroker
+from meshfleet.service.embedded_broker.listeners import MqttListener
+from meshfleet.settings import BrokerLimits, Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from meshfleet.broker import Batch
     from meshfleet.db import Database
+    from meshfleet.mqtt.broker import ReportBatch
 
 GATEWAYS, VIEWERS = 5_000, 50
 
-LIMITS = Limits(
+LIMITS = BrokerLimits(
     connections=20_000,
     connections_per_address=20_000,
     publish_rate=10_000_000,
@@ -47,17 +47,17 @@ LIMITS = Limits(
 """All clients are at one address here, and are to be as fast as they can."""
 
 
-class Counting:
+class CountingConsumer:
     """A consumer that commits what the broker has to remember, and counts the rest."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.reports = 0
 
-    async def take(self, batch: Batch) -> None:
+    async def commit(self, batch: ReportBatch) -> None:
         """Count a batch."""
-        if batch.has_news:
-            await self._database.write(batch.record)
+        if batch.has_changes:
+            await self._database.write(batch.write_changes)
         self.reports += len(batch.messages)
 
 
@@ -67,19 +67,19 @@ async def serve(port: int) -> None:
         database = open_database("sqlite", Path(folder))
         database.write_now(_fill)
         settings = Settings(data=Path(folder), limits=LIMITS)
-        api = Api(database, settings, open_samples(database, Path(folder), {}, now=clock.now()))
-        endpoint = Endpoint(
+        api = RestApi(database, settings, open_sample_store(database, Path(folder), {}, now=clock.now()))
+        endpoint = EmbeddedBroker(
             database,
             settings,
-            consumer=Counting(database),
-            owner=database.write_now(own),
-            reception=api.reception,
-            figures=api.figures,
+            consumer=CountingConsumer(database),
+            owner=database.write_now(take_ownership),
+            logins=api.logins,
+            metrics=api.metrics,
             now=clock.now,
             steady=clock.steady,
         )
         with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
-            serving = asyncio.create_task(endpoint.run([Entrance(listener, "mqtt")]))
+            serving = asyncio.create_task(endpoint.run([MqttListener(listener, "mqtt")]))
             await asyncio.sleep(0.1)
             print("ready", flush=True)
             await serving
@@ -88,10 +88,12 @@ async def serve(port: int) -> None:
 def _fill(connection: Connection) -> None:
     """The accounts of the clients. Their passwords are cheap to check: only programs log in here."""
     now, cheap = clock.now(), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    macs = [Mac(clients.gateway(number)) for number in range(GATEWAYS)]
-    registry.observe(connection, [Sighting(device=mac, at=now, heard=False) for mac in macs])
-    rows = [(mac_number(mac), digest(f"secret-{mac}"), now, None, None, None) for mac in macs]
-    bulk.insert(connection, gateway, rows)
-    names = [clients.viewer(number) for number in range(VIEWERS)]
+    macs = [Mac(clients.gateway_mac(number)) for number in range(GATEWAYS)]
+    registry.record_observations(
+        connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
+    )
+    rows = [(mac_to_int(mac), hash_credential(f"secret-{mac}"), now, None, None, None) for mac in macs]
+    bulk.insert_rows(connection, gateway, rows)
+    names = [clients.viewer_name(number) for number in range(VIEWERS)]
     people = [(name, cheap.hash(f"secret-{name}"), Role.VIEWER.value, now, None) for name in names]
-    bulk.insert(connection, account, people)
+    bulk.insert_rows(connection, account, people)

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from tests.servers import Mosquitto
 
-from meshfleet.link import Address, Delays, Link, Options
-from meshfleet.service.mqtt.outside import Outside, options_of
+from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttClient, MqttOptions
+from meshfleet.service.external_broker.client import ExternalBrokerClient, build_link_options
 from meshfleet.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from meshfleet.broker import Batch
+    from meshfleet.mqtt.broker import ReportBatch
 
 SETTINGS: Final = {
     "none": ("persistence false",),
@@ -51,41 +51,41 @@ RATE: Final = 50
 SHORTEST, LONGEST = 4.0, 14.0
 """Seconds until the kill; longer than the longest interval between two saves that is not endless."""
 
-QUIET: Final = 3.0
+QUIET_SECONDS: Final = 3.0
 """Seconds without a report after which no more are expected."""
 
-_BACK = Options(delays=Delays(first=0.2, most=1.0), patient=True)
+_LINK_OPTIONS = MqttOptions(backoff=ExponentialBackoff(initial=0.2, maximum=1.0), retry_first_connect=True)
 
 
-class Losses(NamedTuple):
+class TrialLosses(NamedTuple):
     """What became of one try."""
 
     acknowledged: int
-    before: int
+    lost_before_kill: int
     """Acknowledged before the kill, and lost."""
-    after: int
+    lost_after_restart: int
     """Acknowledged after mosquitto was back, and lost."""
 
 
-class Collecting:
+class CollectingConsumer:
     """A consumer that keeps what comes."""
 
     def __init__(self) -> None:
-        self.come: set[bytes] = set()
+        self.received: set[bytes] = set()
 
-    async def take(self, batch: Batch) -> None:
+    async def commit(self, batch: ReportBatch) -> None:
         """Keep a batch."""
-        self.come |= {message.payload for message in batch.messages}
+        self.received |= {message.payload for message in batch.messages}
 
 
-class Gateway:
+class NumberPublisher:
     """Publishes numbers, and knows which were acknowledged."""
 
-    def __init__(self, address: Address, name: str) -> None:
+    def __init__(self, address: BrokerAddress, name: str) -> None:
         self.before: set[bytes] = set()
         self.after: set[bytes] = set()
         self.is_after = False
-        self._link = Link(address, name, options=_BACK)
+        self._link = MqttClient(address, name, options=_LINK_OPTIONS)
         self._name = name
 
     async def run(self) -> None:
@@ -102,14 +102,14 @@ class Gateway:
         (self.after if self.is_after else self.before).add(payload)
 
 
-class Site:
+class MosquittoTrial:
     """A mosquitto and a service that has a session there."""
 
     def __init__(self, folder: Path, settings: Sequence[str]) -> None:
         self._mosquitto = Mosquitto(folder, *settings, *QUEUES)
         host, port = self._mosquitto.address
-        self._address = Address(host=host, port=port)
-        self._consumer = Collecting()
+        self._address = BrokerAddress(host=host, port=port)
+        self._consumer = CollectingConsumer()
         self._names = (f"02005e{number:06x}" for number in count(1))
 
     async def __aenter__(self) -> Self:
@@ -124,9 +124,9 @@ class Site:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._mosquitto.stop)
 
-    async def lose(self, *, connected: bool) -> Losses:
+    async def run(self, *, connected: bool) -> TrialLosses:
         """Kill mosquitto under load, with the service there or away, and tell what was lost."""
-        gateways = [Gateway(self._address, next(self._names)) for _ in range(GATEWAYS)]
+        gateways = [NumberPublisher(self._address, next(self._names)) for _ in range(GATEWAYS)]
         if connected:
             async with self._service():
                 await self._kill_under_load(gateways)
@@ -137,10 +137,10 @@ class Site:
                 await self._settle()
         before = set().union(*(each.before for each in gateways))
         after = set().union(*(each.after for each in gateways))
-        come = self._consumer.come
-        return Losses(len(before) + len(after), len(before - come), len(after - come))
+        come = self._consumer.received
+        return TrialLosses(len(before) + len(after), len(before - come), len(after - come))
 
-    async def _kill_under_load(self, gateways: Sequence[Gateway]) -> None:
+    async def _kill_under_load(self, gateways: Sequence[NumberPublisher]) -> None:
         running = [asyncio.create_task(each.run()) for each in gateways]
         await asyncio.sleep(random.uniform(SHORTEST, LONGEST))  # noqa: S311 # no secret
         await asyncio.to_thread(self._mosquitto.stop, SIGKILL)
@@ -155,14 +155,18 @@ class Site:
 
     async def _settle(self) -> None:
         come = -1
-        while come < len(self._consumer.come):
-            come = len(self._consumer.come)
-            await asyncio.sleep(QUIET)
+        while come < len(self._consumer.received):
+            come = len(self._consumer.received)
+            await asyncio.sleep(QUIET_SECONDS)
 
     @asynccontextmanager
     async def _service(self) -> AsyncIterator[None]:
-        outside = Outside(
-            self._address, "meshfleet", prefix="", consumer=self._consumer, options=options_of(Settings())
+        outside = ExternalBrokerClient(
+            self._address,
+            "meshfleet",
+            prefix="",
+            consumer=self._consumer,
+            options=build_link_options(Settings()),
         )
         running = asyncio.create_task(outside.run())
         while outside.trouble is not None:  # noqa: ASYNC110 # it tells nobody
@@ -172,16 +176,16 @@ class Site:
         await asyncio.wait([running])
 
 
-async def _measure(name: str, tries: int, found: dict[tuple[str, bool], list[Losses]]) -> None:
+async def _measure(name: str, tries: int, found: dict[tuple[str, bool], list[TrialLosses]]) -> None:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
-        async with Site(Path(folder), SETTINGS[name]) as site:
+        async with MosquittoTrial(Path(folder), SETTINGS[name]) as site:
             for number in range(2 * tries):
                 connected = number % 2 == 0
-                found[name, connected].append(await site.lose(connected=connected))
+                found[name, connected].append(await site.run(connected=connected))
 
 
-async def _measure_all(tries: int) -> dict[tuple[str, bool], list[Losses]]:
-    found: defaultdict[tuple[str, bool], list[Losses]] = defaultdict(list)
+async def _measure_all(tries: int) -> dict[tuple[str, bool], list[TrialLosses]]:
+    found: defaultdict[tuple[str, bool], list[TrialLosses]] = defaultdict(list)
     async with asyncio.TaskGroup() as tasks:
         for name in SETTINGS:
             tasks.create_task(_measure(name, tries, found))
@@ -203,7 +207,7 @@ def main() -> None:
             print(_row(name, found[name, connected], connected=connected))
 
 
-def _row(name: str, tries: Sequence[Losses], *, connected: bool) -> str:
+def _row(name: str, tries: Sequence[TrialLosses], *, connected: bool) -> str:
     acknowledged, before, after = zip(*tries, strict=True)
     cells = [
         name,

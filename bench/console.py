@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from paho.mqtt.client import Client as Mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from playwright.sync_api import sync_playwright
-from tests.parts import CHROMIUM
+from tests.external_tools import CHROMIUM
 
-from bench.api_client import service
-from bench.api_fleet import GATEWAY_EVERY, SIZE, fill, members
+from bench.api_client import run_service
+from bench.api_fleet import GATEWAY_EVERY, SIZE, fill_database, generate_members
 from meshfleet.db import open_database
-from meshfleet.wire.codes import Kind
-from meshfleet.wire.ids import device_id
-from meshfleet.wire.times import write_millis
-from meshfleet.wire.topics import ReportTopic
+from meshfleet.protocol.codes import Kind
+from meshfleet.protocol.ids import to_device_id
+from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.topics import ReportTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from bench.api_client import Client, Server
-    from meshfleet.wire.ids import Mac
+    from meshfleet.protocol.ids import Mac
 
-BARS: Final = {
+THRESHOLDS: Final = {
     "first rows, s": 1.5,
     "list requests before scrolling": 2,
     "rows in the page after 3,000": 60,
@@ -45,7 +45,7 @@ BARS: Final = {
 
 QUICK_SIZE: Final = 20_000
 TRIES, QUICK_TRIES = 10, 3
-DEEP: Final = 3_000
+SCROLL_ROWS: Final = 3_000
 """Rows to scroll through."""
 
 RATE: Final = 50
@@ -65,18 +65,18 @@ def run(*, quick: bool) -> dict[str, Any]:
     size = QUICK_SIZE if quick else SIZE
     with (
         _fleet(size) as data,
-        service(data, "sqlite", "--mqtt", "127.0.0.1:0") as server,
+        run_service(data, "sqlite", "--mqtt", "127.0.0.1:0") as server,
         _gateway(server, size) as gateway,
-        _browser(server.told["url"], server.token) as page,
+        _browser(server.startup_info["url"], server.token) as page,
     ):
-        meter = Meter(page)
+        meter = BrowserMeter(page)
         first = _first_rows(page, server.client, QUICK_TRIES if quick else TRIES)
         deep = _deep(page, meter)
         live = _live(page, meter, gateway, QUICK_SECONDS if quick else SECONDS)
-    return {f"{size:,} devices": {**first, **deep}, f"{RATE} reports a second": live, "bars": BARS}
+    return {f"{size:,} devices": {**first, **deep}, f"{RATE} reports a second": live, "bars": THRESHOLDS}
 
 
-class Meter:
+class BrowserMeter:
     """What the browser says of itself, about one tab."""
 
     def __init__(self, page: Page) -> None:
@@ -109,7 +109,7 @@ class Meter:
 def _fleet(size: int) -> Iterator[Path]:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         database = open_database("sqlite", Path(folder))
-        fill(database, size)
+        fill_database(database, size)
         database.close()
         yield Path(folder)
 
@@ -117,7 +117,7 @@ def _fleet(size: int) -> Iterator[Path]:
 def _chromium() -> Path:
     found = CHROMIUM.find()
     if found is None:
-        raise RuntimeError(CHROMIUM.lack)
+        raise RuntimeError(CHROMIUM.missing_message)
     return found
 
 
@@ -159,15 +159,15 @@ def _first_rows(page: Page, client: Client, tries: int) -> dict[str, Any]:
     }
 
 
-def _deep(page: Page, meter: Meter) -> dict[str, Any]:
+def _deep(page: Page, meter: BrowserMeter) -> dict[str, Any]:
     """Scroll, and count what the browser holds then."""
     before, start = meter.main_thread, time.perf_counter()
-    _scroll_to(page, DEEP)
+    _scroll_to(page, SCROLL_ROWS)
     return {
-        f"to row {DEEP:,}, s": round(time.perf_counter() - start, 1),
+        f"to row {SCROLL_ROWS:,}, s": round(time.perf_counter() - start, 1),
         "CPU of the main thread for it, s": round(meter.main_thread - before, 1),
-        f"rows in the page after {DEEP:,}": page.locator(_ROWS).count(),
-        f"nodes after {DEEP:,}": page.evaluate("document.querySelectorAll('*').length"),
+        f"rows in the page after {SCROLL_ROWS:,}": page.locator(_ROWS).count(),
+        f"nodes after {SCROLL_ROWS:,}": page.evaluate("document.querySelectorAll('*').length"),
         "heap, MiB": round(meter.heap / (1 << 20), 1),
     }
 
@@ -186,7 +186,7 @@ def _scroll_to(page: Page, row: int) -> None:
         page.wait_for_timeout(50)
 
 
-def _live(page: Page, meter: Meter, gateway: Gateway, seconds: int) -> dict[str, Any]:
+def _live(page: Page, meter: BrowserMeter, gateway: ReportingGateway, seconds: int) -> dict[str, Any]:
     """The share of its main thread that the list takes while its devices report, and while they do not."""
     one = gateway.devices[0]
     _show(page, f"/devices?Gateway={gateway.mac}", _ROWS)
@@ -196,7 +196,7 @@ def _live(page: Page, meter: Meter, gateway: Gateway, seconds: int) -> dict[str,
     if page.locator("tbody").inner_text() == before:
         raise RuntimeError("no report has reached the page")
     rate = gateway.rate
-    _show(page, f"/devices/{device_id(one)}", "h1")
+    _show(page, f"/devices/{to_device_id(one)}", "h1")
     device = meter.share(lambda: gateway.report(page, [one], seconds))
     return {
         "reports a second, in fact": min(rate, gateway.rate),
@@ -212,7 +212,7 @@ def _show(page: Page, path: str, awaited: str) -> None:
     page.wait_for_load_state("networkidle")
 
 
-class Gateway:
+class ReportingGateway:
     """A gateway of the fleet that is connected, and says what it is told to."""
 
     def __init__(self, mqtt: Mqtt, mac: Mac, devices: Sequence[Mac]) -> None:
@@ -226,7 +226,7 @@ class Gateway:
         """Let devices be heard, one after the other, at an even pace: who is late does not wait."""
         start = time.perf_counter()
         for number in range(seconds * RATE):
-            now = write_millis(int(time.time() * 1000))
+            now = format_millis(int(time.time() * 1000))
             body = {"time": now, "parent": self.mac, "rssi": -50 - number % 30}
             topic = ReportTopic(self.mac, devices[number % len(devices)], Kind.RSSI)
             self._mqtt.publish(str(topic), json.dumps(body), qos=1)
@@ -236,16 +236,16 @@ class Gateway:
 
 
 @contextmanager
-def _gateway(server: Server, size: int) -> Iterator[Gateway]:
+def _gateway(server: Server, size: int) -> Iterator[ReportingGateway]:
     """Claim the first gateway of the fleet, and connect as that."""
     mac, *devices = (
-        each.sighting.device for each, _ in zip(members(size), range(GATEWAY_EVERY), strict=False)
+        each.sighting.device for each, _ in zip(generate_members(size), range(GATEWAY_EVERY), strict=False)
     )
     claim = server.client.post("/api/v1/gateways", {"mac": mac}, status=201)
     mqtt = Mqtt(CallbackAPIVersion.VERSION2, mac)
     mqtt.username_pw_set(claim["username"], claim["password"])
-    mqtt.connect("127.0.0.1", int(server.told["mqtt"][0].rpartition(":")[2]))
+    mqtt.connect("127.0.0.1", int(server.startup_info["mqtt"][0].rpartition(":")[2]))
     mqtt.loop_start()
-    yield Gateway(mqtt, mac, devices)
+    yield ReportingGateway(mqtt, mac, devices)
     mqtt.disconnect()
     mqtt.loop_stop()

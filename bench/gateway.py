@@ -14,12 +14,12 @@ from typing import Any
 
 from tests.servers import Mosquitto
 
-from bench.harness import Case, cpu_per_operation
-from bench.link import SETTINGS
-from meshfleet.gateway import Clock, Gateway, Mode, Settings, generate
-from meshfleet.wire.ids import Mac
+from bench.harness import Case, measure_cpu_per_operation
+from bench.link import MOSQUITTO_SETTINGS
+from meshfleet.emulator import EmulatorSettings, GatewayEmulator, ReportMode, SimulatedClock, generate_site
+from meshfleet.protocol.ids import Mac
 
-BARS = {"cpu_us": 25.0, "MiB": 2048, "gateways": 5000, "devices of each": 50, "per_s": 10_000}
+THRESHOLDS = {"cpu_us": 25.0, "MiB": 2048, "gateways": 5000, "devices of each": 50, "per_s": 10_000}
 
 MAC = Mac("02005e000001")
 STEP = 60.0
@@ -30,38 +30,40 @@ def run(*, quick: bool) -> dict[str, Any]:
     return {
         "one gateway, no broker": _alone(quick=quick),
         "on a broker": _fleet(*((500, 10) if quick else (5000, 60))),
-        "bars": BARS,
+        "bars": THRESHOLDS,
     }
 
 
 def _alone(*, quick: bool) -> dict[str, Any]:
     """Minutes of a gateway with 50 devices; an operation is a report."""
     cases = {}
-    for mode in Mode:
-        gateway = Gateway(Settings(mac=MAC, mode=mode), generate(MAC, devices=50, seed=1), Clock(0))
+    for mode in ReportMode:
+        gateway = GatewayEmulator(
+            EmulatorSettings(mac=MAC, mode=mode), generate_site(MAC, devices=50, seed=1), SimulatedClock(0)
+        )
         gateway.advance(STEP)
-        before = gateway.reports
+        before = gateway.report_count
         gateway.advance(2 * STEP)
-        cases[f"{mode} reports"] = Case(_a_minute_more(gateway), None, gateway.reports - before)
-    return {name: {"cpu_us": cpu} for name, cpu in cpu_per_operation(cases, quick=quick).items()}
+        cases[f"{mode} reports"] = Case(_build_step(gateway), None, gateway.report_count - before)
+    return {name: {"cpu_us": cpu} for name, cpu in measure_cpu_per_operation(cases, quick=quick).items()}
 
 
-def _a_minute_more(gateway: Gateway) -> Any:
+def _build_step(gateway: GatewayEmulator) -> Any:
     minutes = iter(range(3, 1_000_000))
     return lambda _: gateway.advance(next(minutes) * STEP)
 
 
 def _fleet(gateways: int, seconds: int) -> dict[str, Any]:
-    with TemporaryDirectory() as folder, Mosquitto(Path(folder), *SETTINGS) as broker:
+    with TemporaryDirectory() as folder, Mosquitto(Path(folder), *MOSQUITTO_SETTINGS) as broker:
         port = str(broker.address.port)
-        anchor = _end("paho", port, "20000")
-        fleet = _end("fleet", port, str(gateways), "50", str(BARS["per_s"]), str(seconds))
+        anchor = _run_program("paho", port, "20000")
+        fleet = _run_program("fleet", port, str(gateways), "50", str(THRESHOLDS["per_s"]), str(seconds))
     fleet["of paho"] = round(fleet["cpu_us"] / anchor["cpu_us"], 3)
     return {f"{gateways} gateways with 50 devices": fleet, "paho": anchor}
 
 
-def _end(*arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.gateway_ends", *arguments]
+def _run_program(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.gateway_programs", *arguments]
     done = subprocess.run(command, check=True, capture_output=True)  # noqa: S603 # our own
     figures: dict[str, float] = json.loads(done.stdout)
     return figures

@@ -30,7 +30,7 @@ class Case(NamedTuple):
     """How many operations one call does."""
 
 
-def cpu_per_operation(cases: Mapping[str, Case], *, quick: bool) -> dict[str, float]:
+def measure_cpu_per_operation(cases: Mapping[str, Case], *, quick: bool) -> dict[str, float]:
     """Microseconds of CPU time that one operation of each case takes; the loop around it is in it."""
     calls, rounds = (QUICK_CALLS, QUICK_ROUNDS) if quick else (CALLS, ROUNDS)
     figures: dict[str, list[float]] = {name: [] for name in cases}

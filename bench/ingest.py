@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.servers import postgresql
 
-from bench.ingest_anchors import ANCHORS
+from bench.ingest_baselines import BASELINES
 from bench.ingest_load import Load
-from bench.ingest_ours import SAMPLES, measured, service
+from bench.ingest_service import SAMPLES_PER_REPORT, measure_load, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,55 +29,55 @@ if TYPE_CHECKING:
     Table = dict[str, Figures]
     Tables = dict[str, Table]
 
-PUSHING, DEVICES = 20, 50
-FULL: Final = 10_000_000
-QUICK_FULL: Final = 300_000
+PUSHING_GATEWAYS, DEVICES = 20, 50
+STORED_SAMPLES: Final = 10_000_000
+QUICK_STORED_SAMPLES: Final = 300_000
 
 SQLITE, POSTGRESQL, FILLED, COMPARED = "on SQLite", "on PostgreSQL", "with many samples", "compared"
 
 
-class Bar(NamedTuple):
+class Threshold(NamedTuple):
     """What a figure must be."""
 
     part: str
     row: str
-    figure: str
-    most: float | None = None
-    least: float | None = None
+    metric: str
+    maximum: float | None = None
+    minimum: float | None = None
 
     def judge(self, tables: Tables) -> dict[str, Any] | None:
         """How it came out; None when it was not measured."""
-        got = tables.get(self.part, {}).get(self.row, {}).get(self.figure)
+        got = tables.get(self.part, {}).get(self.row, {}).get(self.metric)
         if got is None:
             return None
-        met = (self.most is None or got <= self.most) and (self.least is None or got >= self.least)
-        return {"bar": self.most if self.least is None else self.least, "got": got, "met": met}
+        met = (self.maximum is None or got <= self.maximum) and (self.minimum is None or got >= self.minimum)
+        return {"bar": self.maximum if self.minimum is None else self.minimum, "got": got, "met": met}
 
 
-def _sound(part: str, row: str) -> tuple[Bar, Bar]:
+def _memory_thresholds(part: str, row: str) -> tuple[Threshold, Threshold]:
     """Memory, the same everywhere: its amount in MiB, and that it is flat."""
-    return Bar(part, row, "MiB", most=300), Bar(part, row, "MiB_growth", most=1.1)
+    return Threshold(part, row, "MiB", maximum=300), Threshold(part, row, "MiB_growth", maximum=1.1)
 
 
-BARS: Final = (
-    Bar(SQLITE, "pushed", "cpu_us_settled", most=14),
-    Bar(SQLITE, "pushed", "per_s", least=50_000),
-    Bar(SQLITE, "pushed", "bytes_per_sample", most=400),
-    *_sound(SQLITE, "pushed"),
-    Bar(SQLITE, "acked", "cpu_us_settled", most=25),
-    *_sound(SQLITE, "acked"),
-    Bar(SQLITE, "25000/s from 200", "cpu_us_settled", most=20),
-    Bar(SQLITE, "25000/s from 200", "per_s", least=24_750),
-    *_sound(SQLITE, "25000/s from 200"),
-    Bar(SQLITE, "20000/s from 2000", "cpu_us_settled", most=30),
-    Bar(SQLITE, "20000/s from 2000", "per_s", least=19_800),
-    *_sound(SQLITE, "20000/s from 2000"),
-    Bar(FILLED, "full", "per_s of empty", least=0.8),
-    Bar(FILLED, "filling", "bytes_per_sample", most=400),
-    *_sound(FILLED, "filling"),
-    Bar(POSTGRESQL, "pushed", "cpu_us_settled", most=15),
-    Bar(POSTGRESQL, "pushed", "per_s", least=15_000),
-    *_sound(POSTGRESQL, "pushed"),
+THRESHOLDS: Final = (
+    Threshold(SQLITE, "pushed", "cpu_us_settled", maximum=14),
+    Threshold(SQLITE, "pushed", "per_s", minimum=50_000),
+    Threshold(SQLITE, "pushed", "bytes_per_sample", maximum=400),
+    *_memory_thresholds(SQLITE, "pushed"),
+    Threshold(SQLITE, "acked", "cpu_us_settled", maximum=25),
+    *_memory_thresholds(SQLITE, "acked"),
+    Threshold(SQLITE, "25000/s from 200", "cpu_us_settled", maximum=20),
+    Threshold(SQLITE, "25000/s from 200", "per_s", minimum=24_750),
+    *_memory_thresholds(SQLITE, "25000/s from 200"),
+    Threshold(SQLITE, "20000/s from 2000", "cpu_us_settled", maximum=30),
+    Threshold(SQLITE, "20000/s from 2000", "per_s", minimum=19_800),
+    *_memory_thresholds(SQLITE, "20000/s from 2000"),
+    Threshold(FILLED, "full", "per_s of empty", minimum=0.8),
+    Threshold(FILLED, "filling", "bytes_per_sample", maximum=400),
+    *_memory_thresholds(FILLED, "filling"),
+    Threshold(POSTGRESQL, "pushed", "cpu_us_settled", maximum=15),
+    Threshold(POSTGRESQL, "pushed", "per_s", minimum=15_000),
+    *_memory_thresholds(POSTGRESQL, "pushed"),
 )
 
 
@@ -89,60 +89,60 @@ def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
             part, rows = PHASES[phase](quick=quick)
             tables.setdefault(part, {}).update(rows)
     tables = {part: {name: _rounded(row) for name, row in rows.items()} for part, rows in tables.items()}
-    verdicts = {f"{bar.part}, {bar.row}: {bar.figure}": bar.judge(tables) for bar in BARS}
+    verdicts = {f"{bar.part}, {bar.row}: {bar.metric}": bar.judge(tables) for bar in THRESHOLDS}
     return {**tables, "bars": {name: verdict for name, verdict in verdicts.items() if verdict}}
 
 
 def _pushed(*, quick: bool) -> tuple[str, Table]:
-    with service(PUSHING) as ours:
-        return SQLITE, {"pushed": measured(ours, _push(seconds=5 if quick else 60))}
+    with run_service(PUSHING_GATEWAYS) as ours:
+        return SQLITE, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))}
 
 
 def _paced(gateways: int, devices: int, rate: int, *, quick: bool) -> tuple[str, Table]:
-    with service(gateways) as ours:
+    with run_service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60)
-        return SQLITE, {f"{rate}/s from {gateways}": measured(ours, load)}
+        return SQLITE, {f"{rate}/s from {gateways}": measure_load(ours, load)}
 
 
 def _acked(*, quick: bool) -> tuple[str, Table]:
     """The same, with every measurement and event acknowledged to its gateway as a sample."""
-    with service(PUSHING) as ours:
+    with run_service(PUSHING_GATEWAYS) as ours:
         load = _push(seconds=5 if quick else 60)._replace(is_acked=True)
-        return SQLITE, {"acked": measured(ours, load)}
+        return SQLITE, {"acked": measure_load(ours, load)}
 
 
 def _paced_and_acked(*, quick: bool) -> tuple[str, Table]:
     """The service takes a while to ask all of them for their versions, so a short run has fewer."""
     gateways, devices, rate = (200, 10, 20_000) if quick else (2_000, 10, 20_000)
-    with service(gateways) as ours:
+    with run_service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60, is_acked=True)
-        return SQLITE, {f"{rate}/s from {gateways}, acked": measured(ours, load)}
+        return SQLITE, {f"{rate}/s from {gateways}, acked": measure_load(ours, load)}
 
 
 def _filled(*, quick: bool) -> tuple[str, Table]:
     """The same store again and again, in turns with an empty one that is a fresh one every time."""
-    count = int((QUICK_FULL if quick else FULL) / SAMPLES)
+    count = int((QUICK_STORED_SAMPLES if quick else STORED_SAMPLES) / SAMPLES_PER_REPORT)
     load, turns = _push(seconds=3 if quick else 10), 1 if quick else 3
     rows: dict[str, list[Figures]] = {"empty": [], "full": []}
-    with service(PUSHING) as full:
-        filling = measured(full, _push(count=count))
+    with run_service(PUSHING_GATEWAYS) as full:
+        filling = measure_load(full, _push(count=count))
         for _ in range(turns):
-            with service(PUSHING) as empty:
-                rows["empty"].append(measured(empty, load))
-            rows["full"].append(measured(full, load))
+            with run_service(PUSHING_GATEWAYS) as empty:
+                rows["empty"].append(measure_load(empty, load))
+            rows["full"].append(measure_load(full, load))
     table = {name: _medians(some) for name, some in rows.items()}
     table["full"]["per_s of empty"] = table["full"]["per_s"] / table["empty"]["per_s"]
     return FILLED, {"filling": filling, **table}
 
 
 def _on_postgresql(*, quick: bool) -> tuple[str, Table]:
-    with _server() as server, service(PUSHING, server) as ours:
-        return POSTGRESQL, {"pushed": measured(ours, _push(seconds=5 if quick else 60))}
+    with _server() as server, run_service(PUSHING_GATEWAYS, server) as ours:
+        return POSTGRESQL, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))}
 
 
 def _compared(*, quick: bool) -> tuple[str, Table]:
     load = _push(count=40_000 if quick else 300_000)
-    cases: dict[str, Callable[[str, Load], Figures]] = {"ours": _ours, **ANCHORS}
+    cases: dict[str, Callable[[str, Load], Figures]] = {"ours": _ours, **BASELINES}
     turns: dict[str, list[Figures]] = {name: [] for name in cases}
     with _server() as server:
         for _ in range(1 if quick else 3):
@@ -151,15 +151,15 @@ def _compared(*, quick: bool) -> tuple[str, Table]:
     table = {name: _with_total(_medians(some)) for name, some in turns.items()}
     table["ours"] |= {
         f"{figure} of {name}": table["ours"][figure] / table[name][figure]
-        for name in ANCHORS
+        for name in BASELINES
         for figure in ("cpu_us", "total_cpu_us", "per_s")
     }
     return COMPARED, table
 
 
 def _ours(server: str, load: Load) -> Figures:
-    with service(load.gateways, server) as ours:
-        figures = measured(ours, load)
+    with run_service(load.gateways, server) as ours:
+        figures = measure_load(ours, load)
     return {
         "cpu_us": figures["cpu_us_settled"],
         "server_cpu_us": figures["server_cpu_us"],
@@ -191,7 +191,7 @@ def main() -> None:
 
 
 def _push(*, count: int = 0, seconds: int = 0) -> Load:
-    return Load("push", PUSHING, DEVICES, count, seconds)
+    return Load("push", PUSHING_GATEWAYS, DEVICES, count, seconds)
 
 
 @contextmanager

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from bench.broker_clients import PATIENCE, PUBACK_LENGTH, connect_all, gateway
-from bench.broker_load import GRAIN, SAMPLED
-from bench.ingest_reports import IDS, Report, reports, write
-from meshfleet.cli.connections import allow_connections
-from meshfleet.wire.times import write_millis
+from bench.broker_clients import PUBACK_LENGTH, TIMEOUT, connect_all, gateway_mac
+from bench.broker_load import LATENCY_SAMPLE_EVERY, TICK_SECONDS
+from bench.ingest_reports import IDS, Report, build_reports, encode_reports
+from meshfleet.cli.file_limits import require_connections
+from meshfleet.protocol.times import format_millis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-PIECE, WINDOW = 100, 2_000
+CHUNK, WINDOW = 100, 2_000
 """Who pushes writes so many reports at once, and has so many at most without an acknowledgement."""
 
-STRETCH: Final = 5
+RATE_WINDOW_SECONDS: Final = 5
 """Seconds over which the slowest rate is told."""
 
 
@@ -47,10 +47,10 @@ class Load(NamedTuple):
     """How many reports are pushed, or the rate of a pace; 0: only the seconds count."""
     seconds: int
     is_acked: bool = False
-    """Whether gateways take acknowledgements of samples: `bench.ingest_acked` has these."""
+    """Whether gateways take acknowledgements of samples: `bench.ingest_acked_load` has these."""
 
 
-class Sent(msgspec.Struct):
+class LoadResult(msgspec.Struct):
     """What was sent, and how it was acknowledged."""
 
     count: int
@@ -69,7 +69,7 @@ class Sent(msgspec.Struct):
     """Those of them that ask for what is missing; nothing is."""
 
 
-class Notes:
+class AckTimes:
     """When acknowledgements came."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Notes:
         self._in_second: list[int] = []
         self.count = 0
 
-    def take(self, count: int, now: float) -> None:
+    def add(self, count: int, now: float) -> None:
         """So many came now."""
         second = int(now - self._began)
         self._in_second += [0] * (second + 1 - len(self._in_second))
@@ -87,16 +87,19 @@ class Notes:
         self.count += count
         self._last = now
 
-    def lag(self, seconds: float) -> None:
+    def add_latency(self, seconds: float) -> None:
         """One came so long after its report."""
         self._lags.append(seconds)
 
-    def sent(self, by_gateway: list[int]) -> Sent:
+    def build_result(self, by_gateway: list[int]) -> LoadResult:
         """All together."""
         cuts, seconds = statistics.quantiles(self._lags, n=100), self._last - self._began
         whole = self._in_second[: int(seconds)]
-        stretches = [sum(whole[end - STRETCH : end]) / STRETCH for end in range(STRETCH, len(whole) + 1)]
-        return Sent(
+        stretches = [
+            sum(whole[end - RATE_WINDOW_SECONDS : end]) / RATE_WINDOW_SECONDS
+            for end in range(RATE_WINDOW_SECONDS, len(whole) + 1)
+        ]
+        return LoadResult(
             count=self.count,
             seconds=seconds,
             slowest_per_s=min(stretches, default=self.count / seconds),
@@ -107,14 +110,14 @@ class Notes:
         )
 
 
-class Budget:
+class PushBudget:
     """How much is still to be pushed."""
 
     def __init__(self, count: int, seconds: float) -> None:
-        self._pieces = count // PIECE or sys.maxsize
+        self._pieces = count // CHUNK or sys.maxsize
         self._until = time.monotonic() + (seconds or float("inf"))
 
-    def take(self) -> bool:
+    def use_chunk(self) -> bool:
         """Whether there is another piece."""
         if not self._pieces or time.monotonic() >= self._until:
             return False
@@ -126,70 +129,72 @@ class Pusher:
     """A gateway that keeps its window full."""
 
     def __init__(self, connection: socket.socket, number: int, devices: int) -> None:
-        some = reports(number, devices)
-        self._pieces = [some[begin : begin + PIECE] for begin in range(0, len(some), PIECE)]
-        self._ids = cycle(IDS[: len(IDS) // PIECE * PIECE])
+        some = build_reports(number, devices)
+        self._pieces = [some[begin : begin + CHUNK] for begin in range(0, len(some), CHUNK)]
+        self._ids = cycle(IDS[: len(IDS) // CHUNK * CHUNK])
         self._unacknowledged: deque[float] = deque()
         self._connection = connection
         self.written = 0
         # Readable when a whole piece is acknowledged.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, PIECE * PUBACK_LENGTH)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, CHUNK * PUBACK_LENGTH)
 
     def write(self) -> None:
         """Write another piece."""
         turn, piece = divmod(self.written, len(self._pieces))
         self._unacknowledged.append(time.monotonic())
-        self._connection.sendall(self._spell(self._pieces[piece], turn))
+        self._connection.sendall(self._encode_chunk(self._pieces[piece], turn))
         self.written += 1
 
-    def go_on(self, budget: Budget, notes: Notes) -> bool:
+    def on_readable(self, budget: PushBudget, notes: AckTimes) -> bool:
         """Take the acknowledgements of a piece and write another; whether more are to come."""
-        got, now = self._connection.recv(PIECE * PUBACK_LENGTH), time.monotonic()
-        if len(got) != PIECE * PUBACK_LENGTH:
+        got, now = self._connection.recv(CHUNK * PUBACK_LENGTH), time.monotonic()
+        if len(got) != CHUNK * PUBACK_LENGTH:
             raise RuntimeError("the broker has closed the connection of a gateway")
-        self._end_piece(now, budget, notes)
+        self._finish_chunk(now, budget, notes)
         return bool(self._unacknowledged)
 
-    def _spell(self, piece: list[Report], turn: int) -> bytes:
-        return write(piece, islice(self._ids, PIECE), turn=turn, time=spelt_now())
+    def _encode_chunk(self, piece: list[Report], turn: int) -> bytes:
+        return encode_reports(piece, islice(self._ids, CHUNK), turn=turn, time=format_now())
 
-    def _end_piece(self, now: float, budget: Budget, notes: Notes) -> None:
-        notes.take(PIECE, now)
-        notes.lag(now - self._unacknowledged.popleft())
-        if budget.take():
+    def _finish_chunk(self, now: float, budget: PushBudget, notes: AckTimes) -> None:
+        notes.add(CHUNK, now)
+        notes.add_latency(now - self._unacknowledged.popleft())
+        if budget.use_chunk():
             self.write()
 
 
-def push(port: int, gateways: int, devices: int, count: int, seconds: int) -> Sent:
+def push(port: int, gateways: int, devices: int, count: int, seconds: int) -> LoadResult:
     """Push until so many are sent, or so long."""
-    ends = connect_all(port, map(gateway, range(gateways)))
-    return push_on(ends, [Pusher(end, number, devices) for number, end in enumerate(ends)], count, seconds)
+    ends = connect_all(port, map(gateway_mac, range(gateways)))
+    return push_over(ends, [Pusher(end, number, devices) for number, end in enumerate(ends)], count, seconds)
 
 
-def push_on(ends: list[socket.socket], all_of_them: Sequence[Pusher], count: int, seconds: int) -> Sent:
+def push_over(
+    ends: list[socket.socket], all_of_them: Sequence[Pusher], count: int, seconds: int
+) -> LoadResult:
     """Push on connections, each with its pusher."""
     pushers = {end.fileno(): pusher for end, pusher in zip(ends, all_of_them, strict=True)}
     wait_for_start()
-    notes, budget = Notes(), Budget(count, seconds)
-    for _ in range(WINDOW // PIECE):
+    notes, budget = AckTimes(), PushBudget(count, seconds)
+    for _ in range(WINDOW // CHUNK):
         for pusher in pushers.values():
-            if budget.take():
+            if budget.use_chunk():
                 pusher.write()
-    poll, left = watching(ends), {number for number, pusher in pushers.items() if pusher.written}
+    poll, left = build_poll(ends), {number for number, pusher in pushers.items() if pusher.written}
     while left:
-        if not (ready := poll.poll(PATIENCE)):
+        if not (ready := poll.poll(TIMEOUT)):
             raise TimeoutError(f"{len(left)} gateways wait for acknowledgements")
-        left -= {number for number, _ in ready if not pushers[number].go_on(budget, notes)}
-    return notes.sent([pusher.written * PIECE for pusher in pushers.values()])
+        left -= {number for number, _ in ready if not pushers[number].on_readable(budget, notes)}
+    return notes.build_result([pusher.written * CHUNK for pusher in pushers.values()])
 
 
 class Pacer:
     """A gateway that sends single reports, whether or not the last is acknowledged."""
 
     def __init__(self, connection: socket.socket, number: int, devices: int) -> None:
-        self._reports: list[tuple[Report]] = [(each,) for each in reports(number, devices)]
+        self._reports: list[tuple[Report]] = [(each,) for each in build_reports(number, devices)]
         self._ids = cycle((each,) for each in IDS)
-        self._sent_at: deque[float] | None = None if number % SAMPLED else deque()
+        self._sent_at: deque[float] | None = None if number % LATENCY_SAMPLE_EVERY else deque()
         self._connection = connection
         self.sent = 0
 
@@ -198,65 +203,65 @@ class Pacer:
         turn, place = divmod(self.sent, len(self._reports))
         if self._sent_at is not None:
             self._sent_at.append(time.monotonic())
-        self._connection.sendall(write(self._reports[place], next(self._ids), turn=turn, time=now))
+        self._connection.sendall(encode_reports(self._reports[place], next(self._ids), turn=turn, time=now))
         self.sent += 1
 
-    def receive(self, notes: Notes) -> None:
+    def receive(self, notes: AckTimes) -> None:
         """Take the acknowledgements that are there."""
-        count, now = self._came(), time.monotonic()
-        notes.take(count, now)
+        count, now = self._receive_pubacks(), time.monotonic()
+        notes.add(count, now)
         if self._sent_at is not None:
             for _ in range(count):
-                notes.lag(now - self._sent_at.popleft())
+                notes.add_latency(now - self._sent_at.popleft())
 
-    def _came(self) -> int:
+    def _receive_pubacks(self) -> int:
         got = self._connection.recv(4096)
         if not got:
             raise RuntimeError("the broker has closed the connection of a gateway")
         return len(got) // PUBACK_LENGTH
 
 
-def pace(port: int, gateways: int, devices: int, rate: int, seconds: int) -> Sent:
+def pace(port: int, gateways: int, devices: int, rate: int, seconds: int) -> LoadResult:
     """Send at a rate, one gateway after the other, each a single report."""
-    ends = connect_all(port, map(gateway, range(gateways)))
-    return pace_on(ends, [Pacer(end, number, devices) for number, end in enumerate(ends)], rate, seconds)
+    ends = connect_all(port, map(gateway_mac, range(gateways)))
+    return pace_over(ends, [Pacer(end, number, devices) for number, end in enumerate(ends)], rate, seconds)
 
 
-def pace_on(ends: list[socket.socket], pacers: Sequence[Pacer], rate: int, seconds: int) -> Sent:
+def pace_over(ends: list[socket.socket], pacers: Sequence[Pacer], rate: int, seconds: int) -> LoadResult:
     """Keep a pace on connections, each with its pacer."""
-    at, poll = {end.fileno(): pacer for end, pacer in zip(ends, pacers, strict=True)}, watching(ends)
+    at, poll = {end.fileno(): pacer for end, pacer in zip(ends, pacers, strict=True)}, build_poll(ends)
     wait_for_start()
-    notes, began, turns = Notes(), time.monotonic(), cycle(pacers)
+    notes, began, turns = AckTimes(), time.monotonic(), cycle(pacers)
     sent, count = 0, rate * seconds
     while sent < count:
-        time.sleep(GRAIN)
-        due, now = min(count, int((time.monotonic() - began) * rate)), spelt_now()
+        time.sleep(TICK_SECONDS)
+        due, now = min(count, int((time.monotonic() - began) * rate)), format_now()
         for pacer in islice(turns, due - sent):
             pacer.send(now)
         sent = due
         for number, _ in poll.poll(0):
             at[number].receive(notes)
     while notes.count < count:
-        if not (ready := poll.poll(PATIENCE)):
+        if not (ready := poll.poll(TIMEOUT)):
             raise TimeoutError(f"{count - notes.count} reports are not acknowledged")
         for number, _ in ready:
             at[number].receive(notes)
-    return notes.sent([pacer.sent for pacer in pacers])
+    return notes.build_result([pacer.sent for pacer in pacers])
 
 
-def play(roles: Mapping[str, Callable[[int, int, int, int, int], Sent]]) -> None:
+def run_role(roles: Mapping[str, Callable[[int, int, int, int, int], LoadResult]]) -> None:
     """Play the role that the command line names."""
     role, *numbers = sys.argv[1:]
     port, gateways, devices, amount, seconds = map(int, numbers)
-    allow_connections(gateways)
+    require_connections(gateways)
     sent = roles[role](port, gateways, devices, amount, seconds)
     print(msgspec.json.encode(sent).decode(), flush=True)
     sys.stdin.read()
 
 
-def spelt_now() -> bytes:
+def format_now() -> bytes:
     """The time as reports have it."""
-    return write_millis(time.time_ns() // 1_000_000).encode()
+    return format_millis(time.time_ns() // 1_000_000).encode()
 
 
 def wait_for_start() -> None:
@@ -265,7 +270,7 @@ def wait_for_start() -> None:
     sys.stdin.readline()
 
 
-def watching(ends: list[socket.socket]) -> select.epoll:
+def build_poll(ends: list[socket.socket]) -> select.epoll:
     """Who tells on which connections something came."""
     poll = select.epoll()
     for end in ends:
@@ -274,4 +279,4 @@ def watching(ends: list[socket.socket]) -> select.epoll:
 
 
 if __name__ == "__main__":
-    play({"push": push, "pace": pace})
+    run_role({"push": push, "pace": pace})

@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.ingest import Bar
-from bench.ingest_meter import wait_for
-from bench.jobs_fleet import ALL, SOME, Operator, Size, fleet, gateways, server
+from bench.ingest import Threshold
+from bench.jobs_fleet import ALL, SOME, FleetSize, JobClient, run_fleet, run_gateways, run_postgresql
+from bench.process_meter import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bench.ingest_ours import Service
-    from bench.jobs_ends import Seen
-    from bench.jobs_fleet import Gateways
+    from bench.ingest_service import Service
+    from bench.jobs_fleet import GatewayProcess
+    from bench.jobs_gateways import GatewayStats
 
     Figures = dict[str, float]
     Table = dict[str, Figures]
@@ -62,15 +62,15 @@ _MADE: Final = [
     for name in DATABASES
     for deed in ("created", "cancelled")
     for bar in (
-        Bar(LARGE, f"{deed}, on {name}", "seconds", most=5),
-        Bar(LARGE, f"{deed}, on {name}", "ack_ms_max", most=200),
+        Threshold(LARGE, f"{deed}, on {name}", "seconds", maximum=5),
+        Threshold(LARGE, f"{deed}, on {name}", "ack_ms_max", maximum=200),
     )
 ]
-BARS: Final = (
+THRESHOLDS: Final = (
     *_MADE,
-    *(Bar(DISPATCHED, f"on {name}", "per_minute", least=10_000) for name in DATABASES),
-    *(Bar(RUN, f"{RUNNING:,} of {name}", "core_percent", most=5) for name in IMAGES),
-    *(Bar(MEMORY, f"the larger by the smaller, on {name}", "MiB", most=1.1) for name in DATABASES),
+    *(Threshold(DISPATCHED, f"on {name}", "per_minute", minimum=10_000) for name in DATABASES),
+    *(Threshold(RUN, f"{RUNNING:,} of {name}", "core_percent", maximum=5) for name in IMAGES),
+    *(Threshold(MEMORY, f"the larger by the smaller, on {name}", "MiB", maximum=1.1) for name in DATABASES),
 )
 
 
@@ -84,7 +84,7 @@ def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
         part: {name: {key: round(value, 2) for key, value in row.items()} for name, row in rows.items()}
         for part, rows in tables.items()
     }
-    verdicts = {f"{bar.part}, {bar.row}: {bar.figure}": bar.judge(tables) for bar in BARS}
+    verdicts = {f"{bar.part}, {bar.row}: {bar.metric}": bar.judge(tables) for bar in THRESHOLDS}
     return {**tables, "bars": {name: verdict for name, verdict in verdicts.items() if verdict}}
 
 
@@ -96,71 +96,71 @@ def _on_sqlite(measure: Callable[..., tuple[str, Table]], *, quick: bool) -> tup
 
 
 def _on_postgresql(measure: Callable[..., tuple[str, Table]], *, quick: bool) -> tuple[str, Table]:
-    with server() as address:
+    with run_postgresql() as address:
         return measure("on PostgreSQL", address, quick=quick)
 
 
 def _many(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
     """Make a job, cancel it; then one that begins, and finds nobody to begin with."""
     count = QUICK_TARGETS if quick else TARGETS
-    with fleet(Size(count, some=100, connected=False), on) as ours, gateways(ours) as ends:
-        operator, watch = Operator(ours), Watch(ours, ends, count)
-        job = operator.make(SOME, autoApply=False)  # what is loaded once is not theirs
-        operator.do("cancel", job)
-        watch.rest()
-        job = watch.begin(lambda: operator.make(ALL, autoApply=False))
-        rows = {f"created, {where}": watch.end()}
-        watch.rest()
-        watch.begin(lambda: _cancel(operator, job))
-        rows[f"cancelled, {where}"] = watch.end()
-        job = operator.make(ALL, autoApply=False)
-        watch.rest()
-        watch.begin(lambda: _begin(operator, job, _QUIET if quick else _LOOKED_THROUGH))
-        rows[f"looked through, {where}"] = watch.end()
+    with run_fleet(FleetSize(count, some=100, connected=False), on) as ours, run_gateways(ours) as ends:
+        operator, watch = JobClient(ours), CostMeter(ours, ends, count)
+        job = operator.create_job(SOME, autoApply=False)  # what is loaded once is not theirs
+        operator.send_command("cancel", job)
+        watch.measure_idle()
+        job = watch.measure(lambda: operator.create_job(ALL, autoApply=False))
+        rows = {f"created, {where}": watch.metrics()}
+        watch.measure_idle()
+        watch.measure(lambda: _cancel(operator, job))
+        rows[f"cancelled, {where}"] = watch.metrics()
+        job = operator.create_job(ALL, autoApply=False)
+        watch.measure_idle()
+        watch.measure(lambda: _begin(operator, job, _QUIET if quick else _LOOKED_THROUGH))
+        rows[f"looked through, {where}"] = watch.metrics()
     return LARGE, rows
 
 
-def _cancel(operator: Operator, job: str) -> None:
-    operator.do("cancel", job)
-    wait_for(lambda: operator.show(job)["state"] == "CANCELED", within=_PATIENCE, looks=_LOOKS)
+def _cancel(operator: JobClient, job: str) -> None:
+    operator.send_command("cancel", job)
+    wait_for(lambda: operator.get_job(job)["state"] == "CANCELED", timeout=_PATIENCE, interval=_LOOKS)
 
 
-def _begin(operator: Operator, job: str, seconds: float) -> None:
+def _begin(operator: JobClient, job: str, seconds: float) -> None:
     """Let a job begin, and look at one execution after another for a while: all have to wait."""
-    operator.do("apply", job)
+    operator.send_command("apply", job)
     time.sleep(seconds)
 
 
-class Watch:
+class CostMeter:
     """Watches what a deed costs, and how long reports wait meanwhile."""
 
-    def __init__(self, ours: Service, ends: Gateways, count: int) -> None:
+    def __init__(self, ours: Service, ends: GatewayProcess, count: int) -> None:
         self._ours = ours
         self._ends = ends
         self._count = count
-        self._quiet: Seen | None = None
+        self._quiet: GatewayStats | None = None
         self._figures: Figures = {}
 
-    def rest(self) -> None:
+    def measure_idle(self) -> None:
         """See how long reports wait when nothing else is done."""
         time.sleep(_SETTLE)
-        _, self._quiet = _spent(self._ours, self._ends, _QUIET)
+        _, self._quiet = _measure_stretch(self._ours, self._ends, _QUIET)
 
-    def begin(self, deed: Callable[[], Any]) -> Any:
+    def measure(self, action: Callable[[], Any]) -> Any:
         """Do it."""
-        self._ends.begin()
+        self._ends.reset()
         began, cpu = time.monotonic(), self._ours.process.cpu
         server_cpu = self._ours.server.cpu if self._ours.server else 0.0
-        done = deed()
+        done = action()
         cpu = self._ours.process.cpu - cpu
         self._figures = {"seconds": time.monotonic() - began, "cpu_s": cpu, "cpu_us": cpu / self._count * 1e6}
         if self._ours.server:
             self._figures["server_cpu_us"] = (self._ours.server.cpu - server_cpu) / self._count * 1e6
         return done
 
-    def end(self) -> Figures:
+    def metrics(self) -> Figures:
         """What came of it."""
-        seen = self._ends.look()
+        seen = self._ends.read_stats()
         anchor = {} if self._quiet is None else {"quiet_ms_max": self._quiet.ms_max}
         return {
             **self._figures,
@@ -177,29 +177,29 @@ class Watch:
 def _dispatched(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
     """As many as can begin."""
     wanted = QUICK_DISPATCHES if quick else DISPATCHES
-    with fleet(Size(wanted * 6 // 5), on) as ours, gateways(ours) as ends:
-        operator, watch = Operator(ours), Watch(ours, ends, wanted)
-        watch.rest()
-        watch.begin(lambda: _start(operator, ends, wanted))
-        seen, figures = ends.look(), watch.end()
+    with run_fleet(FleetSize(wanted * 6 // 5), on) as ours, run_gateways(ours) as ends:
+        operator, watch = JobClient(ours), CostMeter(ours, ends, wanted)
+        watch.measure_idle()
+        watch.measure(lambda: _start(operator, ends, wanted))
+        seen, figures = ends.read_stats(), watch.metrics()
     figures["per_minute"] = (seen.starts - 1) / seen.starts_seconds * 60
     return DISPATCHED, {where: {**figures, "polls": seen.polls, "ends_cpu_s": seen.cpu}}
 
 
-def _start(operator: Operator, ends: Gateways, wanted: int) -> None:
-    operator.make(ALL)
-    wait_for(lambda: ends.look().starts >= wanted, within=_PATIENCE, looks=_LOOKS)
+def _start(operator: JobClient, ends: GatewayProcess, wanted: int) -> None:
+    operator.create_job(ALL)
+    wait_for(lambda: ends.read_stats().starts >= wanted, timeout=_PATIENCE, interval=_LOOKS)
 
 
 def _run_on(name: str, *, quick: bool) -> tuple[str, Table]:
     """What many executions cost that are under way, less what the service takes without them."""
     seconds = _QUICK_SECONDS if quick else _SECONDS
-    size = Size(QUICK_TARGETS, image=IMAGES[name])
-    with fleet(size) as ours, gateways(ours, rate=HEARTBEATS) as ends:
+    size = FleetSize(QUICK_TARGETS, image=IMAGES[name])
+    with run_fleet(size) as ours, run_gateways(ours, rate=HEARTBEATS) as ends:
         time.sleep(_SETTLE)
-        before, _ = _spent(ours, ends, seconds)
+        before, _ = _measure_stretch(ours, ends, seconds)
         _start_running(ours, ends, ALL)
-        spent, seen = _spent(ours, ends, seconds)
+        spent, seen = _measure_stretch(ours, ends, seconds)
     return RUN, {
         f"{RUNNING:,} of {name}": {
             "core_percent": (spent - before) / seconds * 100,
@@ -211,28 +211,28 @@ def _run_on(name: str, *, quick: bool) -> tuple[str, Table]:
     }
 
 
-def _spent(ours: Service, ends: Gateways, seconds: float) -> tuple[float, Seen]:
+def _measure_stretch(ours: Service, ends: GatewayProcess, seconds: float) -> tuple[float, GatewayStats]:
     """Seconds of CPU time that a stretch takes, and what gateways see of it."""
-    ends.begin()
+    ends.reset()
     cpu = ours.process.cpu
     time.sleep(seconds)
-    return ours.process.cpu - cpu, ends.look()
+    return ours.process.cpu - cpu, ends.read_stats()
 
 
-def _start_running(ours: Service, ends: Gateways, label: str) -> None:
+def _start_running(ours: Service, ends: GatewayProcess, label: str) -> None:
     """Let a job begin, and wait until as many run as may."""
-    operator = Operator(ours)
-    ends.begin()
-    job = operator.make(label, concurrency={"perJob": RUNNING, "perGateway": None})
-    wait_for(lambda: ends.look().starts >= RUNNING, within=_PATIENCE)
-    wait_for(lambda: operator.show(job)["counts"]["TRANSFERRING"] == RUNNING, within=_PATIENCE)
+    operator = JobClient(ours)
+    ends.reset()
+    job = operator.create_job(label, concurrency={"perJob": RUNNING, "perGateway": None})
+    wait_for(lambda: ends.read_stats().starts >= RUNNING, timeout=_PATIENCE)
+    wait_for(lambda: operator.get_job(job)["counts"]["TRANSFERRING"] == RUNNING, timeout=_PATIENCE)
     time.sleep(_SETTLE)
 
 
 def _memory(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
     """As many executions run of a job with many targets as of one with fewer, of the same fleet."""
     count = QUICK_TARGETS * 2 if quick else TARGETS
-    fewer, more = _held(SOME, count, on), _held(ALL, count, on)
+    fewer, more = _measure_memory(SOME, count, on), _measure_memory(ALL, count, on)
     growth = {name: value / fewer[name] for name, value in more.items() if name != "MiB_of_job"}
     extra = (more["MiB_of_job"] - fewer["MiB_of_job"]) * 2**20 / (count - count // FEWER)
     return MEMORY, {
@@ -242,9 +242,9 @@ def _memory(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
     }
 
 
-def _held(label: str, count: int, on: str | None) -> Figures:
+def _measure_memory(label: str, count: int, on: str | None) -> Figures:
     """What the service holds while a job runs. Pages of files that it maps are not its own."""
-    with fleet(Size(count, some=count // FEWER), on) as ours, gateways(ours) as ends:
+    with run_fleet(FleetSize(count, some=count // FEWER), on) as ours, run_gateways(ours) as ends:
         time.sleep(_SETTLE)
         before = ours.process.memory
         _start_running(ours, ends, label)
@@ -255,7 +255,7 @@ def _held(label: str, count: int, on: str | None) -> Figures:
 
 def _own_memory(ours: Service) -> float:
     """MiB that are no pages of files."""
-    lines = Path(f"/proc/{ours.process.number}/status").read_text("utf-8").splitlines()
+    lines = Path(f"/proc/{ours.process.pid}/status").read_text("utf-8").splitlines()
     return int(dict(line.split(":", 1) for line in lines)["RssAnon"].split()[0]) / 1024
 
 

@@ -15,20 +15,20 @@ from sqlalchemy import insert
 from tests.servers import postgresql
 
 from bench.api_client import Client
-from bench.broker_clients import gateway
-from bench.ingest_check import PASSWORD
-from bench.ingest_meter import wait_for
-from bench.ingest_ours import Service, fresh_database, service
-from bench.ingest_reports import device
-from bench.jobs_ends import Seen
+from bench.broker_clients import gateway_mac
+from bench.ingest_reports import device_mac
+from bench.ingest_service import Service, create_database, run_service
+from bench.ingest_verification import ADMIN_PASSWORD
+from bench.jobs_gateways import GatewayStats
+from bench.process_meter import wait_for
 from meshfleet.db import open_database
 from meshfleet.db.tables import firmware
 from meshfleet.db.tables import gateway as claims
+from meshfleet.protocol.ids import Mac, ModelNumber, Version, mac_to_int
 from meshfleet.service import clock
-from meshfleet.service.accounts.keys import digest
+from meshfleet.service.accounts.api_key_store import hash_credential
 from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import Mac, ModelNumber, Version, mac_number
+from meshfleet.service.devices.model import DeviceObservation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ _CHUNK: Final = 5_000
 _PATIENCE: Final = 120.0
 
 
-class Size(NamedTuple):
+class FleetSize(NamedTuple):
     """How large a fleet is."""
 
     devices: int
@@ -67,24 +67,24 @@ class Size(NamedTuple):
 
 
 @contextmanager
-def server() -> Iterator[str]:
+def run_postgresql() -> Iterator[str]:
     """A PostgreSQL server that means it: tests run it without fsync."""
     with postgresql("fsync=on") as address:
         yield f"postgresql://postgres@{address.host}:{address.port}/postgres"
 
 
 @contextmanager
-def fleet(size: Size, on: str | None = None) -> Iterator[Service]:
+def run_fleet(size: FleetSize, on: str | None = None) -> Iterator[Service]:
     """Run the service on a database with a fleet: of SQLite, or of a PostgreSQL server."""
     with TemporaryDirectory(prefix="meshfleet-bench-", dir=_DISK) as folder:
-        database = "sqlite" if on is None else fresh_database(on)
+        database = "sqlite" if on is None else create_database(on)
         _fill(database, Path(folder), size)
         # The last of two flags counts: the service runs on what was filled here.
-        with service(1, on, more=("--data", folder, "--database", database)) as ours:
+        with run_service(1, on, flags=("--data", folder, "--database", database)) as ours:
             yield ours
 
 
-def _fill(database: str, folder: Path, size: Size) -> None:
+def _fill(database: str, folder: Path, size: FleetSize) -> None:
     opened = open_database(database, folder)
     try:
         opened.write_now(_add_gateways)
@@ -95,10 +95,13 @@ def _fill(database: str, folder: Path, size: Size) -> None:
 
 
 def _add_gateways(connection: Connection) -> None:
-    now, macs = clock.now(), [Mac(gateway(number)) for number in range(GATEWAYS)]
-    registry.observe(connection, [Sighting(device=mac, at=now, heard=False) for mac in macs])
+    now, macs = clock.now(), [Mac(gateway_mac(number)) for number in range(GATEWAYS)]
+    registry.record_observations(
+        connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
+    )
     rows = [
-        {"device": mac_number(mac), "password": digest(f"secret-{mac}"), "claimed_at": now} for mac in macs
+        {"device": mac_to_int(mac), "password": hash_credential(f"secret-{mac}"), "claimed_at": now}
+        for mac in macs
     ]
     connection.execute(insert(claims), rows)
 
@@ -125,20 +128,20 @@ def _add_firmware(connection: Connection, size: int) -> None:
     )
 
 
-def _add_devices(database: Database, size: Size) -> None:
+def _add_devices(database: Database, size: FleetSize) -> None:
     for start in range(0, size.devices, _CHUNK):
         numbers = range(start, min(start + _CHUNK, size.devices))
-        database.write_now(registry.observe, [_sighting(number, size) for number in numbers])
+        database.write_now(registry.record_observations, [_sighting(number, size) for number in numbers])
         pairs = [(ALL, _mac(number)) for number in numbers]
         pairs += [(SOME, _mac(number)) for number in numbers if number < size.some]
-        database.write_now(registry.attach, pairs, at=clock.now())
+        database.write_now(registry.attach_labels, pairs, at=clock.now())
 
 
-def _sighting(number: int, size: Size) -> Sighting:
-    return Sighting(
+def _sighting(number: int, size: FleetSize) -> DeviceObservation:
+    return DeviceObservation(
         device=_mac(number),
         at=clock.now(),
-        gateway=Mac(gateway(number % GATEWAYS)),
+        gateway=Mac(gateway_mac(number % GATEWAYS)),
         model=_MODEL,
         firmware=Version(2, 4, 1),
         hardware=Version(1, 2, 0),
@@ -149,24 +152,24 @@ def _sighting(number: int, size: Size) -> Sighting:
 
 def _mac(number: int) -> Mac:
     """Devices are dealt out to the gateways one by one, behind those that report."""
-    return Mac(device(number % GATEWAYS, REPORTING + number // GATEWAYS))
+    return Mac(device_mac(number % GATEWAYS, REPORTING + number // GATEWAYS))
 
 
-class Gateways:
+class GatewayProcess:
     """The gateways of a fleet, which report all the time."""
 
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Count anew."""
-        self._tell("begin")
+        self._send_command("begin")
 
-    def look(self) -> Seen:
+    def read_stats(self) -> GatewayStats:
         """What came since the beginning."""
-        return msgspec.json.decode(self._tell("look"), type=Seen)
+        return msgspec.json.decode(self._send_command("look"), type=GatewayStats)
 
-    def _tell(self, word: str) -> str:
+    def _send_command(self, word: str) -> str:
         if self._program.stdin:
             self._program.stdin.write(f"{word}\n")
             self._program.stdin.flush()
@@ -177,31 +180,31 @@ class Gateways:
 
 
 @contextmanager
-def gateways(ours: Service, *, rate: int = RATE) -> Iterator[Gateways]:
+def run_gateways(ours: Service, *, rate: int = RATE) -> Iterator[GatewayProcess]:
     """Connect all gateways, and wait until the service knows it."""
     numbers = (ours.port, GATEWAYS, REPORTING, rate)
-    command = [sys.executable, "-m", "bench.jobs_ends", *map(str, numbers)]
+    command = [sys.executable, "-m", "bench.jobs_gateways", *map(str, numbers)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
         try:
             if program.stdout is None or program.stdout.readline() != "ready\n":
                 raise RuntimeError("the gateways did not come in")
-            operator = Operator(ours)
-            wait_for(lambda: operator.connected() == GATEWAYS, within=_PATIENCE)
-            yield Gateways(program)
+            operator = JobClient(ours)
+            wait_for(lambda: operator.count_connected_gateways() == GATEWAYS, timeout=_PATIENCE)
+            yield GatewayProcess(program)
         finally:
             program.kill()
 
 
-class Operator:
+class JobClient:
     """Somebody who makes jobs. Each deed has a connection of its own: they are far apart."""
 
     def __init__(self, ours: Service) -> None:
         self._url = ours.url
         with Client(ours.url) as client:
-            login = {"username": "admin", "password": PASSWORD}
+            login = {"username": "admin", "password": ADMIN_PASSWORD}
             self._token: str = client.post("/api/v1/auth/login", login)["authToken"]
 
-    def make(self, label: str, **order: Any) -> str:
+    def create_job(self, label: str, **order: Any) -> str:
         """Make a job without limits, unless the order says otherwise, for all that have a label."""
         body = {
             "name": "The benchmark",
@@ -213,18 +216,18 @@ class Operator:
         with self._client() as client:
             return str(client.post(_JOBS, body, status=201)["id"])
 
-    def do(self, deed: str, job: str) -> None:
+    def send_command(self, deed: str, job: str) -> None:
         """Apply, pause or cancel a job."""
         with self._client() as client:
             client.post(f"{_JOBS}/{job}/{deed}", {})
 
-    def show(self, job: str) -> dict[str, Any]:
+    def get_job(self, job: str) -> dict[str, Any]:
         """A job, and how it goes."""
         with self._client() as client:
             shown: dict[str, Any] = json.loads(client.get(f"{_JOBS}/{job}"))
         return shown
 
-    def connected(self) -> int:
+    def count_connected_gateways(self) -> int:
         """How many gateways are there."""
         with self._client() as client:
             items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
@@ -232,5 +235,5 @@ class Operator:
 
     def _client(self) -> Client:
         client = Client(self._url)
-        client.come_with(self._token)
+        client.set_token(self._token)
         return client

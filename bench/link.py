@@ -20,9 +20,9 @@ from tests.servers import Mosquitto
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from bench.link_ends import Figures
+    from bench.link_programs import Metrics
 
-SETTINGS = (
+MOSQUITTO_SETTINGS = (
     "persistence false",
     "max_inflight_messages 2000",
     "max_queued_messages 0",
@@ -31,7 +31,7 @@ SETTINGS = (
 )
 """As the guide recommends, but without a disk in the way."""
 
-BARS = {"receive": 4.0, "publish": 6.0, "idle KiB": 12.0, "times less than paho": 6.0}
+THRESHOLDS = {"receive": 4.0, "publish": 6.0, "idle KiB": 12.0, "times less than paho": 6.0}
 
 RATE = 20_000
 
@@ -43,13 +43,13 @@ def run(*, quick: bool) -> dict[str, Any]:
         "receiving": _receiving(rounds, 20_000 if quick else 100_000),
         "publishing": _publishing(rounds, 20_000 if quick else 100_000),
         "idle": _idle(1_000 if quick else 10_000),
-        "bars": BARS,
+        "bars": THRESHOLDS,
     }
 
 
 def _receiving(rounds: int, count: int) -> dict[str, Any]:
     """As fast as the broker gives, and at a rate. The publisher is the same every time."""
-    table: dict[str, Figures] = {}
+    table: dict[str, Metrics] = {}
     for pace, rate in (("flat out", 0), (f"{RATE}/s", RATE)):
         roles = {"link": "receive", "link on uvloop": "receive-uvloop", "paho": "receive-paho"}
         cases = {f"{name}, {pace}": partial(_received, role, count, rate) for name, role in roles.items()}
@@ -73,14 +73,14 @@ def _idle(count: int) -> dict[str, Any]:
     return {role: _rounded(_alone(role, count)) for role in ("idle", "idle-uvloop")}
 
 
-def _received(role: str, count: int, rate: int) -> Figures:
+def _received(role: str, count: int, rate: int) -> Metrics:
     with _broker() as port, _end(role, port, count) as receiver:
         _line(receiver)  # it is ready
         with _end("publish-uvloop", port, count, rate):
             return _figures(receiver)
 
 
-def _alone(role: str, count: int) -> Figures:
+def _alone(role: str, count: int) -> Metrics:
     with _broker() as port, _end(role, port, count) as end:
         return _figures(end)
 
@@ -90,13 +90,13 @@ def _broker() -> Iterator[int]:
     """A fresh one for every case, so that none inherits the sessions of another."""
     with (
         TemporaryDirectory(prefix="meshfleet-bench-") as folder,
-        Mosquitto(Path(folder), *SETTINGS) as broker,
+        Mosquitto(Path(folder), *MOSQUITTO_SETTINGS) as broker,
     ):
         yield broker.address.port
 
 
 def _end(role: str, port: int, count: int, rate: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bench.link_ends", role, str(port), str(count), str(rate)]
+    command = [sys.executable, "-m", "bench.link_programs", role, str(port), str(count), str(rate)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own program
 
 
@@ -107,13 +107,13 @@ def _line(end: subprocess.Popen[str]) -> str:
     return line
 
 
-def _figures(end: subprocess.Popen[str]) -> Figures:
-    figures: Figures = json.loads(_line(end))
+def _figures(end: subprocess.Popen[str]) -> Metrics:
+    figures: Metrics = json.loads(_line(end))
     return figures
 
 
-def _medians(rounds: int, cases: Mapping[str, Callable[[], Figures]]) -> dict[str, Figures]:
-    seen: dict[str, list[Figures]] = {name: [] for name in cases}
+def _medians(rounds: int, cases: Mapping[str, Callable[[], Metrics]]) -> dict[str, Metrics]:
+    seen: dict[str, list[Metrics]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
             seen[name].append(case())
@@ -123,10 +123,10 @@ def _medians(rounds: int, cases: Mapping[str, Callable[[], Figures]]) -> dict[st
     }
 
 
-def _compared(table: dict[str, Figures], *, anchor: str) -> dict[str, Figures]:
+def _compared(table: dict[str, Metrics], *, anchor: str) -> dict[str, Metrics]:
     cost = table[anchor]["cpu_us"]
     return {name: _rounded({**row, "times_less": cost / row["cpu_us"]}) for name, row in table.items()}
 
 
-def _rounded(row: Figures) -> Figures:
+def _rounded(row: Metrics) -> Metrics:
     return {key: round(value, 2) for key, value in row.items()}

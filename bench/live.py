@@ -19,16 +19,16 @@ import msgspec
 from tests.servers import Mosquitto
 
 from bench.api_client import Client
-from bench.ingest_check import PASSWORD
 from bench.ingest_load import Load
-from bench.ingest_meter import Process
-from bench.ingest_ours import begin, generator, service
-from bench.live_listeners import DEVICES, GATEWAYS, Heard
+from bench.ingest_service import run_load_generator, run_service, start_load
+from bench.ingest_verification import ADMIN_PASSWORD
+from bench.live_listeners import DEVICES, GATEWAYS, ListenerStats
+from bench.process_meter import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BARS: Final = {"report to listener, p99 ms": 150.0}
+THRESHOLDS: Final = {"report to listener, p99 ms": 150.0}
 
 RATE: Final = 2_000
 SECONDS, QUICK_SECONDS = 30, 8
@@ -42,11 +42,11 @@ _SETTLE: Final = 1.0
 def run(*, quick: bool) -> dict[str, Any]:
     """Measure both, one after the other."""
     load = Load("pace", GATEWAYS, DEVICES, RATE, QUICK_SECONDS if quick else SECONDS)
-    with service(GATEWAYS) as ours:
+    with run_service(GATEWAYS) as ours:
         _cost(ours.process, ours.port, load._replace(seconds=_WARM))
         unheard = _cost(ours.process, ours.port, load)
         with Client(ours.url) as client:
-            token = client.post("/api/v1/auth/login", {"username": "admin", "password": PASSWORD})[
+            token = client.post("/api/v1/auth/login", {"username": "admin", "password": ADMIN_PASSWORD})[
                 "authToken"
             ]
         ours_row = _measured(ours.process, ours.port, load, ["service", ours.url, token], unheard)
@@ -55,7 +55,7 @@ def run(*, quick: bool) -> dict[str, Any]:
         anchor_row = _measured(process, port, load, ["mosquitto", str(port), "-"], unheard)
     return {
         f"{RATE:,} reports a second, 50 listeners": {"meshfleet": ours_row, "mosquitto": anchor_row},
-        "bars": BARS,
+        "bars": THRESHOLDS,
     }
 
 
@@ -69,16 +69,16 @@ def _mosquitto() -> Iterator[tuple[Process, int]]:
 
 def _cost(process: Process, port: int, load: Load) -> float:
     """CPU time of the load while nobody listens."""
-    with generator(port, load) as gateways:
+    with run_load_generator(port, load) as gateways:
         before = process.cpu
-        begin(gateways)
+        start_load(gateways)
         return process.cpu - before
 
 
 def _measured(process: Process, port: int, load: Load, door: list[str], unheard: float) -> dict[str, float]:
-    with _listeners(door) as listeners, generator(port, load) as gateways:
+    with _listeners(door) as listeners, run_load_generator(port, load) as gateways:
         before = process.cpu
-        sent = begin(gateways)
+        sent = start_load(gateways)
         cpu = process.cpu - before
         time.sleep(_SETTLE)
         heard = _end(listeners)
@@ -108,6 +108,6 @@ def _listeners(door: list[str]) -> Iterator[subprocess.Popen[str]]:
             program.kill()
 
 
-def _end(listeners: subprocess.Popen[str]) -> Heard:
+def _end(listeners: subprocess.Popen[str]) -> ListenerStats:
     told, _ = listeners.communicate("end\n")
-    return msgspec.json.decode(told, type=Heard)
+    return msgspec.json.decode(told, type=ListenerStats)

@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.broker_clients import ACCEPTED, PATIENCE, gateway
-from bench.ingest_reports import device
-from meshfleet.wire.mqtt.encoder import encode
-from meshfleet.wire.mqtt.packets import Connect, Subscribe
+from bench.broker_clients import CONNACK_ACCEPTED, TIMEOUT, gateway_mac
+from bench.ingest_reports import device_mac
+from meshfleet.mqtt.codec.encoder import encode_packet
+from meshfleet.mqtt.codec.packets import Connect, Subscribe
 
 GATEWAYS, DEVICES = 20, 50
 """Of the load, and of each gateway."""
@@ -42,7 +42,7 @@ _EVENT: Final = re.compile(rb'"data":\{"device":"bmac-[^}]*?' + _TIME)
 _REPORT: Final = re.compile(rb"\{" + _TIME)
 
 
-class Heard(msgspec.Struct):
+class ListenerStats(msgspec.Struct):
     """What all of them heard."""
 
     count: int
@@ -53,7 +53,7 @@ class Heard(msgspec.Struct):
     ms_max: float
 
 
-class Wish(NamedTuple):
+class ListenerFilter(NamedTuple):
     """What one of them wants; empty: all reports."""
 
     gateways: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class Wish(NamedTuple):
         """As our service is asked."""
         chosen = {"Types": ["report"]}
         if self.gateways:
-            chosen["Gateway"] = [gateway(each) for each in self.gateways]
+            chosen["Gateway"] = [gateway_mac(each) for each in self.gateways]
         if self.devices:
             chosen["Ids"] = [f"bmac-{each}" for each in self.devices]
         return chosen
@@ -74,34 +74,36 @@ class Wish(NamedTuple):
         """As a broker is asked."""
         if self.devices:
             return [f"mt/gateway/+/device/{each}/#" for each in self.devices]
-        return [f"mt/gateway/{gateway(each)}/device/#" for each in self.gateways] or ["mt/gateway/+/device/#"]
+        return [f"mt/gateway/{gateway_mac(each)}/device/#" for each in self.gateways] or [
+            "mt/gateway/+/device/#"
+        ]
 
 
-def wishes() -> list[Wish]:
+def build_filters() -> list[ListenerFilter]:
     """What each listener wants; neighbours want the same, at different doors."""
-    some = [Wish()] * EVERYTHING
-    some += [Wish(gateways=(number // 2,)) for number in range(ONE_GATEWAY)]
+    some = [ListenerFilter()] * EVERYTHING
+    some += [ListenerFilter(gateways=(number // 2,)) for number in range(ONE_GATEWAY)]
     some += [
-        Wish(devices=tuple(device(number // 2, each) for each in range(CHOSEN)))
+        ListenerFilter(devices=tuple(device_mac(number // 2, each) for each in range(CHOSEN)))
         for number in range(SOME_DEVICES)
     ]
     return some
 
 
-def at_service(url: str, token: str) -> list[socket.socket]:
+def connect_to_service(url: str, token: str) -> list[socket.socket]:
     """Half of them by server-sent events, half by WebSocket."""
     doors = (_stream, _websocket)
-    return [doors[place % 2](url, token, wish.filters) for place, wish in enumerate(wishes())]
+    return [doors[place % 2](url, token, wish.filters) for place, wish in enumerate(build_filters())]
 
 
-def at_mosquitto(port: str, _: str) -> list[socket.socket]:
+def connect_to_mosquitto(port: str, _: str) -> list[socket.socket]:
     """All of them by MQTT, at QoS 0."""
     ends = []
-    for place, wish in enumerate(wishes()):
-        end = socket.create_connection(("127.0.0.1", int(port)), PATIENCE)
-        end.sendall(encode(Connect(f"listener-{place}", keep_alive=600)))
-        _expect(end, ACCEPTED)
-        end.sendall(encode(Subscribe(1, tuple((topic, 0) for topic in wish.topics))))
+    for place, wish in enumerate(build_filters()):
+        end = socket.create_connection(("127.0.0.1", int(port)), TIMEOUT)
+        end.sendall(encode_packet(Connect(f"listener-{place}", keep_alive=600)))
+        _expect(end, CONNACK_ACCEPTED)
+        end.sendall(encode_packet(Subscribe(1, tuple((topic, 0) for topic in wish.topics))))
         _expect(end, b"\x90")
         ends.append(end)
     return ends
@@ -125,7 +127,7 @@ def _websocket(url: str, token: str, filters: dict[str, list[str]]) -> socket.so
 
 def _ask(url: str, path: str, fields: str) -> socket.socket:
     where = urlsplit(url)
-    end = socket.create_connection((where.hostname, where.port), PATIENCE)
+    end = socket.create_connection((where.hostname, where.port), TIMEOUT)
     end.sendall(f"GET {path} HTTP/1.1\r\nHost: {where.netloc}\r\n{fields}\r\n".encode())
     return end
 
@@ -144,7 +146,7 @@ def _expect(end: socket.socket, answer: bytes) -> None:
         got += part
 
 
-def listen(ends: list[socket.socket], pattern: re.Pattern[bytes], word: bytes) -> Heard:
+def listen(ends: list[socket.socket], pattern: re.Pattern[bytes], marker: bytes) -> ListenerStats:
     """Read until somebody says that it is enough; `word` stands once in every event."""
     poll = select.poll()
     at = {end.fileno(): end for end in ends}
@@ -161,11 +163,11 @@ def listen(ends: list[socket.socket], pattern: re.Pattern[bytes], word: bytes) -
             now = time.time()
             if not data:
                 raise RuntimeError("a listener was shown out")
-            found = data.count(word)
+            found = data.count(marker)
             count += found
             resyncs += data.count(b'"type":"resync"')
             first = pattern.search(data)
-            last = pattern.search(data, max(0, data.rfind(word)))
+            last = pattern.search(data, max(0, data.rfind(marker)))
             lags += [
                 now - datetime.fromisoformat(f"{each[1].decode()}Z").timestamp()
                 for each in (first, last)
@@ -173,9 +175,9 @@ def listen(ends: list[socket.socket], pattern: re.Pattern[bytes], word: bytes) -
             ]
 
 
-def _heard(count: int, resyncs: int, lags: list[float]) -> Heard:
+def _heard(count: int, resyncs: int, lags: list[float]) -> ListenerStats:
     cuts = statistics.quantiles(lags, n=100)
-    return Heard(
+    return ListenerStats(
         count=count,
         resyncs=resyncs,
         timed=len(lags),
@@ -189,9 +191,9 @@ def main() -> None:
     """Listen where the command line says."""
     door, where, token = sys.argv[1:]
     if door == "service":
-        ends, pattern, word = at_service(where, token), _EVENT, b'"data":{'
+        ends, pattern, word = connect_to_service(where, token), _EVENT, b'"data":{'
     else:
-        ends, pattern, word = at_mosquitto(where, token), _REPORT, b'{"time":"'
+        ends, pattern, word = connect_to_mosquitto(where, token), _REPORT, b'{"time":"'
     print("ready", flush=True)
     print(msgspec.json.encode(listen(ends, pattern, word)).decode(), flush=True)
 

@@ -17,24 +17,24 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.ingest_meter import Process
+from bench.process_meter import Process
 from meshfleet.db import open_database
+from meshfleet.protocol.ids import mac_from_int
 from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Sighting
-from meshfleet.service.ingest.draft import Draft
+from meshfleet.service.devices.model import DeviceObservation
+from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.readings import ReadingKind
 from meshfleet.service.presence import store
-from meshfleet.service.presence.clocks import Clocks
-from meshfleet.service.presence.model import Cause, Change
-from meshfleet.service.presence.presence import Presence
-from meshfleet.wire.ids import number_mac
+from meshfleet.service.presence.changes import PresenceCause, PresenceChange
+from meshfleet.service.presence.gateway_clocks import GatewayClocks
+from meshfleet.service.presence.tracker import PresenceTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Figures = dict[str, float]
 
-BARS: Final = {"core_percent": 3.0}
+THRESHOLDS: Final = {"core_percent": 3.0}
 """What a million devices may take."""
 
 MILLION: Final = 1_000_000
@@ -73,7 +73,7 @@ def run(*, quick: bool) -> dict[str, Any]:
         "silence": {f"one of {_SILENT} devices": _silence(simulation)},
         "written to SQLite": {"changes": _written()},
     }
-    return {**tables, "bars": BARS}
+    return {**tables, "bars": THRESHOLDS}
 
 
 class Simulation:
@@ -92,33 +92,33 @@ class Simulation:
         self._heard = {_DEVICE + each: _START + each for each in range(size)}
         """The anchor, with numbers of its own as presence has them."""
         self._memory = Process(os.getpid()).memory
-        self.presence = Presence(Clocks(), by_hearing=False, now=self.now)
+        self.presence = PresenceTracker(GatewayClocks(), external_broker=False, now=self.now)
         self.presence.restore(_known(size))
-        self.presence.arrive(self.gateways)
-        self.begin()
+        self.presence.set_connected_gateways(self.gateways)
+        self.reset_counters()
 
-    def begin(self) -> None:
+    def reset_counters(self) -> None:
         """Count from now on."""
-        self.followed = self.in_dict = 0.0
+        self.presence_cpu = self.baseline_cpu = 0.0
         self.beats = 0
         self.collected: list[tuple[float, int]] = []
         """Seconds of CPU time that each collection took, and how many changes it found."""
 
-    def go_on(self, seconds: int) -> None:
+    def advance(self, seconds: int) -> None:
         """Let time pass."""
         for _ in range(seconds):
             self.now += 1000
             for draft in self._second(self.now // 1000 % _MINUTE):
-                self.followed += _cpu(self.presence.follow, draft)
-                self.in_dict += _cpu(self._keep, draft)
+                self.presence_cpu += _cpu(self.presence.on_commit, draft)
+                self.baseline_cpu += _cpu(self._keep, draft)
                 self.beats += len(draft.readings)
             if self.now // 1000 % _FLUSH == 0:
                 self.collect()
 
-    def collect(self) -> Sequence[Change]:
+    def collect(self) -> Sequence[PresenceChange]:
         """Collect changes, as a flush does."""
         before = time.process_time()
-        entry = self.presence.collect({}, self.now)
+        entry = self.presence.prepare_flush({}, self.now)
         changes = entry.changes
         self.collected.append((time.process_time() - before, len(changes)))
         return changes
@@ -129,13 +129,13 @@ class Simulation:
         gc.collect()
         return Process(os.getpid()).memory - self._memory
 
-    def _second(self, second: int) -> Iterator[Draft]:
+    def _second(self, second: int) -> Iterator[ParsedBatch]:
         """What is heard in one of the seconds of a minute."""
         bounds = [
             self.size * (second * _BATCHES + part) // (_MINUTE * _BATCHES) for part in range(_BATCHES + 1)
         ]
         for start, stop in pairwise(bounds):
-            draft = Draft(self.now)
+            draft = ParsedBatch(self.now)
             draft.readings += [
                 (
                     ReadingKind.HEARTBEAT,
@@ -151,24 +151,24 @@ class Simulation:
             ]
             yield draft
 
-    def _keep(self, draft: Draft) -> None:
+    def _keep(self, draft: ParsedBatch) -> None:
         heard = self._heard
         for _, device, _, at, _, _, _ in draft.readings:
             heard[device] = at
 
 
 def _steady(simulation: Simulation) -> Figures:
-    simulation.go_on(_KNOWN)
-    simulation.begin()
-    simulation.go_on(_ROUND)
+    simulation.advance(_KNOWN)
+    simulation.reset_counters()
+    simulation.advance(_ROUND)
     collected = sum(cpu for cpu, _ in simulation.collected)
     each = MILLION / simulation.size
     return {
-        "core_percent": round((simulation.followed + collected) / _ROUND * 100 * each, 2),
-        "cpu_us": round((simulation.followed + collected) / simulation.beats * 1e6, 3),
-        "follow_us": round(simulation.followed / simulation.beats * 1e6, 3),
-        "dict_us": round(simulation.in_dict / simulation.beats * 1e6, 3),
-        "of dict": round((simulation.followed + collected) / simulation.in_dict, 2),
+        "core_percent": round((simulation.presence_cpu + collected) / _ROUND * 100 * each, 2),
+        "cpu_us": round((simulation.presence_cpu + collected) / simulation.beats * 1e6, 3),
+        "follow_us": round(simulation.presence_cpu / simulation.beats * 1e6, 3),
+        "dict_us": round(simulation.baseline_cpu / simulation.beats * 1e6, 3),
+        "of dict": round((simulation.presence_cpu + collected) / simulation.baseline_cpu, 2),
         "collect_ms_max": round(max(cpu for cpu, _ in simulation.collected) * 1e3 * each, 1),
         "MiB": round(simulation.memory * each),
     }
@@ -179,11 +179,11 @@ def _gateways(simulation: Simulation, count: int) -> Figures:
     some = list(simulation.gateways)[:count]
     rest = {each: number for each, number in simulation.gateways.items() if each not in set(some)}
     simulation.collect()
-    simulation.begin()
+    simulation.reset_counters()
     changes = 0
     for _ in range(_TURNS if count == 1 else 1):
         for present in (rest, simulation.gateways):
-            simulation.presence.arrive(present)
+            simulation.presence.set_connected_gateways(present)
             changes += len(simulation.collect())
     costs = [cpu for cpu, _ in simulation.collected]
     return {
@@ -197,12 +197,12 @@ def _gateways(simulation: Simulation, count: int) -> Figures:
 def _silence(simulation: Simulation) -> Figures:
     """Some devices fall silent at the same moment, are missed, and come back in the course of a minute."""
     simulation.silent = range(_DEVICE, _DEVICE + simulation.size, _SILENT)
-    simulation.begin()
-    simulation.go_on(_ROUND + _MINUTE + _FLUSH)
+    simulation.reset_counters()
+    simulation.advance(_ROUND + _MINUTE + _FLUSH)
     gone = [each for each in simulation.collected if each[1]]
     simulation.silent = range(0)
-    simulation.begin()
-    simulation.go_on(_MINUTE + _FLUSH)
+    simulation.reset_counters()
+    simulation.advance(_MINUTE + _FLUSH)
     back = [each for each in simulation.collected if each[1]]
     return {
         "gone": sum(changes for _, changes in gone),
@@ -219,16 +219,23 @@ def _written() -> Figures:
         database = open_database("sqlite", Path(folder))
         try:
             sightings = [
-                Sighting(device=number_mac(each), at=_START, heard=True, gateway=number_mac(_GATEWAY))
+                DeviceObservation(
+                    device=mac_from_int(each), at=_START, heard=True, gateway=mac_from_int(_GATEWAY)
+                )
                 for each in numbers
             ]
-            database.write_now(registry.observe, sightings)
-            came = [Change.came(each, _START, Cause.HEARD, _GATEWAY) for each in numbers]
-            went = [Change.went(each, _START + 1, Cause.SILENT, _GATEWAY) for each in numbers]
+            database.write_now(registry.record_observations, sightings)
+            came = [
+                PresenceChange.to_connected(each, _START, PresenceCause.HEARD, _GATEWAY) for each in numbers
+            ]
+            went = [
+                PresenceChange.to_disconnected(each, _START + 1, PresenceCause.SILENT, _GATEWAY)
+                for each in numbers
+            ]
             costs, found = [], 0
             for changes in (came, went) * 3:
                 before = time.process_time()
-                found += len(database.write_now(store.write, changes).written)
+                found += len(database.write_now(store.update_presence, changes).written)
                 costs.append(time.process_time() - before)
         finally:
             database.close()
@@ -237,13 +244,13 @@ def _written() -> Figures:
     return {"of": _STORED, "ms_per_1000": round(statistics.median(costs[1:]) / _STORED * 1e6, 2)}
 
 
-def _known(size: int) -> store.Known:
+def _known(size: int) -> store.PresenceSnapshot:
     """A fleet that was there before a start, with numbers of its own as a database gives them."""
     devices = [(_DEVICE + each, _GATEWAY + each // DEVICES, _MINUTE * 1000) for each in range(size)]
-    return store.Known({_GATEWAY + each for each in range(size // DEVICES)}, devices)
+    return store.PresenceSnapshot({_GATEWAY + each for each in range(size // DEVICES)}, devices)
 
 
-def _cpu(work: Callable[[Draft], None], draft: Draft) -> float:
+def _cpu(work: Callable[[ParsedBatch], None], draft: ParsedBatch) -> float:
     before = time.process_time()
     work(draft)
     return time.process_time() - before

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.servers import Mosquitto
 
 from bench.api_client import Client
-from bench.broker_clients import gateway
-from bench.ingest_check import PASSWORD, figure
-from bench.ingest_meter import wait_for
-from bench.ingest_ours import service
+from bench.broker_clients import gateway_mac
+from bench.ingest_service import run_service
+from bench.ingest_verification import ADMIN_PASSWORD, read_metric
+from bench.process_meter import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bench.ingest_meter import Process
-    from bench.ingest_ours import Service
+    from bench.ingest_service import Service
+    from bench.process_meter import Process
 
-BARS: Final = {"added by the service, p99 ms": 5.0, "10,000 in flight, MiB": 100.0}
+THRESHOLDS: Final = {"added by the service, p99 ms": 5.0, "10,000 in flight, MiB": 100.0}
 
 GATEWAYS, DEVICES = 50, 4
 RATE: Final = 500
@@ -48,24 +48,24 @@ Target = tuple[str, str]
 def run(*, quick: bool) -> dict[str, Any]:
     """Measure both."""
     with (
-        service(GATEWAYS) as ours,
-        _ends("emulated", ours.port),
+        run_service(GATEWAYS) as ours,
+        _run_gateways("emulated", ours.port),
         _mosquitto() as anchor,
-        _ends("emulated", anchor),
+        _run_gateways("emulated", anchor),
     ):
-        wait_for(lambda: len(_behind(ours)) == GATEWAYS * DEVICES, within=_PATIENCE)
-        itself = [(gateway(n), gateway(n)) for n in range(GATEWAYS)]
+        wait_for(lambda: len(_list_targets(ours)) == GATEWAYS * DEVICES, timeout=_PATIENCE)
+        itself = [(gateway_mac(n), gateway_mac(n)) for n in range(GATEWAYS)]
         seconds = QUICK_SECONDS if quick else SECONDS
         added = {
             "a gateway itself": _compared(ours, anchor, itself, seconds),
-            "a device behind it": _compared(ours, anchor, _answering(ours), seconds),
+            "a device behind it": _compared(ours, anchor, _list_connected_targets(ours), seconds),
         }
     return {
         f"{RATE} requests a second over {GATEWAYS} gateways": {
             f"{who}, {way}": row for who, rows in added.items() for way, row in rows.items()
         },
-        "at once": {f"{IN_FLIGHT:,} in flight": _crowd()},
-        "bars": BARS,
+        "at once": {f"{IN_FLIGHT:,} in flight": _measure_in_flight()},
+        "bars": THRESHOLDS,
     }
 
 
@@ -77,8 +77,8 @@ def _compared(
     rounds = [
         (
             _load("rest", int(ours.url.rpartition(":")[2]), _token(ours), targets, each, ours.process),
-            _load("mqtt", ours.port, PASSWORD, targets, each, ours.process),
-            _load("mqtt", anchor, PASSWORD, targets, each),
+            _load("mqtt", ours.port, ADMIN_PASSWORD, targets, each, ours.process),
+            _load("mqtt", anchor, ADMIN_PASSWORD, targets, each),
         )
         for _ in range(_ROUNDS)
     ]
@@ -110,14 +110,17 @@ def _load(  # noqa: PLR0913, PLR0917 # as they stand in the command
     return {name: round(each, 2) for name, each in figures.items()}
 
 
-def _crowd() -> dict[str, float]:
+def _measure_in_flight() -> dict[str, float]:
     """Ten thousand that nobody answers."""
-    with service(GATEWAYS, more=("--requests-at-once", str(_AT_ONCE))) as ours, _ends("mute", ours.port):
-        wait_for(lambda: _connected(ours) == GATEWAYS, within=_PATIENCE)
-        paths = [f"/api/v1/devices/bmac-{gateway(n)}/requests" for n in range(GATEWAYS)]
+    with (
+        run_service(GATEWAYS, flags=("--requests-at-once", str(_AT_ONCE))) as ours,
+        _run_gateways("mute", ours.port),
+    ):
+        wait_for(lambda: _connected(ours) == GATEWAYS, timeout=_PATIENCE)
+        paths = [f"/api/v1/devices/bmac-{gateway_mac(n)}/requests" for n in range(GATEWAYS)]
         body = {"operation": "read", "identifier": "8000", "timeoutMs": 120_000}
         with Client(ours.url) as client:
-            client.come_with(_token(ours))
+            client.set_token(_token(ours))
             client.post(paths[0], {**body, "timeoutMs": 100}, status=504)  # what is loaded once is not theirs
             time.sleep(1.0)
             before, began = ours.process.memory, time.monotonic()
@@ -125,8 +128,8 @@ def _crowd() -> dict[str, float]:
                 client.post(paths[number % GATEWAYS], body, headers={"Prefer": "respond-async"}, status=202)
             seconds = time.monotonic() - began
             taken = ours.process.memory
-        pending = figure(ours.url, "meshfleet_requests_pending")
-        queued = figure(ours.url, "meshfleet_requests_queued")
+        pending = read_metric(ours.url, "meshfleet_requests_pending")
+        queued = read_metric(ours.url, "meshfleet_requests_queued")
     if pending < IN_FLIGHT or queued:
         raise RuntimeError(f"{pending} requests are in flight, and {queued} of them wait")
     return {
@@ -137,12 +140,12 @@ def _crowd() -> dict[str, float]:
     }
 
 
-def _behind(ours: Service) -> list[Target]:
+def _list_targets(ours: Service) -> list[Target]:
     """Devices that a gateway has brought, each with that gateway."""
     with Client(ours.url) as client:
-        client.come_with(_token(ours))
+        client.set_token(_token(ours))
         items = json.loads(client.get("/api/v1/devices?MaxResults=1000&Include=live"))["items"]
-    gateways = {f"bmac-{gateway(n)}" for n in range(GATEWAYS)}
+    gateways = {f"bmac-{gateway_mac(n)}" for n in range(GATEWAYS)}
     return [
         (each["live"]["gateway"], each["id"].removeprefix("bmac-"))
         for each in items
@@ -150,28 +153,28 @@ def _behind(ours: Service) -> list[Target]:
     ]
 
 
-def _answering(ours: Service) -> list[Target]:
+def _list_connected_targets(ours: Service) -> list[Target]:
     """Those of them that hold a link of their own: others are reached by short sessions, one at a time."""
     body = {"operation": "read", "identifier": "8000"}
     with Client(ours.url) as client:
-        client.come_with(_token(ours))
+        client.set_token(_token(ours))
         return [
             target
-            for target in _behind(ours)
+            for target in _list_targets(ours)
             if client.post(f"/api/v1/devices/bmac-{target[1]}/requests", body).get("origin") == 0
         ]
 
 
 def _connected(ours: Service) -> int:
     with Client(ours.url) as client:
-        client.come_with(_token(ours))
+        client.set_token(_token(ours))
         items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
     return sum(each["connected"] for each in items)
 
 
 def _token(ours: Service) -> str:
     with Client(ours.url) as client:
-        token: str = client.post("/api/v1/auth/login", {"username": "admin", "password": PASSWORD})[
+        token: str = client.post("/api/v1/auth/login", {"username": "admin", "password": ADMIN_PASSWORD})[
             "authToken"
         ]
     return token
@@ -187,8 +190,8 @@ def _mosquitto() -> Iterator[int]:
 
 
 @contextmanager
-def _ends(role: str, port: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "bench.requests_ends", role, str(port), str(GATEWAYS), str(DEVICES)]
+def _run_gateways(role: str, port: int) -> Iterator[None]:
+    command = [sys.executable, "-m", "bench.requests_gateways", role, str(port), str(GATEWAYS), str(DEVICES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
         if program.stdout is None or program.stdout.readline() != "ready\n":
             raise RuntimeError("the gateways did not come in")

@@ -19,11 +19,11 @@ import time
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from meshfleet.link import run
-from meshfleet.wire.mqtt.decoder import FROM_SERVERS
-from meshfleet.wire.mqtt.encoder import encode
-from meshfleet.wire.mqtt.packets import Connack, Connect, Puback, Publish, Suback, Subscribe
-from meshfleet.wire.mqtt.parser import Parser
+from meshfleet.mqtt.client import run_program
+from meshfleet.mqtt.codec.decoder import FROM_SERVERS
+from meshfleet.mqtt.codec.encoder import encode_packet
+from meshfleet.mqtt.codec.packets import Connack, Connect, Puback, Publish, Suback, Subscribe
+from meshfleet.mqtt.codec.parser import PacketParser
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -41,7 +41,7 @@ class Target(NamedTuple):
     device: str
 
 
-class Rest:
+class RestRequester:
     """Connections to the service, each for one request at a time."""
 
     def __init__(self, token: str) -> None:
@@ -53,7 +53,7 @@ class Rest:
         for _ in range(_CONNECTIONS):
             self._free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
 
-    async def ask(self, target: Target) -> float:
+    async def read_model(self, target: Target) -> float:
         """Read the model of a device."""
         reader, writer = connection = await self._free.get()
         body = b'{"operation":"read","identifier":"8000"}'
@@ -72,11 +72,11 @@ class Rest:
         return _took(json.loads(answer))
 
 
-class Mqtt(asyncio.Protocol):
+class MqttRequester(asyncio.Protocol):
     """One connection to the broker, for all requests."""
 
     def __init__(self) -> None:
-        self._parser = Parser(FROM_SERVERS)
+        self._parser = PacketParser(FROM_SERVERS)
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._greeted: asyncio.Queue[object] = asyncio.Queue()
@@ -86,12 +86,12 @@ class Mqtt(asyncio.Protocol):
         """Come in, and listen to all answers."""
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", port)
-        self._transport.write(encode(Connect("bench", user="admin", password=password.encode())))
+        self._transport.write(encode_packet(Connect("bench", user="admin", password=password.encode())))
         await self._greeted.get()
-        self._transport.write(encode(Subscribe(1, (("mt/gateway/+/response/#", 1),))))
+        self._transport.write(encode_packet(Subscribe(1, (("mt/gateway/+/response/#", 1),))))
         await self._greeted.get()
 
-    async def ask(self, target: Target) -> float:
+    async def read_model(self, target: Target) -> float:
         """Read the model of a device."""
         self._number += 1
         name = str(self._number)
@@ -100,7 +100,7 @@ class Mqtt(asyncio.Protocol):
         payload = f'{{"id":"{name}"}}'.encode()
         if self._transport is None:
             raise RuntimeError("nobody is connected")
-        self._transport.write(encode(Publish(topic, payload, 1, packet_id=self._number % 60_000 + 1)))
+        self._transport.write(encode_packet(Publish(topic, payload, 1, packet_id=self._number % 60_000 + 1)))
         return _took(await answer)
 
     def data_received(self, data: bytes) -> None:
@@ -108,7 +108,7 @@ class Mqtt(asyncio.Protocol):
         replies = []
         for packet in self._parser.feed(data):
             if isinstance(packet, Publish):
-                replies.append(encode(Puback(packet.packet_id)))
+                replies.append(encode_packet(Puback(packet.packet_id)))
                 answer = json.loads(packet.payload)
                 self._waiting.pop(answer["id"]).set_result(answer)
             elif isinstance(packet, Connack | Suback):
@@ -123,7 +123,7 @@ def _took(answer: dict[str, Any]) -> float:
     return float(answer["responseTime"])
 
 
-async def paced(
+async def run_paced(
     ask: Callable[[Target], Awaitable[float]], targets: Iterable[Target], rate: int
 ) -> list[float]:
     """Ask all, each at its moment; gives what passed beyond what gateways took, in milliseconds."""
@@ -148,15 +148,15 @@ async def _main() -> dict[str, float]:
     targets = [Target(*line.split()) for line in sys.stdin.read().splitlines()]
     ask: Callable[[Target], Awaitable[float]]
     if way == "rest":
-        rest = Rest(secret)
+        rest = RestRequester(secret)
         await rest.connect(int(port))
-        ask = rest.ask
+        ask = rest.read_model
     else:
-        mqtt = Mqtt()
+        mqtt = MqttRequester()
         await mqtt.connect(int(port), secret)
-        ask = mqtt.ask
-    await paced(ask, islice(cycle(targets), len(targets)), int(rate))
-    took = sorted(await paced(ask, islice(cycle(targets), int(rate) * int(seconds)), int(rate)))
+        ask = mqtt.read_model
+    await run_paced(ask, islice(cycle(targets), len(targets)), int(rate))
+    took = sorted(await run_paced(ask, islice(cycle(targets), int(rate) * int(seconds)), int(rate)))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "count": len(took),
@@ -168,4 +168,4 @@ async def _main() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(_main())))
+    print(json.dumps(run_program(_main())))

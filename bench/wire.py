@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints, TypeAdapter
 
-from bench.harness import Case, cpu_per_operation
-from meshfleet.wire.codes import Kind
-from meshfleet.wire.identifiers import BUILTIN
-from meshfleet.wire.reports import DECODERS
-from meshfleet.wire.topics import Topics
+from bench.harness import Case, measure_cpu_per_operation
+from meshfleet.protocol.codes import Kind
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.reports import REPORT_DECODERS
+from meshfleet.protocol.topics import TopicCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-BARS = {"payload": 0.6, "topic, first sight": 3.0, "topic, cached": 0.2, "raw to decoded": 2.0}
+THRESHOLDS = {"payload": 0.6, "topic, first sight": 3.0, "topic, cached": 0.2, "raw to decoded": 2.0}
 """Microseconds that an operation may take."""
 
 PAYLOADS = {
@@ -153,21 +153,21 @@ NEW_TOPICS = [
 ]
 
 
-def _first_sights(topics: list[str]) -> None:
-    parse = Topics(names=BUILTIN.names).parse
+def _parse_all(topics: list[str]) -> None:
+    parse = TopicCodec(identifier_names=BUILTIN_CATALOGUE.names).parse
     for topic in topics:
         parse(topic)
 
 
 def _raw_to_decoded(name: str) -> Callable[[str], object]:
-    return lambda value: BUILTIN.decode(name, unhexlify(value))
+    return lambda value: BUILTIN_CATALOGUE.decode(name, unhexlify(value))
 
 
 def run(*, quick: bool) -> dict[str, Any]:
     """Measure all cases; give the figures, with their bars and ratios."""
-    topics = Topics(names=BUILTIN.names)
-    cases = {f"payload, {kind}": Case(DECODERS[kind], data) for kind, data in PAYLOADS.items()}
-    cases["topic, first sight"] = Case(_first_sights, NEW_TOPICS, operations=len(NEW_TOPICS))
+    topics = TopicCodec(identifier_names=BUILTIN_CATALOGUE.names)
+    cases = {f"payload, {kind}": Case(REPORT_DECODERS[kind], data) for kind, data in PAYLOADS.items()}
+    cases["topic, first sight"] = Case(_parse_all, NEW_TOPICS, operations=len(NEW_TOPICS))
     cases["topic, cached"] = Case(topics.parse, TOPIC)
     cases |= {f"raw to decoded, {name}": Case(_raw_to_decoded(name), value) for name, value in VALUES.items()}
     rivals = {
@@ -178,14 +178,14 @@ def run(*, quick: bool) -> dict[str, Any]:
         rivals[f"raw to decoded, {name}"] = Case(call, VALUES[name])
     rivals["raw to decoded, temperature"] = Case(TEMPERATURE.validate_python, VALUES["temperature"])
     anchor = {"json.loads of a heartbeat": Case(json.loads, PAYLOADS[Kind.HEARTBEAT])}
-    ours = cpu_per_operation(cases, quick=quick)
-    theirs = cpu_per_operation(rivals, quick=quick)
+    ours = measure_cpu_per_operation(cases, quick=quick)
+    theirs = measure_cpu_per_operation(rivals, quick=quick)
     return {
-        "anchor": cpu_per_operation(anchor, quick=quick),
+        "anchor": measure_cpu_per_operation(anchor, quick=quick),
         "cases": {name: _figures(name, cpu, theirs.get(name)) for name, cpu in ours.items()},
         "summary": {
             group: {"mean_us": round(_mean(ours, group), 3), "worst_us": _worst(ours, group), "bar_us": bar}
-            for group, bar in BARS.items()
+            for group, bar in THRESHOLDS.items()
         },
     }
 
@@ -199,7 +199,7 @@ def _worst(figures: Mapping[str, float], group: str) -> float:
 
 
 def _figures(name: str, cpu: float, pydantic: float | None) -> dict[str, Any]:
-    bar = next(bar for group, bar in BARS.items() if name.startswith(group))
+    bar = next(bar for group, bar in THRESHOLDS.items() if name.startswith(group))
     figures = {"cpu_us": cpu, "bar_us": bar, "met": cpu < bar}
     if pydantic is not None:
         figures |= {"pydantic_us": pydantic, "times_faster": round(pydantic / cpu, 1)}

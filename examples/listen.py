@@ -9,15 +9,16 @@ import os
 import sys
 from uuid import uuid4
 
-from meshfleet.errors import FleetError, SubscriptionRefused
-from meshfleet.link import Address, Link, run
+from meshfleet.errors import FleetError
+from meshfleet.errors.mqtt import SubscriptionRefused
+from meshfleet.mqtt.client import BrokerAddress, MqttClient, run_program
 
 REPORTS = "mt/gateway/+/device/#"
 
 
 async def listen(url: str, wanted: str = REPORTS) -> None:
     """Print every message on a line of its own, until interrupted."""
-    async with Link(Address.parse(url), client_id=f"listen-{uuid4()}", clean=True) as link:
+    async with MqttClient(BrokerAddress.parse(url), client_id=f"listen-{uuid4()}", clean=True) as link:
         await link.subscribe(wanted)
         async for batch in link:
             for message in batch.messages:
@@ -29,7 +30,7 @@ if __name__ == "__main__":
     if len(sys.argv) not in {2, 3}:  # program, broker, perhaps a filter
         sys.exit(__doc__)
     try:
-        run(listen(*sys.argv[1:]))
+        run_program(listen(*sys.argv[1:]))
     except SubscriptionRefused as refused:
         sys.exit(f"The broker refused the filter {', '.join(refused.filters)}. Reports are at {REPORTS}")
     except FleetError as problem:

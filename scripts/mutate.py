@@ -40,29 +40,29 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from coverage import CoverageData
-from mutations import PACKAGE, ROOT, Changes, Mutant, package_of
+from mutations import PACKAGE, ROOT, Mutant, MutationFinder, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEPT: Final = ROOT / ".mutation"
+COVERAGE_FOLDER: Final = ROOT / ".mutation"
 """What `cover` found out."""
 
-DATA: Final = KEPT / "data"
+COVERAGE_DATA: Final = COVERAGE_FOLDER / "data"
 TIMES: Final = ROOT / ".pytest_cache/v/meshfleet/times"
-"""Seconds of each test function: tests/times.py writes them."""
+"""Seconds of each test function: tests/timing_report.py writes them."""
 
 SITE: Final = PACKAGE / "service/console/site"
 """The console, which is not in git."""
 
 SEED: Final = 28
 MUTANTS: Final = 200
-LEAST: Final = 5
+MIN_PER_PACKAGE: Final = 5
 """Mutants of each package; the others are shared out by size."""
 
-TESTS: Final = 30
-BUDGET: Final = 30.0
-PATIENCE: Final = 60.0
+MAX_TESTS: Final = 30
+MAX_TEST_SECONDS: Final = 30.0
+TIMEOUT: Final = 60.0
 
 FAILED: Final = 1
 UNREADABLE: Final = 2
@@ -90,19 +90,19 @@ class Result:
 # Choose, once
 
 
-def choose(target: Path) -> None:
+def choose_mutants(target: Path) -> None:
     packages: defaultdict[str, list[Mutant]] = defaultdict(list)
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
         relative = file.relative_to(ROOT)
         if "versions" not in relative.parts:  # a migration that ran is never changed
-            packages[package_of(relative)] += [mutant for mutant, _ in Changes(relative).found]
+            packages[package_of(relative)] += [mutant for mutant, _ in MutationFinder(relative).found]
     chance = random.Random(SEED)  # noqa: S311 # no secret
     chosen: list[Mutant] = []
     rest: list[Mutant] = []
     for _, mutants in sorted(packages.items()):
         chance.shuffle(mutants)
-        chosen += mutants[:LEAST]
-        rest += mutants[LEAST:]
+        chosen += mutants[:MIN_PER_PACKAGE]
+        rest += mutants[MIN_PER_PACKAGE:]
     chosen += chance.sample(rest, MUTANTS - len(chosen))
     chosen.sort(key=lambda each: (each.file, each.function, each.before, each.place))
     target.write_text(json.dumps([asdict(each) for each in chosen], indent=1) + "\n")
@@ -112,14 +112,16 @@ def choose(target: Path) -> None:
 # Which tests execute a line
 
 
-def cover(tests: list[str]) -> None:
+def record_coverage(tests: list[str]) -> None:
     """Run the tests under coverage, each with its name as context; programs that they start as well."""
-    shutil.rmtree(KEPT, ignore_errors=True)  # what tests executed that are deleted since must not count
-    KEPT.mkdir()
-    rules = KEPT / "coverage.ini"
+    shutil.rmtree(
+        COVERAGE_FOLDER, ignore_errors=True
+    )  # what tests executed that are deleted since must not count
+    COVERAGE_FOLDER.mkdir()
+    rules = COVERAGE_FOLDER / "coverage.ini"
     rules.write_text(
         "[run]\nbranch = true\nparallel = true\nsource_pkgs = meshfleet\ncore = ctrace\n"
-        f"data_file = {DATA}\ncontext = ${{PYTEST_CURRENT_TEST-}}\n"
+        f"data_file = {COVERAGE_DATA}\ncontext = ${{PYTEST_CURRENT_TEST-}}\n"
         "disable_warnings = no-data-collected, module-not-measured, module-not-imported\n"
     )
     environment = {**os.environ, "COVERAGE_PROCESS_START": str(rules), "PYTHONPATH": str(ROOT / "scripts")}
@@ -144,15 +146,15 @@ def _function_of(nodeid: str) -> str:
     return re.sub(r"(\[.*)? \((setup|call|teardown)\)$", "", nodeid).partition("[")[0]
 
 
-def tests_of(data: CoverageData, seconds: dict[str, float], file: str, lines: range) -> list[str]:
+def select_tests(data: CoverageData, seconds: dict[str, float], file: str, lines: range) -> list[str]:
     """Return the tests to run against a mutant: the quickest ones that execute it."""
     contexts = data.contexts_by_lineno(str(ROOT / file))
     names = {_function_of(name) for line in lines for name in contexts.get(line, ()) if name}
     existing = filter(_exists, names & seconds.keys())
     chosen: list[str] = []
-    left = BUDGET
+    left = MAX_TEST_SECONDS
     for name in sorted(existing, key=lambda each: seconds[each]):
-        if len(chosen) == TESTS or (chosen and seconds[name] > left):
+        if len(chosen) == MAX_TESTS or (chosen and seconds[name] > left):
             break
         chosen.append(name)
         left -= seconds[name]
@@ -171,38 +173,38 @@ def _exists(test: str) -> bool:
 # Run them
 
 
-def run(source: Path, target: Path, workers: int) -> None:
-    if not (DATA.exists() and TIMES.exists()):
+def run_mutants(source: Path, target: Path, workers: int) -> None:
+    if not (COVERAGE_DATA.exists() and TIMES.exists()):
         sys.exit("Nothing tells which tests execute a line: run scripts/mutate.py cover first.")
     if not (ROOT / SITE).exists():
         sys.exit("The console is not built: run scripts/build_console.py first.")
     mutants = [Mutant(**each) for each in json.loads(source.read_text())]
-    data = CoverageData(str(DATA))
+    data = CoverageData(str(COVERAGE_DATA))
     data.read()
     seconds: dict[str, float] = json.loads(TIMES.read_text())
     results: list[Result] = []
-    copies: SimpleQueue[Copy] = SimpleQueue()
+    copies: SimpleQueue[WorkingCopy] = SimpleQueue()
 
     def judge(mutant: Mutant) -> Result:
         copy = copies.get()
         try:
-            return copy.judge(mutant, data, seconds)
+            return copy.evaluate(mutant, data, seconds)
         finally:
             copies.put(copy)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as threads:
         for number in range(workers):
-            copies.put(Copy(Path(folder) / str(number)))
+            copies.put(WorkingCopy(Path(folder) / str(number)))
         for result in threads.map(judge, mutants):
             results.append(result)
             print(f"{len(results)}/{len(mutants)} {result.verdict}: {result.mutant}", flush=True)
             target.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
 
 
-class Copy:
+class WorkingCopy:
     """A copy of what git knows, with links to what it does not, so that nobody's work is changed."""
 
-    _sound: ClassVar[dict[str, bool]] = {}
+    _passes_unchanged: ClassVar[dict[str, bool]] = {}
     """Whether a test passes here without any change: one that does not says nothing about a mutant."""
 
     def __init__(self, root: Path) -> None:
@@ -217,20 +219,22 @@ class Copy:
             (root / name).symlink_to(ROOT / name)
         shutil.copytree(ROOT / SITE, root / SITE)
 
-    def judge(self, mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Result:
+    def evaluate(self, mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Result:
         file = ROOT / mutant.file
-        changed = Changes(Path(mutant.file)).with_(mutant) if file.exists() else None
+        changed = MutationFinder(Path(mutant.file)).apply(mutant) if file.exists() else None
         if changed is None:
             return Result(mutant, "gone", 0)
         text, lines = changed
         refuted: set[str] = set()
-        while tests := [each for each in tests_of(data, seconds, mutant.file, lines) if each not in refuted]:
+        while tests := [
+            each for each in select_tests(data, seconds, mutant.file, lines) if each not in refuted
+        ]:
             try:
                 (self._root / mutant.file).write_text(text)
-                outcome, by = self._test(tests)
+                outcome, by = self._run_tests(tests)
             finally:
                 shutil.copy2(file, self._root / mutant.file)
-            if not by or self._is_sound(by):
+            if not by or self._is_reliable(by):
                 return Result(mutant, self._verdict(tests, outcome, by), len(tests), by)
             refuted.add(by)
         return Result(mutant, "unsure" if refuted else "never executed", len(refuted))
@@ -242,16 +246,16 @@ class Copy:
         if outcome == "unusable":
             return "unusable"
         # A busy machine makes tests slow, and a module may be missing in this copy: neither is the mutant's.
-        if not by and self._test(tests) == (outcome, ""):
+        if not by and self._run_tests(tests) == (outcome, ""):
             return "unsure"
         return "endless" if outcome == "endless" else "found"
 
-    def _is_sound(self, test: str) -> bool:
-        if test not in self._sound:
-            self._sound[test] = self._test([test])[0] == "passed"
-        return self._sound[test]
+    def _is_reliable(self, test: str) -> bool:
+        if test not in self._passes_unchanged:
+            self._passes_unchanged[test] = self._run_tests([test])[0] == "passed"
+        return self._passes_unchanged[test]
 
-    def _test(self, tests: list[str]) -> tuple[Outcome, str]:
+    def _run_tests(self, tests: list[str]) -> tuple[Outcome, str]:
         """Run these tests. Return what came of it, and the test function that failed first."""
         process = subprocess.Popen(
             [".venv/bin/python", "-m", "pytest", "-n0", "-xq", "--no-header", "--tb=line", *tests],
@@ -263,7 +267,7 @@ class Copy:
             start_new_session=True,  # so that the programs of a test that waits for ever end with it
         )
         try:
-            said, _ = process.communicate(timeout=PATIENCE)
+            said, _ = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -281,7 +285,7 @@ class Copy:
 # Tell
 
 
-def table(files: list[Path]) -> Iterator[str]:
+def format_table(files: list[Path]) -> Iterator[str]:
     """Yield a table in Markdown: the mutants of each package, and how many survived in each run."""
     runs = [[Result(**each) for each in json.loads(file.read_text())] for file in files]
     for one in runs:
@@ -319,13 +323,13 @@ def main() -> None:
     asked = parser.parse_args()
     match asked.command:
         case "cover":
-            cover(asked.tests)
+            record_coverage(asked.tests)
         case "choose":
-            choose(asked.target)
+            choose_mutants(asked.target)
         case "run":
-            run(asked.mutants, asked.results, asked.workers)
+            run_mutants(asked.mutants, asked.results, asked.workers)
         case _:
-            sys.stdout.writelines(f"{line}\n" for line in table(asked.results))
+            sys.stdout.writelines(f"{line}\n" for line in format_table(asked.results))
 
 
 if __name__ == "__main__":

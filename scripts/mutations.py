@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = Path("src/meshfleet")
 
-SIGNS: Final[dict[type[ast.AST], str]] = {
+OPERATOR_TEXTS: Final[dict[type[ast.AST], str]] = {
     ast.Lt: "<",
     ast.LtE: "<=",
     ast.Gt: ">",
@@ -55,7 +55,7 @@ class Mutant:
     after: str
 
 
-class Changes(ast.NodeVisitor):
+class MutationFinder(ast.NodeVisitor):
     """All changes that can be made inside of the functions of a module."""
 
     def __init__(self, file: Path) -> None:
@@ -130,7 +130,7 @@ class Changes(ast.NodeVisitor):
 
     def _swap(self, node: ast.expr, operands: list[ast.expr], operators: Sequence[ast.AST]) -> None:
         """Swap the first operator, and of a row of the same ones all."""
-        signs = [SIGNS.get(type(each), "") for each in operators]
+        signs = [OPERATOR_TEXTS.get(type(each), "") for each in operators]
         if signs[0] in SWAPS:
             after = [SWAPS[sign] if sign == signs[0] else sign for sign in signs]
             words = [f"({ast.unparse(each)})" for each in operands]
@@ -150,7 +150,7 @@ class Changes(ast.NodeVisitor):
         self._seen[function, before] += 1
         self.found.append((Mutant(self.package, self.file, function, place, before, after), node))
 
-    def with_(self, mutant: Mutant) -> tuple[str, range] | None:
+    def apply(self, mutant: Mutant) -> tuple[str, range] | None:
         """Return the text of the module with this change, and the changed lines; None: the place is gone."""
         for each, node in self.found:
             if each == mutant:

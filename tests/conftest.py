@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pytest
 
 pytest_plugins = [
-    "tests.logs",  # the others import it
+    "tests.program_logs",  # the others import it
     "tests.databases",
-    "tests.fast",
-    "tests.loading",
-    "tests.order",
+    "tests.fast_suite",
+    "tests.module_preload",
+    "tests.run_order",
     "tests.selection",
-    "tests.times",
+    "tests.timing_report",
 ]
 
 # Tests start programs by the hundred, and each would compile all its modules anew.

@@ -12,22 +12,24 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-PATIENCE: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 """Seconds after which it never happens. Generous, as machines are busy: only a failing test takes them."""
 
-LIMITS: Final = (0.2, 1.0, 5.0)
+RETRY_TIMEOUTS: Final = (0.2, 1.0, 5.0)
 """Seconds after which a test lets the code give up waiting for a silent peer.
 
 A machine may stall until such a limit is over before anything was sent: then the test tries the next one.
 """
 
-_PAUSES: Final = (0.002, 0.1)
+_PROBE_INTERVALS: Final = (0.002, 0.1)
 """Seconds between two probes, at first and at most: what takes long is often asked of a busy service."""
 
 
-def eventually(probe: Callable[[], Result | None], what: str = "it", *, patience: float = PATIENCE) -> Result:
+def eventually(
+    probe: Callable[[], Result | None], what: str = "it", *, patience: float = TIMEOUT_SECONDS
+) -> Result:
     """Call a probe until its answer is true, and return that. An assertion that fails means: not yet."""
-    until, pause = time.monotonic() + patience, _PAUSES[0]
+    until, pause = time.monotonic() + patience, _PROBE_INTERVALS[0]
     while True:
         found, failure = None, None
         try:
@@ -36,9 +38,9 @@ def eventually(probe: Callable[[], Result | None], what: str = "it", *, patience
         except AssertionError as exc:
             failure = exc
         if time.monotonic() > until:
-            raise AssertionError(_never(what, patience, found)) from failure
+            raise AssertionError(_failure_message(what, patience, found)) from failure
         time.sleep(pause)
-        pause = min(1.5 * pause, _PAUSES[1])
+        pause = min(1.5 * pause, _PROBE_INTERVALS[1])
 
 
 @overload
@@ -50,10 +52,10 @@ async def eventually_async(
     probe: Callable[[], Result | None], what: str = ..., *, patience: float = ...
 ) -> Result: ...
 async def eventually_async(
-    probe: Callable[[], object], what: str = "it", *, patience: float = PATIENCE
+    probe: Callable[[], object], what: str = "it", *, patience: float = TIMEOUT_SECONDS
 ) -> object:
     """Do the same without holding up the event loop. The probe may be a coroutine function."""
-    until, pause = time.monotonic() + patience, _PAUSES[0]
+    until, pause = time.monotonic() + patience, _PROBE_INTERVALS[0]
     while True:
         found, failure = None, None
         try:
@@ -63,10 +65,10 @@ async def eventually_async(
         except AssertionError as exc:
             failure = exc
         if time.monotonic() > until:
-            raise AssertionError(_never(what, patience, found)) from failure
+            raise AssertionError(_failure_message(what, patience, found)) from failure
         await asyncio.sleep(pause)
-        pause = min(1.5 * pause, _PAUSES[1])
+        pause = min(1.5 * pause, _PROBE_INTERVALS[1])
 
 
-def _never(what: str, patience: float, found: object) -> str:
+def _failure_message(what: str, patience: float, found: object) -> str:
     return f"{what} did not happen within {patience:g} s; the last answer was {found!r}"

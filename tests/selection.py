@@ -27,7 +27,7 @@ PARTS: Final = {
     "variants": "the same questions in other ways: every mode and version, more outages, clients and rounds",
 }
 
-_SPLIT: Final = {
+_VARIANT_FIXTURES: Final = {
     "database_kind": (("sqlite", "postgresql"), "both_databases", "databases"),
     "event_loop": (("asyncio", "uvloop"), "both_loops", "loops"),
 }
@@ -50,23 +50,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", action="append", default=[], help="run these parts of make test-all, or all")
 
 
-def chosen_parts(config: pytest.Config) -> frozenset[str]:
+def selected_parts(config: pytest.Config) -> frozenset[str]:
     """Return the parts that were asked for."""
     asked = frozenset(name for text in config.getoption("part") for name in text.split(",") if name)
     return asked - {"all"} | frozenset(PARTS) if "all" in asked else asked
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if unknown := chosen_parts(config) - PARTS.keys():
+    if unknown := selected_parts(config) - PARTS.keys():
         raise pytest.UsageError(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Told(chosen_parts(config)), "parts told")
+        config.pluginmanager.register(_PartSummary(selected_parts(config)), "parts told")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make no test that would not run: to make it takes a millisecond in every worker."""
-    chosen = chosen_parts(metafunc.config)
-    for fixture, ((first, second), both, part) in _SPLIT.items():
+    chosen = selected_parts(metafunc.config)
+    for fixture, ((first, second), both, part) in _VARIANT_FIXTURES.items():
         if fixture not in metafunc.fixturenames:
             continue
         values: list[object] = [first]
@@ -95,7 +95,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = chosen_parts(config)
+    chosen = selected_parts(config)
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
@@ -119,7 +119,7 @@ def _parts_of(item: pytest.Item) -> list[str]:
     return [name for mark in item.iter_markers("part") for name in mark.args]
 
 
-class _Told:
+class _PartSummary:
     """Says at the end of `make test-all` which parts ran, and what was skipped and why."""
 
     def __init__(self, chosen: frozenset[str]) -> None:
@@ -149,6 +149,6 @@ class _Told:
                 terminalreporter.line(f"{'':<12}skipped: {reason}")
 
 
-def backend(event_loop: str) -> tuple[str, dict[str, bool]]:
+def backend_for_loop(event_loop: str) -> tuple[str, dict[str, bool]]:
     """Return what anyio's fixture `anyio_backend` says for an event loop."""
     return "asyncio", {"use_uvloop": event_loop == "uvloop"}

@@ -20,43 +20,43 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import psycopg
 
 from tests.eventually import eventually
-from tests.logs import note_log
-from tests.parts import MOSQUITTO, POSTGRESQL, need
+from tests.external_tools import MOSQUITTO, POSTGRESQL, require
+from tests.program_logs import register_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_PATIENCE = 30.0
+_TIMEOUT_SECONDS = 30.0
 """Seconds until a server must listen; reached only when it is broken."""
 
 
-TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+NO_TRUSTED_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that come without TLS: to read all authorities of the world takes each of them 50 ms."""
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server listens."""
 
     host: str
     port: int
 
 
-_SHARED = "MESHFLEET_TESTS_SHARED"
+_SHARED_VARIABLE = "MESHFLEET_TESTS_SHARED"
 """The variable that tells workers where the shared folder is."""
 
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 # nobody can guess the names in it
-_ROOM = 2 * 1024**3
+_MIN_FREE_BYTES = 2 * 1024**3
 """Bytes; a server takes less than a tenth."""
 
 _PORTS = range(10_000, 32_700)
 """The system gives higher ones to connections: they may take one before its server listens, or is back."""
-_BLOCK = 100
+_PORTS_PER_PROCESS = 100
 """Ports that each process of tests has for itself."""
 
 
 def free_port() -> int:
     """Return a port that no program listens on, and that stays ours."""
-    for port in islice(_ports(), _BLOCK):
+    for port in islice(_ports(), _PORTS_PER_PROCESS):
         with closing(socket.socket()) as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -66,14 +66,14 @@ def free_port() -> int:
 @cache
 def _ports() -> Iterator[int]:
     """Go round a block of ports. The name of a socket, which ends with this process, reserves it."""
-    blocks = len(_PORTS) // _BLOCK
+    blocks = len(_PORTS) // _PORTS_PER_PROCESS
     reservation = socket.socket(socket.AF_UNIX)
     for number in range(blocks):
-        first = _PORTS[(os.getpid() + number) % blocks * _BLOCK]
+        first = _PORTS[(os.getpid() + number) % blocks * _PORTS_PER_PROCESS]
         with suppress(OSError):
             reservation.bind(f"\0meshfleet-tests-{first}")
             atexit.register(reservation.close)
-            return cycle(range(first, first + _BLOCK))
+            return cycle(range(first, first + _PORTS_PER_PROCESS))
     raise RuntimeError("all blocks of ports are taken")
 
 
@@ -84,8 +84,8 @@ class Mosquitto:
     """
 
     def __init__(self, folder: Path, *settings: str) -> None:
-        self.address = Address("127.0.0.1", free_port())
-        self._log = note_log("mosquitto", folder / "mosquitto.log")
+        self.address = ServerAddress("127.0.0.1", free_port())
+        self._log = register_log("mosquitto", folder / "mosquitto.log")
         config = folder / "mosquitto.conf"
         lines = [f"listener {self.address.port} {self.address.host}", *settings]
         if not any(line.startswith(("allow_anonymous", "password_file")) for line in settings):
@@ -93,7 +93,7 @@ class Mosquitto:
         if os.geteuid() == 0:
             lines.append("user root")  # else it would become a user who may not read the folder
         config.write_text("\n".join([*lines, f"persistence_location {folder}/", ""]))
-        self._command = [str(need(MOSQUITTO)), "-c", str(config)]
+        self._command = [str(require(MOSQUITTO)), "-c", str(config)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -106,7 +106,7 @@ class Mosquitto:
     def start(self) -> None:
         """Start it, and wait until it serves its clients."""
         self._process = _start(self._command, self._log)
-        _wait(self._process, self.address, self._log)
+        _wait_until_listening(self._process, self.address, self._log)
         _wait_until_served(self.address)
 
     def reload(self) -> None:
@@ -114,11 +114,11 @@ class Mosquitto:
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
         """Stop it by a signal, and wait until it is gone."""
         if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(_PATIENCE)
+            self._process.send_signal(signal_number)
+            self._process.wait(_TIMEOUT_SECONDS)
             self._process = None
 
 
@@ -130,9 +130,9 @@ class PostgreSQL:
     """
 
     def __init__(self, folder: Path, *settings: str) -> None:
-        self.address = Address("127.0.0.1", free_port())
+        self.address = ServerAddress("127.0.0.1", free_port())
         self.url = f"postgresql://postgres@{self.address.host}:{self.address.port}"
-        program = need(POSTGRESQL)
+        program = require(POSTGRESQL)
         as_owner: list[str] = []
         if os.geteuid() == 0:
             # PostgreSQL refuses to run as root; Debian's package made it a user of its own, who must get in.
@@ -140,12 +140,12 @@ class PostgreSQL:
             shutil.chown(folder, "postgres", "postgres")
         data = ["-D", str(folder / "data")]
         # To make a cluster takes a second of a processor; to copy one takes a twentieth of that.
-        copy = ["cp", "-a", _cluster(program, tuple(as_owner)), str(folder / "data")]
+        copy = ["cp", "-a", _create_cluster_template(program, tuple(as_owner)), str(folder / "data")]
         subprocess.run([*as_owner, *copy], check=True, capture_output=True, cwd=folder)
         options = ["-h", self.address.host, "-p", str(self.address.port), "-k", str(folder), "-F"]
         options += [part for each in settings for part in ("-c", each)]
         self._command = [*as_owner, str(program), *data, *options]
-        self._log = note_log("PostgreSQL", folder / "postgresql.log")
+        self._log = register_log("PostgreSQL", folder / "postgresql.log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -158,14 +158,14 @@ class PostgreSQL:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self._process = _start(self._command, self._log)
-        _wait(self._process, self.address, self._log)
+        _wait_until_listening(self._process, self.address, self._log)
         _wait_until_ready(f"{self.url}/postgres")
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+    def stop(self, signal_number: signal.Signals = signal.SIGINT) -> None:
         """Stop it by a signal, and wait until it is gone. It lets its clients go before that at SIGINT."""
         if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(_PATIENCE)
+            self._process.send_signal(signal_number)
+            self._process.wait(_TIMEOUT_SECONDS)
             self._process = None
 
     def kill(self) -> None:
@@ -179,7 +179,7 @@ class PostgreSQL:
         # The next one does not start before all have let go.
         eventually(lambda: not any(map(_is_running, children)), "that all its processes end")
 
-    def kill_one(self, application: str) -> None:
+    def kill_backend(self, application: str) -> None:
         """Let the process that last served a client of this name end so; the others then start anew."""
         find = (
             "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY state_change DESC LIMIT 1"
@@ -191,7 +191,7 @@ class PostgreSQL:
 
 
 @cache
-def _cluster(program: Path, as_owner: tuple[str, ...]) -> str:
+def _create_cluster_template(program: Path, as_owner: tuple[str, ...]) -> str:
     """Make a cluster that nobody starts: others are copies of it. All workers share one."""
     folder = shared_folder() / "cluster"
     with (shared_folder() / "lock").open("w") as lock:
@@ -210,12 +210,12 @@ def _cluster(program: Path, as_owner: tuple[str, ...]) -> str:
 @cache
 def shared_folder() -> Path:
     """Where workers find what one of them has made. The process that starts them makes it and ends last."""
-    if _SHARED not in os.environ:
+    if _SHARED_VARIABLE not in os.environ:
         folder = mkdtemp(prefix="meshfleet-shared-")
-        os.environ[_SHARED] = folder
+        os.environ[_SHARED_VARIABLE] = folder
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         Path(folder).chmod(0o711)  # the owner of a cluster must get through
-    return Path(os.environ[_SHARED])
+    return Path(os.environ[_SHARED_VARIABLE])
 
 
 def _children(parent: int) -> list[int]:
@@ -232,7 +232,7 @@ def _is_running(process: int) -> bool:
 
 
 @contextmanager
-def postgresql(*settings: str) -> Iterator[Address]:
+def postgresql(*settings: str) -> Iterator[ServerAddress]:
     """Run a PostgreSQL server with a fresh cluster, for as long as the block lasts; see `PostgreSQL`."""
     with postgresql_folder() as folder, PostgreSQL(folder, *settings) as server:
         yield server.address
@@ -245,22 +245,22 @@ def postgresql_folder() -> Iterator[Path]:
     It is in memory where there is room: each test makes and drops a database of hundreds of files, and on a
     disk the system spends three times as long on that.
     """
-    with TemporaryDirectory(prefix="meshfleet-postgresql-", dir=_memory()) as name:
+    with TemporaryDirectory(prefix="meshfleet-postgresql-", dir=_memory_folder()) as name:
         yield Path(name)
 
 
-def _memory() -> Path | None:
+def _memory_folder() -> Path | None:
     try:
         found = os.statvfs(_IN_MEMORY)
     except OSError:
         return None
-    has_room = found.f_bavail * found.f_frsize > _ROOM
+    has_room = found.f_bavail * found.f_frsize > _MIN_FREE_BYTES
     return _IN_MEMORY if has_room and os.access(_IN_MEMORY, os.W_OK) else None
 
 
-def _wait_until_served(address: Address) -> None:
+def _wait_until_served(address: ServerAddress) -> None:
     """Wait until mosquitto ends a connection that we closed: before that it listens but forgets SIGTERM."""
-    with socket.create_connection(address, _PATIENCE) as probe, suppress(ConnectionResetError):
+    with socket.create_connection(address, _TIMEOUT_SECONDS) as probe, suppress(ConnectionResetError):
         probe.shutdown(socket.SHUT_WR)
         while probe.recv(1024):  # over TLS it complains first
             pass
@@ -276,7 +276,7 @@ def _wait_until_ready(server: str) -> None:
             raise AssertionError("it refuses") from exc
         return True
 
-    eventually(answers, "that PostgreSQL answers", patience=_PATIENCE)
+    eventually(answers, "that PostgreSQL answers", patience=_TIMEOUT_SECONDS)
 
 
 def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -284,11 +284,11 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
 
 
-def _wait(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
+def _wait_until_listening(process: subprocess.Popen[bytes], address: ServerAddress, log: Path) -> None:
     def listens() -> bool:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} has ended: {log.read_text(errors='replace')[-1000:]}")
         with closing(socket.socket()) as probe:
             return probe.connect_ex(address) == 0
 
-    eventually(listens, f"that {process.args!r} listens", patience=_PATIENCE)
+    eventually(listens, f"that {process.args!r} listens", patience=_TIMEOUT_SECONDS)

@@ -14,10 +14,10 @@ import pytest
 
 from meshfleet.cli import main
 from meshfleet.client.blocking import Fleet
-from tests.cli.outside import Program
+from tests.cli.programs import Program
 from tests.cli.relay import Relay
-from tests.cli.shell import NOTHING, wait_until_connected
-from tests.parts import BASH, JQ, need
+from tests.cli.shell import CLEAN_ENVIRONMENT, wait_until_connected
+from tests.external_tools import BASH, JQ, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ LONGEST = 300
 """Seconds for all commands together; reached only when one hangs."""
 
 
-class Running(NamedTuple):
+class DemoService(NamedTuple):
     """Where a service is."""
 
     url: str
@@ -36,12 +36,12 @@ class Running(NamedTuple):
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Running]:
+def service(tmp_path: Path) -> Iterator[DemoService]:
     """The fleet that the page is about, on free ports."""
     given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
-        started = json.loads(program.line())
-        running = Running(started["url"], started["mqtt"][0].partition("://")[2])
+        started = json.loads(program.read_line())
+        running = DemoService(started["url"], started["mqtt"][0].partition("://")[2])
         with Fleet(running.url, user="admin", password=PASSWORD) as fleet:
             wait_until_connected(fleet, "ca5bda1a0002", "ca5bda1a0004", "ca5bda1a0006", "02005e000001")
         yield running
@@ -53,17 +53,17 @@ def blocks() -> list[str]:
     return found
 
 
-def typed(service: Running, home: Path, relay: Relay) -> dict[str, str]:
+def run_commands(service: DemoService, home: Path, relay: Relay) -> dict[str, str]:
     """What each command of the page answers, all of them in one shell."""
-    need(JQ)
+    require(JQ)
     script = "".join(blocks()).replace("http://127.0.0.1:8080", service.url)
     script = script.replace("127.0.0.1:1883", service.mqtt).replace("…", PASSWORD)
     script = re.sub(r"^(.*)$", r"echo '##' '\1'" "\n" r"\1", script.rstrip(), flags=re.MULTILINE)
     done = subprocess.run(
-        [need(BASH), "-euo", "pipefail", "-c", script],
+        [require(BASH), "-euo", "pipefail", "-c", script],
         env={
             **os.environ,
-            **NOTHING,
+            **CLEAN_ENVIRONMENT,
             "XDG_CONFIG_HOME": str(home),
             "MESHFLEET_PASSWORD": PASSWORD,
             "PATH": f"{relay.folder}:{os.environ['PATH']}",
@@ -78,9 +78,9 @@ def typed(service: Running, home: Path, relay: Relay) -> dict[str, str]:
     return {command: answer for command, _, answer in parts}
 
 
-def test_every_command_of_the_page_does_what_it_says(service: Running, tmp_path: Path) -> None:
+def test_every_command_of_the_page_does_what_it_says(service: DemoService, tmp_path: Path) -> None:
     with Relay(tmp_path / "bin") as relay:
-        answers = typed(service, tmp_path / "home", relay)
+        answers = run_commands(service, tmp_path / "home", relay)
 
     def answer(command: str) -> str:
         (found,) = [text for line, text in answers.items() if command in line]

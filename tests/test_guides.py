@@ -13,11 +13,26 @@ import click
 from msgspec.structs import fields
 
 from meshfleet.cli import main
-from meshfleet.gateway import Clock, Faults, Gateway, Mesh, Settings, describe, generate, parse
-from meshfleet.gateway.world.products import BY_CODE, GATEWAY, PRODUCTS, Mode, Product
-from meshfleet.gateway.world.sitefile import DEVICE_FIELDS, SITE_FIELDS
-from meshfleet.wire.ids import Mac, Version
-from meshfleet.wire.products import Way
+from meshfleet.emulator import (
+    EmulatorSettings,
+    Faults,
+    GatewayEmulator,
+    SimulatedClock,
+    SimulatedMesh,
+    describe_site,
+    generate_site,
+    parse_site,
+)
+from meshfleet.emulator.simulation.products import (
+    GATEWAY_PRODUCT,
+    PRODUCTS,
+    PRODUCTS_BY_CODE,
+    DeviceMode,
+    ProductProfile,
+)
+from meshfleet.emulator.simulation.site_file import DEVICE_FIELDS, SITE_FIELDS
+from meshfleet.protocol.ids import Mac, Version
+from meshfleet.protocol.products import UpdateMethod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,8 +50,12 @@ MEASURES = {
     "8803": "light",
     "8813": "minutes in motion",
 }
-OTHER_MODES = (Mode.UNCONNECTED, Mode.STORAGE, Mode.DFU)
-WAYS = {Way.DOWNLOAD: "download", Way.BROADCAST: "broadcast", Way.NORDIC_DFU: "Nordic DFU"}
+OTHER_MODES = (DeviceMode.UNCONNECTED, DeviceMode.STORAGE, DeviceMode.DFU)
+WAYS = {
+    UpdateMethod.DOWNLOAD: "download",
+    UpdateMethod.BROADCAST: "broadcast",
+    UpdateMethod.NORDIC_DFU: "Nordic DFU",
+}
 
 FOLLOWING = {"the same again at once": None, "a read meanwhile": f"ask {SENSOR}/read/8100 '{{}}'"}
 """Rows that go on from the row before, and what they send; None: the same."""
@@ -60,15 +79,15 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]*)`", text)
 
 
-def lived(**settings: Any) -> Gateway:
+def run_gateway(**settings: Any) -> GatewayEmulator:
     """The gateway of the page, after as long as somebody takes to read so far."""
-    site = generate(MAC, devices=10, seed=1)
-    gateway = Gateway(Settings(mac=MAC, **settings), site, Clock(1_790_000_000_000))
+    site = generate_site(MAC, devices=10, seed=1)
+    gateway = GatewayEmulator(EmulatorSettings(mac=MAC, **settings), site, SimulatedClock(1_790_000_000_000))
     gateway.advance(40.0)
     return gateway
 
 
-def answer(gateway: Gateway, sent: str, t: float = 40.0, *, wait: float = 15.0) -> dict[str, Any]:
+def answer(gateway: GatewayEmulator, sent: str, t: float = 40.0, *, wait: float = 15.0) -> dict[str, Any]:
     """Send what an `ask` line sends; gives the answer to it."""
     _, topic, payload = shlex.split(sent.replace("$G", MAC))
     gateway.receive(f"mt/gateway/{MAC}/request/{topic}", payload.encode(), t)
@@ -127,16 +146,18 @@ def test_options_exist() -> None:
 
 
 def test_the_first_reports_are_those_of_the_gateway() -> None:
-    gateway = Gateway(Settings(mac=MAC), generate(MAC, devices=10, seed=1), Clock(1_790_000_000_000))
+    gateway = GatewayEmulator(
+        EmulatorSettings(mac=MAC), generate_site(MAC, devices=10, seed=1), SimulatedClock(1_790_000_000_000)
+    )
     shown = re.findall(rf"^    (mt/gateway/{MAC}/device/\S+) (\{{.*\}})$", PAGE, re.MULTILINE)
     assert shown
     published = [(each.topic, json.loads(each.payload)) for each in gateway.advance(10.0)]
-    assert list(_timeless(published))[: len(shown)] == list(
-        _timeless((topic, json.loads(text)) for topic, text in shown)
+    assert list(_without_times(published))[: len(shown)] == list(
+        _without_times((topic, json.loads(text)) for topic, text in shown)
     )
 
 
-def _timeless(messages: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _without_times(messages: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
     for topic, content in messages:
         yield topic, {name: value for name, value in content.items() if name != "time"}
 
@@ -146,7 +167,7 @@ def test_the_first_answer_is_the_one_shown_in_both_versions() -> None:
     (new,) = re.findall(r"^    mt/gateway/\S+/response/\S+ \{([^}]*)\}$", PAGE, re.MULTILINE)
     (old,) = re.findall(r"^    \{(\"time\"[^}]*)\}$", PAGE, re.MULTILINE)
     for shown, settings in ((new, {}), (old, {"api_version": Version.parse("1.2.0")})):
-        answered = answer(lived(**settings), sent)
+        answered = answer(run_gateway(**settings), sent)
         assert set(differences(shown, answered)) == {"time"}
         assert set(json.loads(f"{{{shown}}}")) == set(answered)
     level = int(json.loads(f"{{{new}}}")["value"], 16)
@@ -154,7 +175,7 @@ def test_the_first_answer_is_the_one_shown_in_both_versions() -> None:
 
 
 def test_requests_to_try_are_answered_as_shown() -> None:
-    gateway, sent, wrong = lived(), "", {}
+    gateway, sent, wrong = run_gateway(), "", {}
     for send, text in table("send"):
         if send.startswith(f"`{PROSE}"):
             continue
@@ -162,7 +183,7 @@ def test_requests_to_try_are_answered_as_shown() -> None:
             sent = FOLLOWING[send] or sent
             answered = answer(gateway, sent, 41.0)
         else:
-            gateway, sent = lived(), quoted(send)[0]
+            gateway, sent = run_gateway(), quoted(send)[0]
             answered = answer(gateway, sent, wait=1.0)
         if found := differences(quoted(text)[0], answered):
             wrong[send] = found
@@ -172,7 +193,7 @@ def test_requests_to_try_are_answered_as_shown() -> None:
 def test_requests_with_keys_are_answered_as_shown() -> None:
     pairs = re.findall(r"^    (ask .*)\n    # (\"status\".*)$", PAGE, re.MULTILINE)
     assert pairs
-    assert {sent: differences(shown, answer(lived(), sent)) for sent, shown in pairs} == {
+    assert {sent: differences(shown, answer(run_gateway(), sent)) for sent, shown in pairs} == {
         sent: {} for sent, _ in pairs
     }
 
@@ -182,8 +203,8 @@ def test_requests_with_keys_are_answered_as_shown() -> None:
 
 def test_the_described_site_is_the_made_up_one() -> None:
     shown, _ = map(json.loads, blocks("json"))
-    site = generate(MAC, devices=10, seed=1)
-    real = json.loads(json.dumps(describe(site, Mesh(site))))
+    site = generate_site(MAC, devices=10, seed=1)
+    real = json.loads(json.dumps(describe_site(site, SimulatedMesh(site))))
     assert shown.keys() == real.keys()
     assert shown["walls"] == real["walls"]
     assert [each for each in shown["devices"] if each not in real["devices"]] == []
@@ -191,7 +212,7 @@ def test_the_described_site_is_the_made_up_one() -> None:
 
 def test_the_site_of_your_own_can_be_used() -> None:
     _, text = blocks("json")
-    site = parse(text.encode(), source="the page", gateway=MAC, seed=1)
+    site = parse_site(text.encode(), source="the page", gateway=MAC, seed=1)
     assert len(site.devices) == len(json.loads(text)["devices"])
 
 
@@ -201,21 +222,21 @@ def test_the_fields_of_a_site_are_those_that_are_accepted() -> None:
 
 
 def test_the_products_are_those_that_can_be_bought() -> None:
-    assert table("model") == [_row(product) for product in (GATEWAY, *PRODUCTS)]
+    assert table("model") == [_row(product) for product in (GATEWAY_PRODUCT, *PRODUCTS)]
 
 
-def _row(product: Product) -> list[str]:
-    others = [each for each in OTHER_MODES if each in product.modes - {product.usual}]
-    ways = [word for way, word in WAYS.items() if way in product.ways]
+def _row(product: ProductProfile) -> list[str]:
+    others = [each for each in OTHER_MODES if each in product.modes - {product.default_mode}]
+    ways = [word for way, word in WAYS.items() if way in product.update_methods]
     return [
-        next(code for code, each in BY_CODE.items() if each is product),
+        next(code for code, each in PRODUCTS_BY_CODE.items() if each is product),
         product.name,
         product.role.name.lower(),
-        product.usual.name.lower(),
+        product.default_mode.name.lower(),
         ", ".join(each.name.lower() for each in others),
-        ", ".join(MEASURES[each] for each in product.measured),
-        "yes" if product.button else "",
-        "yes" if product.motion else "",
+        ", ".join(MEASURES[each] for each in product.measurements),
+        "yes" if product.has_button else "",
+        "yes" if product.motion_code else "",
         str(product.firmware),
         "all three" if len(ways) == len(WAYS) else ", ".join(ways),
     ]

@@ -7,16 +7,16 @@ from contextlib import closing
 from pathlib import Path
 from socket import create_server
 
-from meshfleet.cli.demo_ports import move_to_free_ports
-from meshfleet.settings import Listen, Settings
-from tests.parts import MAKE, need
+from meshfleet.cli.demo_service import move_to_free_ports
+from meshfleet.settings import ListenAddress, Settings
+from tests.external_tools import MAKE, require
 from tests.servers import free_port
 
 ROOT = Path(__file__).parent.parent
 
 
 def _make_run(*chosen: str, dry: bool) -> subprocess.CompletedProcess[str]:
-    command = [str(need(MAKE)), "--no-print-directory", *(["--dry-run"] if dry else []), "run", *chosen]
+    command = [str(require(MAKE)), "--no-print-directory", *(["--dry-run"] if dry else []), "run", *chosen]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -43,7 +43,7 @@ def test_ports_are_chosen_by_number_or_with_a_host() -> None:
 
 def test_the_demo_takes_the_next_free_port_and_says_so_unless_a_port_was_chosen() -> None:
     with closing(create_server(("127.0.0.1", 0))) as taken:
-        place = Listen("127.0.0.1", taken.getsockname()[1])
+        place = ListenAddress("127.0.0.1", taken.getsockname()[1])
         usual = Settings(http=place, mqtt=place)
         told: list[str] = []
         moved = move_to_free_ports(usual, {"mqtt"}, told.append)
@@ -55,6 +55,6 @@ def test_the_demo_takes_the_next_free_port_and_says_so_unless_a_port_was_chosen(
             f"Port {place.port} is in use by another program. The demo uses port {moved.http.port} for HTTP."
         ]
         assert move_to_free_ports(usual, {"http", "mqtt"}, told.append) == usual
-    free = Settings(http=Listen("127.0.0.1", free_port()), mqtt=None)
+    free = Settings(http=ListenAddress("127.0.0.1", free_port()), mqtt=None)
     assert move_to_free_ports(free, (), told.append) == free
     assert len(told) == 1

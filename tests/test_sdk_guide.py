@@ -17,7 +17,9 @@ import pytest
 
 from meshfleet import errors
 from meshfleet.client import Fleet, Mesh, blocking
-from tests.cli.outside import PATIENCE, Program
+from meshfleet.errors import mqtt as mqtt_errors
+from meshfleet.errors import protocol as protocol_errors
+from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.cli.shell import wait_until_connected
 from tests.client.typing.checker import mistakes
 from tests.eventually import eventually
@@ -31,13 +33,13 @@ TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+(Z|\+00:00)"
 MAC = "(bmac-)?[0-9a-f]{12}"
 
 
-class Running(NamedTuple):
+class DemoService(NamedTuple):
     """Where a service is."""
 
     url: str
     mqtt: str
 
-    def adapted(self, text: str) -> str:
+    def adapt(self, text: str) -> str:
         """A program of the page, for where this service is."""
         here = text.replace("http://127.0.0.1:8080", self.url).replace("127.0.0.1:1883", self.mqtt)
         return here.replace("…", PASSWORD)
@@ -50,13 +52,13 @@ class Block(NamedTuple):
     text: str
 
     @property
-    def is_piece(self) -> bool:
+    def is_fragment(self) -> bool:
         """Whether it stands inside of an `async with`."""
         is_async = re.search(r"^ *(async |.*\bawait )", self.text, re.MULTILINE) is not None
         return is_async and "asyncio.run(" not in self.text
 
 
-class Seen(NamedTuple):
+class ExpectedOutput(NamedTuple):
     """What a block prints: lines that match these, in this order, and maybe others between them."""
 
     heading: str
@@ -64,25 +66,33 @@ class Seen(NamedTuple):
     is_endless: bool = False
 
 
-SEEN = (
-    Seen("The first device", tuple(re.findall(r"^    (bmac-.*)$", PAGE, re.MULTILINE))),
-    Seen("The first device", (r"^battery \d+ %$", rf"^{MAC} rssi None Rssi\(time="), is_endless=True),
-    Seen("Lists", (r"^MT MotionSensor 15x \w{4} \d\.\d\.\d (True|False)$", r"^[1-9]\d+ \[\('\w{4}', \d+\)")),
-    Seen("Lists", (rf"^{TIME} \d+\.\d+$", r"^°C \[.*\d+\.\d+")),
-    Seen("Lists", (rf"^{MAC} -\d+ dBm \[.*-\d+\.\d+", r"^\['°C'\]$")),
-    Seen("Reading and writing", (r"^\d+ % through 02005e000001 (strongest|last-heard)$", r"^\d+ % again$")),
-    Seen("Reading and writing", (rf"^(PENDING|DONE) {TIME}$",)),
-    Seen("Reading and writing", (r"^2\.4\.0 4$",)),
-    Seen("Errors", ("^unknown: there is no device bmac-c0ffee000001$",)),
-    Seen("Live events", (rf"^{TIME} {MAC} [a-z-]+ .+$",), is_endless=True),
-    Seen(
+EXPECTED_OUTPUTS = (
+    ExpectedOutput("The first device", tuple(re.findall(r"^    (bmac-.*)$", PAGE, re.MULTILINE))),
+    ExpectedOutput(
+        "The first device", (r"^battery \d+ %$", rf"^{MAC} rssi None Rssi\(time="), is_endless=True
+    ),
+    ExpectedOutput(
+        "Lists", (r"^MT MotionSensor 15x \w{4} \d\.\d\.\d (True|False)$", r"^[1-9]\d+ \[\('\w{4}', \d+\)")
+    ),
+    ExpectedOutput("Lists", (rf"^{TIME} \d+\.\d+$", r"^°C \[.*\d+\.\d+")),
+    ExpectedOutput("Lists", (rf"^{MAC} -\d+ dBm \[.*-\d+\.\d+", r"^\['°C'\]$")),
+    ExpectedOutput(
+        "Reading and writing", (r"^\d+ % through 02005e000001 (strongest|last-heard)$", r"^\d+ % again$")
+    ),
+    ExpectedOutput("Reading and writing", (rf"^(PENDING|DONE) {TIME}$",)),
+    ExpectedOutput("Reading and writing", (r"^2\.4\.0 4$",)),
+    ExpectedOutput("Errors", ("^unknown: there is no device bmac-c0ffee000001$",)),
+    ExpectedOutput("Live events", (rf"^{TIME} {MAC} [a-z-]+ .+$",), is_endless=True),
+    ExpectedOutput(
         "Updates",
         (r"^[1-9]\d* would be updated, [1-9]\d* not, such as: its ", "^IN_PROGRESS 0 None$", "^CANCELED "),
     ),
-    Seen("Reports that survive restarts", (rf"^{MAC} {MAC} 8\w{{3}} Measurement\(",), is_endless=True),
-    Seen("Acks", (rf"^acknowledged {MAC} {TIME}$",)),
-    Seen("Without asyncio", (r"^Back door \d+ %$", r"^Live\w+\(device='bmac-")),
-    Seen("Tests of your own", ("^1 passed",)),
+    ExpectedOutput(
+        "Reports that survive restarts", (rf"^{MAC} {MAC} 8\w{{3}} Measurement\(",), is_endless=True
+    ),
+    ExpectedOutput("Acks", (rf"^acknowledged {MAC} {TIME}$",)),
+    ExpectedOutput("Without asyncio", (r"^Back door \d+ %$", r"^Live\w+\(device='bmac-")),
+    ExpectedOutput("Tests of your own", ("^1 passed",)),
 )
 
 
@@ -97,23 +107,23 @@ def blocks() -> list[Block]:
 
 PAIRS = [
     pytest.param(block, seen, id=f"{number}-{block.heading}")
-    for number, (block, seen) in enumerate(zip(blocks(), SEEN, strict=True), start=1)
+    for number, (block, seen) in enumerate(zip(blocks(), EXPECTED_OUTPUTS, strict=True), start=1)
 ]
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoService]:
     """The fleet that the page is about, on free ports."""
     folder = tmp_path_factory.mktemp("service")
     given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(folder / "data")]
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
-        started = json.loads(program.line())
-        running = Running(started["url"], started["mqtt"][0].partition("://")[2])
-        _wait_until_it_lives(running)
+        started = json.loads(program.read_line())
+        running = DemoService(started["url"], started["mqtt"][0].partition("://")[2])
+        _wait_until_ready(running)
         yield running
 
 
-def _wait_until_it_lives(running: Running) -> None:
+def _wait_until_ready(running: DemoService) -> None:
     """People take their time before they run the next piece."""
     macs = (*(f"02005e00000{number}" for number in (1, 2, 3)), *(f"ca5bda1a000{digit}" for digit in "246c"))
     with blocking.Fleet(running.url, user="admin", password=PASSWORD) as fleet:
@@ -123,43 +133,43 @@ def _wait_until_it_lives(running: Running) -> None:
 
 @pytest.mark.parametrize(("block", "seen"), PAIRS)
 def test_every_block_of_the_page_does_what_it_says(
-    block: Block, seen: Seen, service: Running, tmp_path: Path
+    block: Block, seen: ExpectedOutput, service: DemoService, tmp_path: Path
 ) -> None:
     assert block.heading == seen.heading
-    text = service.adapted(block.text)
+    text = service.adapt(block.text)
     if "import pytest" in text:
-        said = _tested(text, tmp_path)
-    elif block.is_piece:
-        said = asyncio.run(_piece(text, service, seen))
+        said = _run_tests(text, tmp_path)
+    elif block.is_fragment:
+        said = asyncio.run(_run_fragment(text, service, seen))
     else:
-        said = _program(text, tmp_path, seen)
+        said = _run_program(text, tmp_path, seen)
     assert _missing(seen, said) == [], said
 
 
-def _missing(seen: Seen, said: list[str]) -> list[str]:
+def _missing(seen: ExpectedOutput, said: list[str]) -> list[str]:
     """What should have been said, and was not, or not in this order."""
     rest = iter(said)
     return [line for line in seen.lines if not any(re.search(line, each) for each in rest)]
 
 
-def _tested(text: str, folder: Path) -> list[str]:
+def _run_tests(text: str, folder: Path) -> list[str]:
     """What pytest says to a test."""
     (folder / "test_mine.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, timeout=2 * PATIENCE
+        command, capture_output=True, text=True, check=False, cwd=folder, timeout=2 * TEST_TIMEOUT
     )
     return done.stdout.splitlines()
 
 
-def _program(text: str, folder: Path, seen: Seen) -> list[str]:
+def _run_program(text: str, folder: Path, seen: ExpectedOutput) -> list[str]:
     """What a program prints, to its end or until all has been seen."""
     (folder / "mine.py").write_text(text)
     said = []
     with subprocess.Popen(
         [sys.executable, "-u", "-W", "error", "mine.py"], stdout=subprocess.PIPE, text=True, cwd=folder
     ) as process:
-        guard = Timer(PATIENCE, process.kill)
+        guard = Timer(TEST_TIMEOUT, process.kill)
         guard.start()
         assert process.stdout is not None
         for line in process.stdout:
@@ -171,7 +181,7 @@ def _program(text: str, folder: Path, seen: Seen) -> list[str]:
     return said
 
 
-async def _piece(text: str, service: Running, seen: Seen) -> list[str]:
+async def _run_fragment(text: str, service: DemoService, seen: ExpectedOutput) -> list[str]:
     """The same of a piece, in a block that gives it `fleet` and `mesh`."""
     said: list[str] = []
     enough = asyncio.Event()
@@ -182,7 +192,7 @@ async def _piece(text: str, service: Running, seen: Seen) -> list[str]:
             enough.set()
 
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TEST_TIMEOUT),
         Fleet(service.url, user="admin", password=PASSWORD) as fleet,
         Mesh(f"mqtt://admin:{PASSWORD}@{service.mqtt}") as mesh,
     ):
@@ -206,7 +216,7 @@ def test_a_type_checker_accepts_every_block_of_the_page(tmp_path: Path) -> None:
     )
     programs = {
         f"{number} {block.heading}": beginning + textwrap.indent(block.text, "    ")
-        if block.is_piece
+        if block.is_fragment
         else block.text
         for number, block in enumerate(blocks())
     }
@@ -223,7 +233,8 @@ def _rows() -> list[list[str]]:
 
 
 def _classes(cell: str) -> list[type[errors.FleetError]]:
-    return [getattr(errors, name) for name in re.findall(r"`([A-Z]\w+)`", cell)]
+    defined = {**vars(mqtt_errors), **vars(protocol_errors), **vars(errors)}
+    return [defined[name] for name in re.findall(r"`([A-Z]\w+)`", cell)]
 
 
 def test_the_table_tells_of_every_error_of_a_request_and_whether_it_may_have_happened() -> None:
@@ -237,8 +248,8 @@ def test_the_table_tells_of_every_error_of_a_request_and_whether_it_may_have_hap
 
 def test_every_error_of_a_link_or_a_service_is_in_the_table_or_below_one_that_is() -> None:
     told = tuple(each for names, _, _ in _rows() for each in _classes(names))
-    only_inside = {errors.Undelivered}  # a Mesh logs it
-    roots = (errors.LinkError, errors.Unanswered, errors.Unavailable)
+    only_inside = {mqtt_errors.Undelivered}  # a Mesh logs it
+    roots = (mqtt_errors.LinkError, errors.Unanswered, errors.Unavailable)
     assert {
         each for root in roots for each in root.__subclasses__() if not issubclass(each, told)
     } == only_inside

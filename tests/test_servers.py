@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.parts import CHROMIUM, POSTGRESQL, need
-from tests.servers import Address, Mosquitto, postgresql
+from tests.external_tools import CHROMIUM, POSTGRESQL, require
+from tests.servers import Mosquitto, ServerAddress, postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Address]:
+def broker(tmp_path: Path) -> Iterator[ServerAddress]:
     with Mosquitto(tmp_path) as broker:
         yield broker.address
 
 
 @pytest.fixture
-def database() -> Iterator[Address]:
+def database() -> Iterator[ServerAddress]:
     with postgresql() as address:
         yield address
 
 
-def test_mosquitto_accepts_an_mqtt_connection(broker: Address) -> None:
+def test_mosquitto_accepts_an_mqtt_connection(broker: ServerAddress) -> None:
     connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01x"
     with closing(socket.create_connection(broker, timeout=10)) as client:
         client.sendall(connect)
         assert client.recv(4) == b"\x20\x02\x00\x00"
 
 
-def test_postgresql_15_or_newer_answers_a_query(database: Address) -> None:
-    psql = str(need(POSTGRESQL).with_name("psql"))
+def test_postgresql_15_or_newer_answers_a_query(database: ServerAddress) -> None:
+    psql = str(require(POSTGRESQL).with_name("psql"))
     where = ["-h", database.host, "-p", str(database.port), "-U", "postgres"]
     query = [psql, *where, "-Atc", "show server_version_num"]
     answer = subprocess.run(query, check=True, capture_output=True, text=True)
@@ -56,6 +56,6 @@ def test_chromium_draws_a_page(tmp_path: Path) -> None:
     ]
     flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
     drawn = subprocess.run(
-        [need(CHROMIUM), *flags, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True
+        [require(CHROMIUM), *flags, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True
     )
     assert '<p id="here">42</p>' in drawn.stdout

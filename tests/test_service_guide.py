@@ -12,9 +12,9 @@ import pytest
 from meshfleet import errors
 from meshfleet.client.blocking import Fleet
 from meshfleet.testing import running_fleet
-from tests.cli.outside import PATIENCE
+from tests.cli.programs import TEST_TIMEOUT
 from tests.cli.shell import wait_until_connected
-from tests.parts import BASH, CURL, need
+from tests.external_tools import BASH, CURL, require
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "service.md").read_text()
 (REQUESTS,) = re.findall(r"^## Requests\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
@@ -30,16 +30,16 @@ def test_every_request_of_the_page_is_answered_as_it_says() -> None:
     ):
         wait_until_connected(fleet, "ca5bda1a0002")
         done = subprocess.run(
-            [str(need(BASH)), "-euc", script],
+            [str(require(BASH)), "-euc", script],
             env={
-                "PATH": str(need(CURL).parent),
+                "PATH": str(require(CURL).parent),
                 "URL": place.url,
                 "AUTH": f"Authorization: Bearer {fleet.log_in().token}",
             },
             capture_output=True,
             text=True,
             check=True,
-            timeout=PATIENCE,
+            timeout=TEST_TIMEOUT,
         )
     read, written, version, accepted, once, again, history = map(json.loads, done.stdout.splitlines())
     (shown,) = re.findall(r"^    (\{.*\n.*\})$", REQUESTS, re.MULTILINE)

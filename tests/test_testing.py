@@ -19,14 +19,15 @@ from rich.pretty import pretty_repr
 from meshfleet.client import check
 from meshfleet.client.blocking import Fleet
 from meshfleet.client.mesh.mesh import Mesh
-from meshfleet.errors import BrokerUnreachable, MalformedVersion, WireError
-from meshfleet.link import Address
+from meshfleet.errors.mqtt import BrokerUnreachable
+from meshfleet.errors.protocol import MalformedVersion, WireError
+from meshfleet.mqtt.client import BrokerAddress
+from meshfleet.protocol.codes import Kind, Status
+from meshfleet.protocol.ids import Mac, Version
 from meshfleet.testing import EmulatedGateway, RunningFleet, emulated_gateway, running_fleet
-from meshfleet.testing.place import Place
-from meshfleet.wire.codes import Kind, Status
-from meshfleet.wire.ids import Mac, Version
+from meshfleet.testing.background import BackgroundContext
 from tests.eventually import eventually
-from tests.servers import TRUSTING_NOBODY, Mosquitto, free_port
+from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +44,7 @@ def anyio_backend() -> str:
 
 
 def is_open(url: str) -> bool:
-    place = Address.parse(url)
+    place = BrokerAddress.parse(url)
     with closing(socket.socket()) as probe:
         return probe.connect_ex((place.host, place.port)) == 0
 
@@ -156,7 +157,7 @@ def test_what_goes_wrong_during_the_block_is_raised_at_its_end() -> None:
             tasks.create_task(break_down())
             yield "it runs"
 
-    place = Place("emulated gateway", make)
+    place = BackgroundContext("emulated gateway", make)
     assert place.__enter__() == "it runs"
     is_broken.set()
     eventually(lambda: not threads())
@@ -204,7 +205,7 @@ def test_all_devices_of_a_fleet_answer_at_once() -> None:
 
 
 def connected(place: RunningFleet) -> dict[str, bool]:
-    with httpx.Client(base_url=place.url, verify=TRUSTING_NOBODY, trust_env=False) as http:
+    with httpx.Client(base_url=place.url, verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http:
         login = {"username": place.user, "password": place.password}
         token = http.post("/api/v1/auth/login", json=login).json()["authToken"]
         answer = http.get("/api/v1/gateways", headers={"Authorization": f"Bearer {token}"}).json()

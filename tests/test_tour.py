@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 import pytest
 
-from meshfleet.wire.rest import LOGIN
-from tests.cli.outside import PATIENCE, Program
+from meshfleet.rest import LOGIN_PATH
+from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.cli.relay import Relay
-from tests.cli.shell import NOTHING
+from tests.cli.shell import CLEAN_ENVIRONMENT
 from tests.eventually import eventually
-from tests.parts import BASH, CURL, JQ, MOSQUITTO_PUB, need
+from tests.external_tools import BASH, CURL, JQ, MOSQUITTO_PUB, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,33 +28,35 @@ OURS = ".venv/bin/meshfleet "
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
 
-class Running(NamedTuple):
+class DemoService(NamedTuple):
     """Where a service is."""
 
     url: str
     mqtt: list[str]
 
-    def adapted(self, text: str) -> str:
+    def adapt(self, text: str) -> str:
         """Something to type or to run, for where this service is."""
         return text.replace("http://127.0.0.1:8080", self.url).replace("…", PASSWORD)
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoService]:
     """A service with a fleet to look at, as `make run` starts it, but on a free port."""
     data = tmp_path_factory.mktemp("service") / "data"
     given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(data)]
     with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
-        started = json.loads(program.line())
-        _wait_until_it_lives(started["url"])
-        yield Running(started["url"], started["mqtt"])
+        started = json.loads(program.read_line())
+        _wait_until_ready(started["url"])
+        yield DemoService(started["url"], started["mqtt"])
 
 
-def _wait_until_it_lives(url: str) -> None:
+def _wait_until_ready(url: str) -> None:
     """People take their time before they ask."""
-    login = httpx.post(url + LOGIN, json={"username": "admin", "password": PASSWORD}, timeout=PATIENCE)
+    login = httpx.post(
+        url + LOGIN_PATH, json={"username": "admin", "password": PASSWORD}, timeout=TEST_TIMEOUT
+    )
     bearer = {"Authorization": f"Bearer {login.json()['authToken']}"}
-    with httpx.Client(headers=bearer, timeout=PATIENCE) as client:
+    with httpx.Client(headers=bearer, timeout=TEST_TIMEOUT) as client:
         device = f"{url}/api/v1/devices/bmac-ca5bda1a0004"
         eventually(lambda: client.get(device).json()["connectivity"]["connected"], "that devices connect")
 
@@ -64,20 +66,22 @@ def _blocks(language: str) -> list[str]:
     return found
 
 
-def _walk(service: Running) -> list[Any]:
+def _run_commands(service: DemoService) -> list[Any]:
     """Type all commands of the tour that are not ours, and give back what they answer."""
-    need(CURL), need(JQ), need(MOSQUITTO_PUB)
-    script = service.adapted("".join(block for block in _blocks("sh") if OURS not in block))
+    require(CURL), require(JQ), require(MOSQUITTO_PUB)
+    script = service.adapt("".join(block for block in _blocks("sh") if OURS not in block))
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -p {service.mqtt[0].rpartition(':')[2]} ")
     script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
     done = subprocess.run(
-        [str(need(BASH)), "-euc", script], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [str(require(BASH)), "-euc", script], capture_output=True, text=True, check=True, timeout=TEST_TIMEOUT
     )
     return [json.loads(line.removeprefix("data:")) for line in done.stdout.splitlines()]
 
 
-def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
-    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series, *live = _walk(service)
+def test_every_step_of_the_tour_does_what_it_says(service: DemoService) -> None:
+    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series, *live = _run_commands(
+        service
+    )
     *live, history, answer = live
     assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
     assert first["items"][0]["connectivity"]["connected"]
@@ -97,15 +101,15 @@ def test_every_step_of_the_tour_does_what_it_says(service: Running) -> None:
     assert 0 <= answer["value"] <= 100
 
 
-def test_the_commands_of_the_tour_do_what_they_say(service: Running, tmp_path: Path) -> None:
+def test_the_commands_of_the_tour_do_what_they_say(service: DemoService, tmp_path: Path) -> None:
     (block,) = [block for block in _blocks("sh") if OURS in block]
     with Relay(tmp_path / "bin") as relay:
         script = block.replace(OURS, f"echo '##'; {relay.program} ")
         done = subprocess.run(
-            [str(need(BASH)), "-euc", script],
+            [str(require(BASH)), "-euc", script],
             env={
                 **os.environ,
-                **NOTHING,
+                **CLEAN_ENVIRONMENT,
                 "URL": service.url,
                 "MESHFLEET_PASSWORD": PASSWORD,
                 "XDG_CONFIG_HOME": str(tmp_path),
@@ -113,7 +117,7 @@ def test_the_commands_of_the_tour_do_what_they_say(service: Running, tmp_path: P
             capture_output=True,
             text=True,
             check=True,
-            timeout=PATIENCE,
+            timeout=TEST_TIMEOUT,
         )
     _, login, devices, read, watch = done.stdout.split("##\n")
     assert login == f"Logged in at {service.url} as admin (admin).\n"
@@ -125,17 +129,17 @@ def test_the_commands_of_the_tour_do_what_they_say(service: Running, tmp_path: P
 
 
 def test_the_programs_of_the_tour_do_what_they_say(
-    service: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    service: DemoService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sdk, protocol = _blocks("python")
     program = tmp_path / "program.py"
-    program.write_text(service.adapted(sdk))
+    program.write_text(service.adapt(sdk))
     runpy.run_path(str(program))
     *devices, battery = capsys.readouterr().out.splitlines()
     assert "bmac-ca5bda1a0004 Meeting room “Ada”" in devices
     assert re.fullmatch(r"\d+ %", battery)
     program.write_text(
-        re.sub(r"^(BUILTIN\.decode.*)  # (.*)$", r"assert \1 == \2", protocol, flags=re.MULTILINE)
+        re.sub(r"^(BUILTIN_CATALOGUE\.decode.*)  # (.*)$", r"assert \1 == \2", protocol, flags=re.MULTILINE)
     )
     assert "assert" in program.read_text()
     runpy.run_path(str(program))

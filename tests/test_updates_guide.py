@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from meshfleet.cli import main
-from tests.tables import each_row
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     import pytest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from playwright.sync_api import expect
 
-from tests.parts import AXE, need
+from tests.external_tools import AXE, require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 Theme = Literal["light", "dark"]
 
-_ALL: Final = {
+_ALL_RULES: Final = {
     "type": "tag",
     "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
 }
-_COLOURS: Final = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+_COLOR_RULES: Final = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """What another theme can break: it changes nothing but colours."""
 
-_THEMES: Final[Mapping[Theme, Mapping[str, object]]] = {"light": _ALL, "dark": _COLOURS}
+_THEMES: Final[Mapping[Theme, Mapping[str, object]]] = {"light": _ALL_RULES, "dark": _COLOR_RULES}
 
 _RUN = """
 async rules => {
@@ -36,15 +36,15 @@ async rules => {
 
 @cache
 def _source() -> str:
-    return (need(AXE) / "axe.min.js").read_text("utf-8")
+    return (require(AXE) / "axe.min.js").read_text("utf-8")
 
 
-def barriers(page: Page) -> list[str]:
+def find_violations(page: Page) -> list[str]:
     """What axe objects to, and where: in a dialog alone, if one is open: nobody gets to what is behind it."""
-    return _found(page, _ALL)
+    return _run_axe(page, _ALL_RULES)
 
 
-def _found(page: Page, rules: Mapping[str, object]) -> list[str]:
+def _run_axe(page: Page, rules: Mapping[str, object]) -> list[str]:
     """Evaluate axe, since the policy of the page lets no script in."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(_source())
@@ -52,11 +52,11 @@ def _found(page: Page, rules: Mapping[str, object]) -> list[str]:
     return found
 
 
-def barriers_in_any_theme(page: Page) -> list[str]:
+def find_violations_in_all_themes(page: Page) -> list[str]:
     """What axe objects to in either theme: a page follows what its browser prefers."""
     found: list[str] = []
     for theme, rules in _THEMES.items():
         page.emulate_media(color_scheme=theme)
         expect(page.locator("html")).to_have_attribute("data-theme", theme)
-        found += [f"{theme}: {each}" for each in _found(page, rules)]
+        found += [f"{theme}: {each}" for each in _run_axe(page, rules)]
     return found

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import answered
-from tests.scenarios.serving import PASSWORD
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import wait_for_responses
+from tests.scenarios.service_process import PASSWORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from playwright.sync_api import Locator, Page
 
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.browser.browser_log import BrowserLog
+    from tests.scenarios.service_process import ServiceProcess
 
     Open = Callable[..., Page]
 
@@ -68,18 +68,18 @@ def line(page: Page, caption: str) -> Locator:
     return page.get_by_role("group", name=caption, exact=True)
 
 
-def component(watch: Watch) -> list[str]:
+def component(watch: BrowserLog) -> list[str]:
     """What was fetched of the component that shows operations."""
-    return [each for each in watch.asked if re.search(r"/assets/reference-[\w-]+[.]js$", each)]
+    return [each for each in watch.requests if re.search(r"/assets/reference-[\w-]+[.]js$", each)]
 
 
 @pytest.mark.rule("auth-31", "rest-163")
 def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alone(
-    page: Page, demo: Service, watch: Watch
+    page: Page, demo: ServiceProcess, watch: BrowserLog
 ) -> None:
     page.goto(PAGE)
     expect(page.get_by_role("heading", level=1)).to_have_text("API")
-    document = demo.ask("GET", "/api/v1/openapi.json")
+    document = demo.call("GET", "/api/v1/openapi.json")
     wanted = {(method.upper(), path) for path, there in document["paths"].items() for method in there}
     shown = page.locator(".opblock")
     expect(shown).to_have_count(len(wanted))
@@ -131,11 +131,13 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     assert token
     assert token not in page.content()
     expect(shown).to_have_count(1)
-    assert barriers(page) == []
+    assert find_violations(page) == []
 
 
 @pytest.mark.rule("rest-163")
-def test_every_channel_is_described_with_its_messages(page: Page, demo: Service, watch: Watch) -> None:
+def test_every_channel_is_described_with_its_messages(
+    page: Page, demo: ServiceProcess, watch: BrowserLog
+) -> None:
     # A document that cannot be read is asked for again.
     watch.expect("net::ERR_FAILED")
     page.route("**/api/v1/asyncapi.json", lambda route: route.abort())
@@ -147,7 +149,7 @@ def test_every_channel_is_described_with_its_messages(page: Page, demo: Service,
     problem.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("navigation", name="Channels")).to_be_visible()
 
-    document = demo.ask("GET", "/api/v1/asyncapi.json")
+    document = demo.call("GET", "/api/v1/asyncapi.json")
     channels: dict[str, dict[str, Any]] = document["channels"]
     expect(
         page.get_by_role("cell", name="mt/gateway/").or_(page.get_by_role("cell", name="meshtech/"))
@@ -166,7 +168,7 @@ def test_every_channel_is_described_with_its_messages(page: Page, demo: Service,
     assert seen == set(document["components"]["messages"])
     assert page.evaluate("document.scrollingElement.scrollTop") == 0  # what is around it stays in sight
     # Who reads messaging alone does not fetch what shows operations.
-    answered(page, watch)
+    wait_for_responses(page, watch)
     assert component(watch) == []
 
 

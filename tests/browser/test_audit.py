@@ -11,16 +11,16 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.axe import barriers
-from tests.browser.conftest import settle, there
-from tests.scenarios.serving import PASSWORD
+from tests.browser.axe import find_violations
+from tests.browser.conftest import wait_until_connected, wait_until_loaded
+from tests.scenarios.service_process import PASSWORD
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 DEVICE = "bmac-ca5bda1a0002"
 WORDS = Path(__file__).parents[2] / "console" / "src" / "text" / "en" / "actions.ts"
@@ -32,9 +32,9 @@ def _rows(page: Page) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_role("button", name=re.compile("details")))
 
 
-def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, demo: Service) -> None:
+def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, demo: ServiceProcess) -> None:
     label = f"wing-{uuid4().hex[:8]}"
-    demo.ask("PUT", f"/api/v1/devices/{DEVICE}/labels/{label}")
+    demo.call("PUT", f"/api/v1/devices/{DEVICE}/labels/{label}")
     page = open_as(f"/audit?Target={DEVICE}")
     first = _rows(page).first
     expect(first).to_contain_text(f"Put the label “{label}” on")
@@ -42,7 +42,7 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
     link = first.get_by_role("link", name="admin")
     expect(link).to_have_attribute("href", "/audit?Actor=admin")
     shown = _rows(page).count()
-    demo.ask("DELETE", f"/api/v1/devices/{DEVICE}/labels/{label}")
+    demo.call("DELETE", f"/api/v1/devices/{DEVICE}/labels/{label}")
     fresh = page.get_by_role("button", name="1 new · Show")
     expect(fresh).to_be_visible()
     assert _rows(page).count() == shown
@@ -51,7 +51,7 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
     expect(fresh).to_have_count(0)
     first.get_by_role("button", name="Show details").click()
     expect(page.get_by_text("device.unlabel", exact=True)).to_be_visible()
-    assert barriers(page) == []
+    assert find_violations(page) == []
     with page.expect_download() as saved:
         page.get_by_role("button", name="CSV").click()
     with Path(saved.value.path()).open(newline="") as file:
@@ -62,7 +62,7 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
     ]
     first.get_by_role("link", name=re.compile("^(?!admin)")).click()
     expect(page).to_have_url(re.compile(f"/devices/{DEVICE}$"))
-    demo.ask("DELETE", f"/api/v1/labels/{label}")
+    demo.call("DELETE", f"/api/v1/labels/{label}")
 
 
 def test_filters_are_in_the_address(open_as: Open) -> None:
@@ -98,20 +98,20 @@ def test_filters_are_in_the_address(open_as: Open) -> None:
 
 
 @pytest.mark.usefixtures("own_window")
-def test_nobody_looks_for_news_in_what_is_over(open_as: Open, watch: Watch) -> None:
+def test_nobody_looks_for_news_in_what_is_over(open_as: Open, watch: BrowserLog) -> None:
     page = open_as("/labels")
     page.clock.install()
 
     def looks(until: str) -> int:
         page.goto("/healthz")  # so that what was open before asks no more
-        watch.asked.clear()
+        watch.requests.clear()
         page.goto(f"/audit?Action=auth.login&To={until}")
         expect(page.get_by_label("Until")).not_to_have_value("")
-        settle(page, watch)
-        there(page)
+        wait_until_loaded(page, watch)
+        wait_until_connected(page)
         page.clock.run_for(12_000)
-        settle(page, watch)
-        return len([each for each in watch.asked if each.startswith("GET /api/v1/audit?")])
+        wait_until_loaded(page, watch)
+        return len([each for each in watch.requests if each.startswith("GET /api/v1/audit?")])
 
     assert looks("2099-01-01T00:00:00Z") > 1
     assert looks("2020-01-01T00:00:00Z") == 1
@@ -120,13 +120,13 @@ def test_nobody_looks_for_news_in_what_is_over(open_as: Open, watch: Watch) -> N
 def test_every_action_of_the_service_has_words() -> None:
     told = set(re.findall(r'^ {6}"([a-z-]+\.[a-z-]+)":', WORDS.read_text("utf-8"), re.MULTILINE))
     code = "\n".join(path.read_text("utf-8") for path in SERVICE.rglob("*.py"))
-    plain = r'record(?:_all)?\(\s*[\w.]+,\s*[\w.]+,\s*"([a-z-]+\.[a-z-]+)"'
+    plain = r'record_changes?\(\s*[\w.]+,\s*[\w.]+,\s*"([a-z-]+\.[a-z-]+)"'
     written = set(re.findall(plain, code))
     assert len(written) > 10
     assert written <= told
     deeds = {
-        "job.": set(re.findall(r'deed="(\w+)"', code)),
-        "firmware.": set(re.findall(r'_record\(connection, "(\w+)"', code)),
+        "job.": set(re.findall(r'command="(\w+)"', code)),
+        "firmware.": set(re.findall(r'_record_action\(\s*connection, "(\w+)"', code)),
         "request.": {"write", "write-decoded", "ack", "ack-decoded"},
         "mqtt.forbidden-": {"publish", "subscribe", "will"},
     }

@@ -11,16 +11,16 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.axe import barriers_in_any_theme
-from tests.browser.conftest import settle, squeeze, until
-from tests.browser.device import TRACKER, measurements, newest_row
+from tests.browser.axe import find_violations_in_all_themes
+from tests.browser.conftest import check_fits_width, wait_until, wait_until_loaded
+from tests.browser.device_page import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 _PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 _DRAWN = """chart => {
@@ -51,7 +51,7 @@ WIDTHS = (390, 768, 1440)
 
 
 def test_the_range_is_asked_for_part_of_the_address_and_saved(
-    open_as: Open, demo: Service, watch: Watch
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog
 ) -> None:
     page = open_as(f"/devices/{TRACKER}")
     expect(measurements(page).get_by_role("slider")).to_have_count(3)
@@ -61,14 +61,14 @@ def test_the_range_is_asked_for_part_of_the_address_and_saved(
     expect(measurements(page).get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
     assert parse_qs(urlsplit(page.url).query) == {"range": ["24h"]}
 
-    asked = next(each for each in reversed(watch.asked) if "/series?Identifier=8802" in each)
+    asked = next(each for each in reversed(watch.requests) if "/series?Identifier=8802" in each)
     address = asked.removeprefix("GET ")
     query = parse_qs(urlsplit(address).query)
     start, end = (datetime.fromisoformat(query[key][0]) for key in ("From", "To"))
     assert end - start == timedelta(hours=24)
     # What is drawn is what the service answered, and the table has it in figures.
     measurements(page).get_by_role("button", name="Show as table").click()
-    last = [bucket for bucket in demo.ask("GET", address)["items"] if bucket["count"]][-1]
+    last = [bucket for bucket in demo.call("GET", address)["items"] if bucket["count"]][-1]
     texts = newest_row(page, "Humidity").all_inner_texts()
     told = [float(text.replace(",", "")) for text in texts[1:]]
     # Three digits are shown; a half may go either way.
@@ -92,7 +92,7 @@ def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m")
     chart = measurements(page).get_by_role("slider", name="Temperature")
     expect(chart.locator("canvas")).to_be_visible()
-    until(page, lambda: any(chart.evaluate(_DRAWN)))
+    wait_until(page, lambda: any(chart.evaluate(_DRAWN)))
 
     # Without a pointer.
     chart.focus()
@@ -134,22 +134,22 @@ def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
 
     # The cursor stays at its time when the chart shows another one. A resting pointer may take it away.
     page.mouse.move(0, 0)
-    until(page, lambda: any(chart.evaluate(_DRAWN)))
+    wait_until(page, lambda: any(chart.evaluate(_DRAWN)))
     chart.focus()
 
     def is_chosen() -> bool:
         page.keyboard.press("Home")
         return "no time chosen" not in str(chart.get_attribute("aria-valuetext"))
 
-    until(page, is_chosen, "a time in the chart")
-    until(page, lambda: chart.evaluate(_OFF) < 3)
+    wait_until(page, is_chosen, "a time in the chart")
+    wait_until(page, lambda: chart.evaluate(_OFF) < 3)
     measurements(page).get_by_role("button", name="24 h").click()
     page.wait_for_url("**range=24h")
     page.evaluate(_PAINTED)
-    until(page, lambda: chart.evaluate(_OFF) < 3)
+    wait_until(page, lambda: chart.evaluate(_OFF) < 3)
 
 
-def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Service) -> None:
+def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: ServiceProcess) -> None:
     now = datetime.now(UTC)
     asked = {
         "Identifier": "8800",
@@ -158,7 +158,7 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Servic
         "Points": 500,
     }
     address = f"/api/v1/devices/{TRACKER}/series?{urlencode(asked)}"
-    buckets = demo.ask("GET", address)["items"]
+    buckets = demo.call("GET", address)["items"]
     # Its gateway was unplugged for a quarter of an hour on the day before it began to live.
     begin, end = next(
         (datetime.fromisoformat(each["time"]), datetime.fromisoformat(after["time"]))
@@ -170,7 +170,7 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Servic
     page = open_as(f"/devices/{TRACKER}?from={start}&to={stop}")
     chart = measurements(page).get_by_role("slider", name="Temperature")
     expect(chart.locator("canvas")).to_be_visible()
-    until(page, lambda: any(chart.evaluate(_DRAWN)))
+    wait_until(page, lambda: any(chart.evaluate(_DRAWN)))
     drawn: list[bool] = chart.evaluate(_DRAWN)
     third, margin = len(drawn) // 3, len(drawn) // 12
     before, gone, after = (drawn[at * third + margin : (at + 1) * third - margin] for at in range(3))
@@ -179,25 +179,25 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Servic
     assert all(after)
 
 
-def test_charts_are_fetched_when_there_is_something_to_draw(open_as: Open, watch: Watch) -> None:
+def test_charts_are_fetched_when_there_is_something_to_draw(open_as: Open, watch: BrowserLog) -> None:
     page = open_as(f"/devices?Ids={TRACKER}")
     row = page.get_by_role("row").filter(has_text="CA:5B:DA:1A:00:06")
     expect(row).to_be_visible()
-    assert not [each for each in watch.asked if "/assets/plot" in each]
+    assert not [each for each in watch.requests if "/assets/plot" in each]
     row.get_by_role("link").first.click()
     expect(page.get_by_role("slider").first.locator("canvas")).to_be_visible()
-    assert [each for each in watch.asked if "/assets/plot" in each]
+    assert [each for each in watch.requests if "/assets/plot" in each]
 
 
-def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page, watch: Watch) -> None:
+def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page, watch: BrowserLog) -> None:
     # Two minutes: what axe looks at for a row it looks at for hundreds.
     until_now = int(datetime.now(UTC).timestamp() * 1000)
     open_as(f"/devices/{TRACKER}?from={until_now - 120_000}&to={until_now}")
     expect(page.get_by_role("slider", name="Temperature").locator("canvas")).to_be_visible()
-    settle(page, watch)
+    wait_until_loaded(page, watch)
     for button in page.get_by_role("button", name="Show as table").all():
         button.click()
     expect(page.get_by_role("table", name="Temperature")).to_be_visible()
-    assert barriers_in_any_theme(page) == []
+    assert find_violations_in_all_themes(page) == []
     for width in WIDTHS:
-        squeeze(page, width)
+        check_fits_width(page, width)

@@ -8,22 +8,22 @@ from uuid import uuid4
 
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.conftest import hearing, until, visit
-from tests.browser.device import TRACKER, measurements, newest_row
+from meshfleet.rest import Role
+from tests.browser.conftest import visit, wait_until, watching_websockets
+from tests.browser.device_page import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
     from playwright.sync_api import APIResponse, Locator, Page, Route, WebSocket
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 GATEWAY = "bmac-02005e000001"
 SILENT = "bmac-ca5bda1a000e"
 """Its battery is empty: it never reported anything."""
 
-NOBODY = "bmac-0200000000ff"
+UNKNOWN_DEVICE = "bmac-0200000000ff"
 _PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 _RUNS_RIGHT = """(element, text) => {
   const words = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -46,13 +46,13 @@ def tile(page: Page, name: str) -> Locator:
     return tiles.filter(has=page.get_by_role("heading", name=name)).locator("strong")
 
 
-def newest(demo: Service, device: str) -> str:
+def newest(demo: ServiceProcess, device: str) -> str:
     """The time of the newest measurement that the service has of a device."""
-    page = demo.ask("GET", f"/api/v1/devices/{device}/samples?Kind=measurement&MaxResults=1")
+    page = demo.call("GET", f"/api/v1/devices/{device}/samples?Kind=measurement&MaxResults=1")
     return str(page["items"][0]["time"])
 
 
-class Held:
+class DelayedResponses:
     """Answers that the service has given, and the page does not get before they are let go."""
 
     def __init__(self, page: Page, pattern: str) -> None:
@@ -66,14 +66,16 @@ class Held:
         else:
             self.answers.append((route, route.fetch()))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give the page what was held; from now on nothing is."""
         self._is_over = True
         for route, answer in self.answers:
             route.fulfill(response=answer)
 
 
-def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Page, demo: Service) -> None:
+def test_what_was_told_is_not_undone_by_an_older_answer(
+    open_as: Open, page: Page, demo: ServiceProcess
+) -> None:
     sent: list[str] = []
     heard: list[str] = []
 
@@ -82,23 +84,25 @@ def test_what_was_told_is_not_undone_by_an_older_answer(open_as: Open, page: Pag
         socket.on("framereceived", lambda frame: heard.append(str(frame)))
 
     address = f"/api/v1/devices/{SILENT}"
-    before, name = demo.ask("GET", address)["friendlyName"], str(uuid4())
-    held = Held(page, f"**{address}")
-    with hearing(page, follow):
+    before, name = demo.call("GET", address)["friendlyName"], str(uuid4())
+    held = DelayedResponses(page, f"**{address}")
+    with watching_websockets(page, follow):
         open_as(f"/devices/{SILENT}")
-        until(page, lambda: held.answers and any("subscribe" in each and SILENT in each for each in sent))
-    demo.ask("PUT", f"{address}/friendly-name", {"name": name})
+        wait_until(
+            page, lambda: held.answers and any("subscribe" in each and SILENT in each for each in sent)
+        )
+    demo.call("PUT", f"{address}/friendly-name", {"name": name})
     try:
-        until(page, lambda: any(name in each for each in heard))
+        wait_until(page, lambda: any(name in each for each in heard))
         page.evaluate(_PAINTED)
-        held.let_go()
+        held.release()
         expect(page.get_by_role("heading", level=1)).to_have_text(name)
     finally:
-        demo.ask("PUT", f"{address}/friendly-name", {"name": before})
+        demo.call("PUT", f"{address}/friendly-name", {"name": before})
     expect(page.get_by_role("heading", level=1)).to_have_text(before)
 
 
-def test_values_go_on_until_somebody_pauses(open_as: Open, demo: Service) -> None:
+def test_values_go_on_until_somebody_pauses(open_as: Open, demo: ServiceProcess) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m", Role.VIEWER)
     measurements(page).get_by_role("button", name="Show as table").click()
     row = newest_row(page, "Temperature")
@@ -114,7 +118,7 @@ def test_values_go_on_until_somebody_pauses(open_as: Open, demo: Service) -> Non
     expect(row.nth(4)).to_have_text(frozen)
     moment = row.first.inner_text()
     known = newest(demo, TRACKER)
-    until(page, lambda: newest(demo, TRACKER) != known)
+    wait_until(page, lambda: newest(demo, TRACKER) != known)
     assert (row.first.inner_text(), tile(page, "Temperature").inner_text()) == (moment, frozen)
 
     page.get_by_role("button", name="Show live values again").click()
@@ -122,15 +126,15 @@ def test_values_go_on_until_somebody_pauses(open_as: Open, demo: Service) -> Non
 
 
 def test_what_comes_live_first_does_not_hide_the_past_and_is_in_charts_that_are_read_meanwhile(
-    open_as: Open, page: Page, demo: Service
+    open_as: Open, page: Page, demo: ServiceProcess
 ) -> None:
     past = f"/api/v1/devices/{TRACKER}/samples?Kind=measurement&Identifier=temperature"
-    until(page, lambda: len(demo.ask("GET", past)["items"]) >= 4)
+    wait_until(page, lambda: len(demo.call("GET", past)["items"]) >= 4)
     held: list[Route] = []
     page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # no builtin can be given
-    charts = Held(page, "**/series?*")
+    charts = DelayedResponses(page, "**/series?*")
     open_as(f"/devices/{TRACKER}?range=15m")
-    until(page, lambda: len(charts.answers) == 3)
+    wait_until(page, lambda: len(charts.answers) == 3)
     value = tile(page, "Temperature").inner_text()
     expect(tile(page, "Temperature")).not_to_have_text(value)
     page.get_by_role("button", name="Pause live values").click()
@@ -141,12 +145,14 @@ def test_what_comes_live_first_does_not_hide_the_past_and_is_in_charts_that_are_
     line = tiles.filter(has=page.get_by_role("heading", name="Temperature")).locator("path.line").last
     expect(line).to_have_attribute("d", re.compile("L.*L.*L"))
     # What came while the charts were read is in them.
-    charts.let_go()
+    charts.release()
     measurements(page).get_by_role("button", name="Show as table").click()
     expect(newest_row(page, "Temperature").nth(4)).to_have_text(tile(page, "Temperature").inner_text())
 
 
-def test_a_device_is_renamed_and_labelled_by_who_may(open_as: Open, demo: Service, watch: Watch) -> None:
+def test_a_device_is_renamed_and_labelled_by_who_may(
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog
+) -> None:
     # Who only looks is offered nothing else.
     page = open_as(f"/devices/{SILENT}", Role.VIEWER)
     expect(page.get_by_text("No measurement has been reported yet")).to_be_visible()
@@ -157,7 +163,7 @@ def test_a_device_is_renamed_and_labelled_by_who_may(open_as: Open, demo: Servic
     watch.expect(400)
     open_as(f"/devices/{SILENT}", Role.OPERATOR)
     heading = page.get_by_role("heading", level=1)
-    before = demo.ask("GET", f"/api/v1/devices/{SILENT}")["friendlyName"]
+    before = demo.call("GET", f"/api/v1/devices/{SILENT}")["friendlyName"]
     expect(heading).to_have_text(before)
     name, label = f"<b>{uuid4()}</b>", f"a/b {uuid4()}"
 
@@ -173,7 +179,7 @@ def test_a_device_is_renamed_and_labelled_by_who_may(open_as: Open, demo: Servic
     page.keyboard.press("Escape")
     rename(name)
     expect(heading).to_have_text(name)
-    assert demo.ask("GET", f"/api/v1/devices/{SILENT}")["friendlyName"] == name
+    assert demo.call("GET", f"/api/v1/devices/{SILENT}")["friendlyName"] == name
     rename(before)
     expect(heading).to_have_text(before)
 
@@ -182,15 +188,15 @@ def test_a_device_is_renamed_and_labelled_by_who_may(open_as: Open, demo: Servic
     page.get_by_role("button", name=f"Create “{label}”").click()
     labels = page.get_by_role("list", name="Labels")
     expect(labels.get_by_text(label)).to_be_visible()
-    assert label in demo.ask("GET", f"/api/v1/devices/{SILENT}")["labels"]
+    assert label in demo.call("GET", f"/api/v1/devices/{SILENT}")["labels"]
     labels.get_by_role("button", name=f"Remove {label}").dblclick()
     expect(labels.get_by_text(label)).to_have_count(0)
     expect(page.get_by_text(f"Label “{label}”:")).to_have_count(0)
-    assert label not in demo.ask("GET", f"/api/v1/devices/{SILENT}")["labels"]
+    assert label not in demo.call("GET", f"/api/v1/devices/{SILENT}")["labels"]
 
 
 def test_a_claimed_gateway_is_not_to_be_forgotten_and_an_unknown_device_is_said_to_be_unknown(
-    open_as: Open, watch: Watch
+    open_as: Open, watch: BrowserLog
 ) -> None:
     page = open_as(f"/devices/{GATEWAY}")
     expect(page.get_by_role("link", name="Open gateway")).to_have_attribute("href", "/gateways/02005e000001")
@@ -198,7 +204,7 @@ def test_a_claimed_gateway_is_not_to_be_forgotten_and_an_unknown_device_is_said_
     expect(page.get_by_role("button", name="More actions")).to_have_count(0)
 
     watch.expect(404)
-    visit(page, f"/devices/{NOBODY}")
+    visit(page, f"/devices/{UNKNOWN_DEVICE}")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such device")
     page.get_by_role("link", name="Back to the devices").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
@@ -225,7 +231,7 @@ def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
     assert dialog.evaluate(_RUNS_RIGHT, "will be gone")
 
 
-def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: Watch) -> None:
+def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: BrowserLog) -> None:
     watch.expect("TypeError")
     address = "**/connectivity?*"
     page.route(address, lambda route: route.fulfill(json={"items": [None], "nextToken": None}))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.conftest import press_to, until
-from tests.browser.devices import rows, searching
+from meshfleet.rest import Role
+from tests.browser.conftest import go_to_page_by_key, wait_until
+from tests.browser.device_list import rows, search_box
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -30,10 +30,10 @@ def test_keys_move_select_and_open(open_as: Open) -> None:
     page.keyboard.press("x")
     expect(rows(page).nth(1).get_by_role("checkbox")).not_to_be_checked()
     page.keyboard.press("/")
-    expect(searching(page)).to_be_focused()
+    expect(search_box(page)).to_be_focused()
     page.keyboard.type("x")
-    expect(searching(page)).to_have_value("x")
-    searching(page).fill("")
+    expect(search_box(page)).to_have_value("x")
+    search_box(page).fill("")
     expect(rows(page)).to_have_count(12)
     # Another list begins at its beginning.
     with page.expect_response(re.compile("Sort=friendlyName")):
@@ -51,7 +51,7 @@ def test_keys_work_although_it_is_known_late_who_asks(open_as: Open, page: Page)
     page.route("**/auth/me", lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
     open_as("/devices?Label=extenders", Role.OPERATOR)
     expect(rows(page)).to_have_count(12)
-    until(page, lambda: held)
+    wait_until(page, lambda: held)
     box = rows(page).first.get_by_role("checkbox")
     expect(box).to_have_count(0)
     for route in held:
@@ -62,4 +62,4 @@ def test_keys_work_although_it_is_known_late_who_asks(open_as: Open, page: Page)
     expect(rows(page).first.get_by_role("rowheader").get_by_role("link")).to_be_focused()
     page.keyboard.press("x")
     expect(box).to_be_checked()
-    press_to(page, "l", "Labels")
+    go_to_page_by_key(page, "l", "Labels")

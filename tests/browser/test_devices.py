@@ -11,17 +11,23 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.conftest import answered, hearing, hidden_sideways, there, until
-from tests.browser.devices import lists, names, pages, rows, searching, seen_ids
+from meshfleet.rest import Role
+from tests.browser.conftest import (
+    horizontal_overflow,
+    wait_for_responses,
+    wait_until,
+    wait_until_connected,
+    watching_websockets,
+)
+from tests.browser.device_list import list_queries, names, page_queries, rows, search_box, visible_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from playwright.sync_api import APIResponse, Page, Route, ViewportSize, WebSocket
 
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.browser.browser_log import BrowserLog
+    from tests.scenarios.service_process import ServiceProcess
 
     Open = Callable[..., Page]
 
@@ -38,13 +44,13 @@ _TYPE = """(input, texts) => {
 
 
 def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be_read(
-    open_as: Open, demo: Service, watch: Watch, total: int
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog, total: int
 ) -> None:
     page = open_as("/devices")
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
     expect(rows(page).first).to_be_visible()
     before = names(page)
-    offline = demo.ask("GET", "/api/v1/devices/summary?Label=gateways")["total"]
+    offline = demo.call("GET", "/api/v1/devices/summary?Label=gateways")["total"]
     page.get_by_role("button", name="Label", exact=True).click()
     page.get_by_role("button", name=re.compile(f"gateways.*{offline}")).click()
     expect(page).to_have_url(re.compile(r"\?Label=gateways$"))
@@ -53,7 +59,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     page.go_back()
     expect(page).to_have_url(re.compile("/devices$"))
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
-    until(page, lambda: names(page) == before)  # rows and their number come one after the other
+    wait_until(page, lambda: names(page) == before)  # rows and their number come one after the other
     page.go_forward()
     expect(rows(page)).to_have_count(offline)
     page.get_by_role("button", name="Remove filter: Label: gateways").click()
@@ -61,8 +67,8 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
 
     # Models go by name and number.
-    told = demo.ask("GET", "/api/v1/catalogue")["products"]
-    shares = demo.ask("GET", "/api/v1/devices/summary")["models"]
+    told = demo.call("GET", "/api/v1/catalogue")["products"]
+    shares = demo.call("GET", "/api/v1/devices/summary")["models"]
     model = next(each["value"] for each in shares if each["value"] != "0000")
     name = next(each["name"] for each in told if each["modelNumber"] == model and each["variant"] is None)
     page.get_by_role("button", name="Model", exact=True).click()
@@ -75,7 +81,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
 
     # Rows stay when the list cannot be read.
-    until(page, lambda: names(page) == before)
+    wait_until(page, lambda: names(page) == before)
     watch.expect("net::ERR_FAILED")
     failing = re.compile("/api/v1/devices.*Label=extenders")
     page.route(failing, lambda route: route.abort())
@@ -96,20 +102,20 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
 
 
 def test_rows_change_where_they_are_and_order_and_columns_are_in_the_address(
-    open_as: Open, demo: Service
+    open_as: Open, demo: ServiceProcess
 ) -> None:
     # A list that comes late hides nothing that was told.
     page = open_as("/devices?Label=extenders")
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
     expect(rows(page)).to_have_count(12)
-    device = seen_ids(page)[2]
+    device = visible_ids(page)[2]
     link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
     old, new = link.inner_text(), f"zz {uuid4()}"
     held: list[tuple[Route, APIResponse]] = []
     page.route(re.compile("Sort=friendlyName"), lambda route: held.append((route, route.fetch())))
     page.get_by_role("columnheader", name="Device").get_by_role("button").click()
-    until(page, lambda: held)
-    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    wait_until(page, lambda: held)
+    demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
     try:
         expect(link).to_have_text(new)
         for route, answer in held:
@@ -118,21 +124,21 @@ def test_rows_change_where_they_are_and_order_and_columns_are_in_the_address(
         expect(page.get_by_text("12 devices match")).to_be_visible()
         expect(link).to_have_text(new)
     finally:
-        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+        demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
     expect(link).to_have_text(old)
     page.unroute_all()
 
     # A row changes where it is, though it would belong elsewhere by now.
     row = page.locator('tr[aria-rowindex="4"]').get_by_role("rowheader").get_by_role("link")
     old, others = row.inner_text(), names(page)
-    device, new = seen_ids(page)[2], f"zz {uuid4()}"
-    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    device, new = visible_ids(page)[2], f"zz {uuid4()}"
+    demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
     try:
         expect(row).to_have_text(new)
         others[2] = new
         assert names(page) == others
     finally:
-        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+        demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
     expect(row).to_have_text(old)
     _change_columns(page)
 
@@ -154,7 +160,7 @@ def _change_columns(page: Page) -> None:
     # A row opens wherever one clicks, but beside its box.
     row = rows(page).first
     expect(row).to_be_visible()
-    device = seen_ids(page)[0]
+    device = visible_ids(page)[0]
     row.get_by_role("cell").first.click(position={"x": 2, "y": 2})
     expect(page).to_have_url(re.compile("Label=extenders"))
     row.get_by_role("cell").last.click()
@@ -175,10 +181,10 @@ def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> Non
     expect(page).to_have_url(re.compile("/devices/bmac-"))
     page.go_back()
     expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
-    until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
+    wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
     page.reload()
     expect(row.get_by_role("rowheader")).to_have_text(name, use_inner_text=True)
-    until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
+    wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
     expect(page.get_by_role("button", name="Remove filter: Label: floor 0")).to_be_visible()
 
 
@@ -195,10 +201,10 @@ def test_a_place_beyond_what_is_told_at_once_is_found_again(open_as: Open, page:
     )
     page.reload()
     expect(page.get_by_text(f"{total} loaded")).to_be_visible()
-    until(page, lambda: region.evaluate("region => region.scrollTop") == 2000)
+    wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 2000)
 
 
-def test_the_newest_search_wins(open_as: Open, watch: Watch) -> None:
+def test_the_newest_search_wins(open_as: Open, watch: BrowserLog) -> None:
     page = open_as("/devices")
     expect(rows(page).first).to_be_visible()
     held: list[Route] = []
@@ -207,52 +213,52 @@ def test_the_newest_search_wins(open_as: Open, watch: Watch) -> None:
         held.append(route)
 
     page.route(re.compile("FriendlyName=Minew"), hold)
-    searching(page).evaluate(_TYPE, ["M", "Mi", "Min", "Minew"])
+    search_box(page).evaluate(_TYPE, ["M", "Mi", "Min", "Minew"])
     expect(page.get_by_text("Counting…")).to_be_visible()
     page.wait_for_function("() => location.search.includes('Minew')")
-    searching(page).fill("Wristband")
+    search_box(page).fill("Wristband")
     expect(rows(page).first).to_contain_text("Wristband")
     for route in held:
         route.continue_()
     expect(page.get_by_text(re.compile("devices match"))).to_be_visible()
     assert all("Wristband" in name for name in names(page))
-    searches = [name for query in lists(watch) for name in query.get("FriendlyName", ())]
+    searches = [name for query in list_queries(watch) for name in query.get("FriendlyName", ())]
     assert searches == ["Minew", "Wristband"]
     # A MAC, as it is printed on devices, is the device itself.
-    searching(page).fill("02:00:5E:00:00:01")
+    search_box(page).fill("02:00:5E:00:00:01")
     expect(rows(page)).to_have_count(1)
-    assert seen_ids(page) == ["bmac-02005e000001"]
+    assert visible_ids(page) == ["bmac-02005e000001"]
     assert parse_qs(urlsplit(page.url).query) == {"Ids": ["bmac-02005e000001"]}
 
 
 @pytest.mark.usefixtures("own_window")
 def test_rows_in_another_order_are_told_of_as_before_and_who_leaves_has_nothing_counted_any_more(
-    open_as: Open, page: Page, demo: Service, watch: Watch
+    open_as: Open, page: Page, demo: ServiceProcess, watch: BrowserLog
 ) -> None:
     page.clock.install()
     open_as("/devices?Label=extenders")
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
     expect(rows(page)).to_have_count(12)
-    before = seen_ids(page)
+    before = visible_ids(page)
     page.get_by_role("columnheader", name="Device").get_by_role("button").click()
-    until(page, lambda: seen_ids(page) != before)
-    device = seen_ids(page)[2]
+    wait_until(page, lambda: visible_ids(page) != before)
+    device = visible_ids(page)[2]
     # What is wanted now is said when the rows have come to rest, what is not a moment later.
     page.clock.fast_forward(1000)
     page.clock.fast_forward(1000)
     link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
     old, new = link.inner_text(), f"zz {uuid4()}"
-    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
+    demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": new})
     try:
         expect(link).to_have_text(new)
     finally:
-        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+        demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
 
     # Whoever leaves while devices are counted has them counted no more.
     page.get_by_role("navigation").get_by_role("link", name="Labels").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
-    answered(page, watch)
-    watch.asked.clear()
+    wait_for_responses(page, watch)
+    watch.requests.clear()
     held: list[Route] = []
 
     def hold(route: Route) -> None:
@@ -260,16 +266,16 @@ def test_rows_in_another_order_are_told_of_as_before_and_who_leaves_has_nothing_
 
     page.route("**/devices/summary*", hold)
     page.get_by_role("navigation").get_by_role("link", name="Devices").click()
-    until(page, lambda: held)
+    wait_until(page, lambda: held)
     page.get_by_role("navigation").get_by_role("link", name="Labels").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
     page.unroute("**/devices/summary*")
     for _ in range(10):
         page.clock.run_for(5000)
-    assert sum("/devices/summary" in each for each in watch.asked) == 1
+    assert sum("/devices/summary" in each for each in watch.requests) == 1
 
 
-def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, total: int) -> None:
+def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: BrowserLog, total: int) -> None:
     told: list[dict[str, Any]] = []
 
     def follow(socket: WebSocket) -> None:
@@ -284,29 +290,29 @@ def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: Watch, t
         return [device for each in left for device in each["Ids"]]
 
     page.set_viewport_size(SMALL)
-    with hearing(page, follow):
+    with watching_websockets(page, follow):
         open_as("/healthz")
         page.goto("/devices")
         expect(page.get_by_text(f"{total} devices")).to_be_visible()
-        until(page, lambda: watched() == seen_ids(page))
+        wait_until(page, lambda: watched() == visible_ids(page))
         assert 0 < len(watched()) < 12
-        assert len(pages(watch)) == 1
+        assert len(page_queries(watch)) == 1
         first = watched()
         page.get_by_role("region", name="Devices").evaluate("region => region.scrollTo(0, 1500)")
-        until(page, lambda: not set(first) & set(watched()) and watched() == seen_ids(page))
+        wait_until(page, lambda: not set(first) & set(watched()) and watched() == visible_ids(page))
         assert rows(page).count() < 40
 
 
 def test_a_list_that_was_never_read_says_so_where_rows_would_be(
-    open_as: Open, page: Page, watch: Watch
+    open_as: Open, page: Page, watch: BrowserLog
 ) -> None:
     watch.expect(500)
     page.route("**/api/v1/devices?*", lambda route: route.fulfill(status=500, json={"detail": "on fire"}))
     open_as("/devices")
     alert = page.get_by_role("alert").filter(has_text="on fire")
     # It is read once more when the connection is there.
-    there(page)
-    answered(page, watch)
+    wait_until_connected(page)
+    wait_for_responses(page, watch)
     expect(alert).to_have_count(1)
     head = page.get_by_role("region", name="Devices").locator("thead").bounding_box()
     box = alert.bounding_box()
@@ -343,20 +349,20 @@ def test_a_viewer_changes_nothing_and_figures_some_seconds_old_are_no_rough_ones
     expect(keys).not_to_contain_text("Select the device")
 
 
-def test_a_hostile_name_is_only_a_name(open_as: Open, page: Page, demo: Service) -> None:
+def test_a_hostile_name_is_only_a_name(open_as: Open, page: Page, demo: ServiceProcess) -> None:
     device = "bmac-02005e000004"
-    old = demo.ask("GET", f"/api/v1/devices/{device}")["friendlyName"]
+    old = demo.call("GET", f"/api/v1/devices/{device}")["friendlyName"]
     start = "<img src=x onerror=alert(1)>\u0645\u0631\u062d\u0628\u0627 "
     hostile = start + "W" * (128 - len(start))
-    demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": hostile})
+    demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": hostile})
     try:
         page.set_viewport_size({"width": 390, "height": 844})
         open_as("/devices")
         link = page.get_by_role("link", name=hostile)
         expect(link).to_be_visible()
         assert page.get_by_role("table").locator("img").count() == 0
-        assert hidden_sideways(page) == 0
+        assert horizontal_overflow(page) == 0
         heights = rows(page).evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
         assert set(heights) == {48}
     finally:
-        demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
+        demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})

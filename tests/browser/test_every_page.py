@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.axe import barriers
-from tests.browser.conftest import settle, squeeze, visit
-from tests.browser.places import PAGES, RECORDS, place
+from tests.browser.axe import find_violations
+from tests.browser.conftest import check_fits_width, visit, wait_until_loaded
+from tests.browser.console_pages import PAGES, RECORD_PAGES, open_console_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Route
 
     from tests.browser.axe import Theme
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 ROUTES = Path(__file__).parents[2] / "console" / "src" / "shell" / "pages.ts"
 
@@ -53,39 +53,39 @@ _SITE = re.compile(r"/(?:assets/[\w.-]+|icon\.svg|theme\.js)?")
 
 
 @pytest.fixture(scope="package")
-def documented(demo: Service) -> re.Pattern[str]:
+def documented(demo: ServiceProcess) -> re.Pattern[str]:
     """The paths of the interface."""
-    paths = demo.ask("GET", "/api/v1/openapi.json")["paths"]
+    paths = demo.call("GET", "/api/v1/openapi.json")["paths"]
     return re.compile("|".join(re.sub(r"\{\w+\}", "[^/]+", each) for each in paths))
 
 
 @pytest.mark.rule("rest-158")
 @pytest.mark.parametrize("group", GROUPS)
 def test_nobody_is_kept_out_and_only_what_is_documented_is_asked_for(
-    open_as: Open, watch: Watch, demo: Service, documented: re.Pattern[str], group: str
+    open_as: Open, watch: BrowserLog, demo: ServiceProcess, documented: re.Pattern[str], group: str
 ) -> None:
     page = open_as("/healthz")
     # axe needs a second for every twenty operations of the interface, and all are drawn alike.
     page.route("**/api/v1/openapi.json", _tell_of_jobs)
     for number, path in enumerate(GROUPS[group]):
-        watch.asked.clear()
-        with place(demo, path) as (address, heading):
+        watch.requests.clear()
+        with open_console_page(demo, path) as (address, heading):
             if number == 0:
                 page.goto(address)
             else:
                 visit(page, address)
             expect(page.get_by_role("heading", level=1)).to_have_text(heading)
-            settle(page, watch)
+            wait_until_loaded(page, watch)
             for theme, widths in WIDTHS.items():
                 page.emulate_media(color_scheme=theme)
                 expect(page.locator("html")).to_have_attribute("data-theme", theme)
                 page.evaluate("direction => document.documentElement.dir = direction", DIRECTIONS[theme])
                 for width in widths:
-                    squeeze(page, width)
-                assert barriers(page) == [], f"{path}, {theme}"
-            if path in RECORDS:
+                    check_fits_width(page, width)
+                assert find_violations(page) == [], f"{path}, {theme}"
+            if path in RECORD_PAGES:
                 visit(page, "/labels")  # a browser complains of what is read when it is gone
-        asked = {each.split()[1].partition("?")[0] for each in watch.asked}
+        asked = {each.split()[1].partition("?")[0] for each in watch.requests}
         assert any(each.startswith("/api/v1/") for each in asked), path
         strange = {each for each in asked if not documented.fullmatch(each) and not _SITE.fullmatch(each)}
         allowed = OPEN_TO_ALL | {address.partition("?")[0]}
@@ -100,25 +100,25 @@ def _tell_of_jobs(route: Route) -> None:
 
 
 @pytest.mark.part("variants")
-@pytest.mark.parametrize("path", [*PAGES, *RECORDS])
+@pytest.mark.parametrize("path", [*PAGES, *RECORD_PAGES])
 def test_a_page_fits_into_any_width_in_both_directions(
-    open_as: Open, watch: Watch, demo: Service, path: str
+    open_as: Open, watch: BrowserLog, demo: ServiceProcess, path: str
 ) -> None:
-    with place(demo, path) as (address, heading):
+    with open_console_page(demo, path) as (address, heading):
         page = open_as(address)
         expect(page.get_by_role("heading", level=1)).to_have_text(heading)
-        settle(page, watch)
+        wait_until_loaded(page, watch)
         for direction in ("ltr", "rtl"):
             page.evaluate("direction => document.documentElement.dir = direction", direction)
             for width in ALL_WIDTHS:
-                squeeze(page, width)
+                check_fits_width(page, width)
 
 
 def test_no_page_is_left_out() -> None:
-    assert sorted(path for group in GROUPS.values() for path in group) == sorted([*PAGES, *RECORDS])
+    assert sorted(path for group in GROUPS.values() for path in group) == sorted([*PAGES, *RECORD_PAGES])
     routes = re.findall(r'\{ path: "([^"]+)", load:', ROUTES.read_text("utf-8"))
-    assert len(routes) > len(RECORDS)
-    looked_at = {path.partition("?")[0] for path in (*PAGES, *RECORDS)}
+    assert len(routes) > len(RECORD_PAGES)
+    looked_at = {path.partition("?")[0] for path in (*PAGES, *RECORD_PAGES)}
     named = looked_at - set(routes)
     for route in routes:
         pattern = re.sub(r":\w+", "[^/]+", route)

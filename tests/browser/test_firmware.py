@@ -9,21 +9,27 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
 from tests.browser.conftest import visit
-from tests.browser.firmware import FLEET, forget, new_model, package, record
+from tests.browser.demo_firmware import (
+    FLEET_MODEL,
+    build_test_package,
+    delete_firmware,
+    new_model,
+    uploaded_firmware,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
     from tests.browser.conftest import Open
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 
-def test_a_draft_is_released_found_and_deleted(open_as: Open, demo: Service) -> None:
+def test_a_draft_is_released_found_and_deleted(open_as: Open, demo: ServiceProcess) -> None:
     model = new_model()
-    made = demo.upload(model, "3.4.2", package(model, "3.4.2"))
+    made = demo.upload(model, "3.4.2", build_test_package(model, "3.4.2"))
     page = open_as(f"/firmware/{made}")
     main = page.get_by_role("main")
     try:
@@ -33,7 +39,7 @@ def test_a_draft_is_released_found_and_deleted(open_as: Open, demo: Service) -> 
         expect(main.get_by_role("link", name="Roll out")).to_have_attribute(
             "href", f"/jobs/new?Firmware={made}"
         )
-        assert demo.ask("GET", f"/api/v1/firmware/{made}")["state"] == "released"
+        assert demo.call("GET", f"/api/v1/firmware/{made}")["state"] == "released"
 
         visit(page, f"/firmware?ModelNumber={model}")
         row = page.get_by_role("row").filter(has_text=model)
@@ -46,26 +52,26 @@ def test_a_draft_is_released_found_and_deleted(open_as: Open, demo: Service) -> 
         main.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete firmware").click()
         expect(page).to_have_url(re.compile("/firmware$"))
-        assert demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
+        assert demo.call("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
     finally:
-        forget(demo, model)
+        delete_firmware(demo, model)
 
 
 def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
-    open_as: Open, demo: Service
+    open_as: Open, demo: ServiceProcess
 ) -> None:
     job = f"Slowly <b>& carefully {uuid4().hex[:8]}"
     # It stays, as a job has used it; so it is one of its own.
     version = f"98.{uuid4().bytes[0]}.{uuid4().bytes[0]}"
-    device = demo.ask("GET", f"/api/v1/devices?ModelNumber={FLEET}&MaxResults=1")["items"][0]["id"]
-    with record(demo, FLEET, f"{version}-beta.3", is_released=True) as firmware:
+    device = demo.call("GET", f"/api/v1/devices?ModelNumber={FLEET_MODEL}&MaxResults=1")["items"][0]["id"]
+    with uploaded_firmware(demo, FLEET_MODEL, f"{version}-beta.3", is_released=True) as firmware:
         order: dict[str, Any] = {
             "name": job,
             "firmwareId": firmware,
             "targets": {"deviceIds": [device]},
             "autoApply": False,
         }
-        made = demo.ask("POST", "/api/v1/jobs", order)["id"]
+        made = demo.call("POST", "/api/v1/jobs", order)["id"]
         page = open_as(f"/firmware/{firmware}")
         main = page.get_by_role("main")
         row = page.get_by_role("row").filter(has_text=job)
@@ -76,7 +82,7 @@ def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
         main.get_by_role("button", name="Withdraw").click()
         asking = page.get_by_role("dialog", name="Withdraw this firmware?")
         expect(asking.get_by_role("list", name="1 job is canceled at once:")).to_contain_text(job)
-        assert barriers(page) == []
+        assert find_violations(page) == []
         withdraw = asking.get_by_role("button", name="Withdraw firmware")
         asking.get_by_role("textbox").fill(version)
         expect(withdraw).to_be_disabled()
@@ -86,25 +92,25 @@ def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
         expect(main.get_by_role("button", name="Withdraw")).to_have_count(0)
         expect(main.get_by_role("link", name="Roll out")).to_have_count(0)
         expect(row).to_contain_text("Canceled")
-        assert demo.ask("GET", f"/api/v1/firmware/{firmware}")["state"] == "withdrawn"
+        assert demo.call("GET", f"/api/v1/firmware/{firmware}")["state"] == "withdrawn"
 
 
-def test_one_sees_who_runs_it_and_who_could(open_as: Open, demo: Service) -> None:
-    shares = demo.ask("GET", f"/api/v1/devices/summary?ModelNumber={FLEET}")["firmware"]
+def test_one_sees_who_runs_it_and_who_could(open_as: Open, demo: ServiceProcess) -> None:
+    shares = demo.call("GET", f"/api/v1/devices/summary?ModelNumber={FLEET_MODEL}")["firmware"]
     (runs,) = shares  # all of this model are alike
     version, number = runs["value"], runs["count"]
     with (
-        record(demo, FLEET, version),
-        record(demo, FLEET, "99.0.0") as newer,
-        record(demo, FLEET, "99.0.1", hardwareVersions="98.0.0"),
+        uploaded_firmware(demo, FLEET_MODEL, version),
+        uploaded_firmware(demo, FLEET_MODEL, "99.0.0") as newer,
+        uploaded_firmware(demo, FLEET_MODEL, "99.0.1", hardwareVersions="98.0.0"),
     ):
-        page = open_as(f"/firmware?ModelNumber={FLEET}")
+        page = open_as(f"/firmware?ModelNumber={FLEET_MODEL}")
 
         def cells(text: str) -> Locator:
             row = page.get_by_role("row").filter(has=page.get_by_role("cell", name=text, exact=True))
             return row.get_by_role("cell")
 
-        devices = f"/devices?ModelNumber={FLEET}&FirmwareVersion={version}"
+        devices = f"/devices?ModelNumber={FLEET_MODEL}&FirmwareVersion={version}"
         expect(cells(version).nth(5)).to_have_text(str(number))
         expect(cells(version).nth(5).get_by_role("link")).to_have_attribute("href", devices)
         expect(cells(version).nth(6)).to_have_text("0")
@@ -119,12 +125,12 @@ def test_one_sees_who_runs_it_and_who_could(open_as: Open, demo: Service) -> Non
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
-def test_each_role_is_offered_what_it_may_do(open_as: Open, demo: Service, role: Role) -> None:
-    device = demo.ask("GET", f"/api/v1/devices?ModelNumber={FLEET}&MaxResults=1")["items"][0]["id"]
+def test_each_role_is_offered_what_it_may_do(open_as: Open, demo: ServiceProcess, role: Role) -> None:
+    device = demo.call("GET", f"/api/v1/devices?ModelNumber={FLEET_MODEL}&MaxResults=1")["items"][0]["id"]
     with (
-        record(demo, FLEET, "99.0.0", is_released=True) as firmware,
-        record(demo, FLEET, "99.0.1", is_released=True, hardwareVersions="98.0.0"),
-        record(demo, FLEET, "99.0.2"),
+        uploaded_firmware(demo, FLEET_MODEL, "99.0.0", is_released=True) as firmware,
+        uploaded_firmware(demo, FLEET_MODEL, "99.0.1", is_released=True, hardwareVersions="98.0.0"),
+        uploaded_firmware(demo, FLEET_MODEL, "99.0.2"),
     ):
         page = open_as("/firmware", role)
         main = page.get_by_role("main")

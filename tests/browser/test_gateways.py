@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from meshfleet.wire.times import write_millis
-from tests.browser.axe import barriers
-from tests.browser.conftest import until, visit
-from tests.browser.gateways import connected, new_mac
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import visit, wait_until
+from tests.browser.demo_gateways import connected_gateway, new_mac
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import APIResponse, Locator, Page, Route
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
-    from tests.service.requests.third_party import Asked, Said
+    from tests.scenarios.service_process import ServiceProcess
+    from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage
 
-_ALL_THAT_IS_KEPT = """
+_STORED_VALUES = """
 () => JSON.stringify([
   document.documentElement.outerHTML, [...document.querySelectorAll("input")].map((each) => each.value),
   {...sessionStorage}, {...localStorage}, document.cookie, location.href, history.state,
@@ -37,7 +37,7 @@ _MAY_RELOAD = "() => dispatchEvent(new Event('beforeunload', {cancelable: true})
 
 
 @pytest.fixture
-def mac(demo: Service) -> Iterator[str]:
+def mac(demo: ServiceProcess) -> Iterator[str]:
     """A gateway that a test may claim."""
     with new_mac(demo) as made:
         yield made
@@ -58,7 +58,7 @@ def _state(page: Page) -> Locator:
 
 
 def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
-    open_as: Open, demo: Service, mac: str, watch: Watch
+    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog
 ) -> None:
     page = open_as("/gateways")
     page.get_by_role("button", name="Claim gateway").click()
@@ -69,12 +69,12 @@ def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
     expect(claim).to_be_disabled()
     asking.get_by_label("MAC").fill(_printed(mac))
     asking.get_by_label("Name").fill(f"Lobby {mac}")
-    assert barriers(page) == []
+    assert find_violations(page) == []
     claim.click()
 
     told = page.get_by_role("dialog", name=f"Credentials of Lobby {mac}")
     password = _password(told)
-    assert barriers(page) == []
+    assert find_violations(page) == []
     expect(page.locator("tr").filter(has_text=_printed(mac))).to_have_count(1)
     expect(page.get_by_text(re.compile("added"))).to_have_count(0)
     told.get_by_text("Command for an emulated gateway").click()
@@ -91,16 +91,16 @@ def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
     expect(page).to_have_url(f"{demo.url}/gateways/{mac}")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Lobby {mac}")
     expect(page.get_by_text("Waiting for it to connect")).to_be_visible()
-    assert password not in page.evaluate(_ALL_THAT_IS_KEPT)
-    assert not any(password in each for each in watch.asked)
-    with connected(demo, mac, password):
+    assert password not in page.evaluate(_STORED_VALUES)
+    assert not any(password in each for each in watch.requests)
+    with connected_gateway(demo, mac, password):
         expect(_state(page)).to_have_text("Online")
         expect(page.get_by_text("Waiting for it to connect")).to_have_count(0)
     expect(_state(page)).to_have_text("Offline")
 
 
 def test_nobody_loses_a_password_by_going_back_or_by_a_session_that_ends(
-    open_as: Open, demo: Service, mac: str, watch: Watch
+    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog
 ) -> None:
     watch.allow(401)
     page = open_as("/labels")
@@ -116,16 +116,16 @@ def test_nobody_loses_a_password_by_going_back_or_by_a_session_that_ends(
     expect(page).to_have_url(f"{demo.url}/gateways")
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
-    until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
+    wait_until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
     expect(told).to_contain_text(password)
     told.get_by_role("button", name="I have stored it").click()
     expect(page.get_by_text("Your session has ended. Please sign in again.")).to_be_visible()
-    assert password not in page.evaluate(_ALL_THAT_IS_KEPT)
+    assert password not in page.evaluate(_STORED_VALUES)
 
 
 @pytest.mark.parametrize("way", ["claimed", "renewed"])
 def test_nobody_leaves_while_a_password_is_made(
-    open_as: Open, demo: Service, mac: str, watch: Watch, way: str
+    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog, way: str
 ) -> None:
     watch.allow(401)
     if way == "renewed":
@@ -149,7 +149,7 @@ def test_nobody_leaves_while_a_password_is_made(
         page.get_by_role("row").filter(has_text=_printed(mac)).get_by_role("link").first.click()
         page.get_by_role("button", name="New password").click()
         page.get_by_role("button", name="Make a new password").click()
-    until(page, lambda: held)
+    wait_until(page, lambda: held)
     address = page.url
     asking = page.get_by_role("dialog")
     page.go_back()
@@ -161,7 +161,7 @@ def test_nobody_leaves_while_a_password_is_made(
     # Nor does a session that ends meanwhile, or a page that is loaded anew.
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
-    until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
+    wait_until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
     assert page.evaluate(_MAY_RELOAD) is False
     for route, answer in held:
         route.fulfill(response=answer)
@@ -174,11 +174,11 @@ def test_nobody_leaves_while_a_password_is_made(
 
 
 def test_a_new_password_cuts_the_gateway_off_until_it_has_it(
-    open_as: Open, demo: Service, mac: str, watch: Watch
+    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog
 ) -> None:
     watch.expect("ERR_FAILED")
     first = demo.claim(mac).password
-    with connected(demo, mac, first):
+    with connected_gateway(demo, mac, first):
         page = open_as(f"/gateways/{mac}")
         expect(_state(page)).to_have_text("Online")
         page.get_by_role("button", name="New password").click()
@@ -196,15 +196,15 @@ def test_a_new_password_cuts_the_gateway_off_until_it_has_it(
         assert second != first
         expect(_state(page)).to_have_text("Offline")
     expect(told).to_contain_text("Waiting for it to connect")
-    with connected(demo, mac, second):
+    with connected_gateway(demo, mac, second):
         expect(told).to_contain_text("It is connected.")
         told.get_by_role("button", name="I have stored it").click()
         expect(_state(page)).to_have_text("Online")
-        assert second not in page.evaluate(_ALL_THAT_IS_KEPT)
+        assert second not in page.evaluate(_STORED_VALUES)
 
 
 def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
-    open_as: Open, demo: Service, mac: str
+    open_as: Open, demo: ServiceProcess, mac: str
 ) -> None:
     page = open_as("/gateways")
     expect(page.get_by_role("row").filter(has_text="Head office")).to_contain_text("Online")
@@ -212,7 +212,7 @@ def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
     row = page.get_by_role("row").filter(has_text=_printed(mac))
     page.get_by_role("button", name=re.compile("added")).click()
     expect(row).to_contain_text("Offline")
-    with connected(demo, mac, password):
+    with connected_gateway(demo, mac, password):
         expect(row).to_contain_text("Online")
 
     # It is released by whoever types which.
@@ -223,12 +223,12 @@ def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
     asking.get_by_label("Type its name").fill("02:00:5e:00:00:01")
     expect(release).to_be_disabled()
     asking.get_by_label("Type its name").fill(_printed(mac))
-    assert barriers(page) == []
+    assert find_violations(page) == []
     release.click()
     expect(page).to_have_url(f"{demo.url}/gateways")
     expect(page.get_by_role("row").filter(has_text="Head office")).to_be_visible()
     expect(row).to_have_count(0)
-    assert mac not in {each["mac"] for each in demo.ask("GET", "/api/v1/gateways?MaxResults=1000")["items"]}
+    assert mac not in {each["mac"] for each in demo.call("GET", "/api/v1/gateways?MaxResults=1000")["items"]}
 
     # Who looks on while somebody else does it is told so.
     demo.claim(mac)
@@ -239,7 +239,9 @@ def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
 
 
 @pytest.mark.usefixtures("own_window")
-def test_a_release_that_nobody_told_is_seen_all_the_same(open_as: Open, demo: Service, mac: str) -> None:
+def test_a_release_that_nobody_told_is_seen_all_the_same(
+    open_as: Open, demo: ServiceProcess, mac: str
+) -> None:
     demo.claim(mac)
     page = open_as("/healthz")
     # Events go astray: only what is read again can tell.
@@ -254,7 +256,7 @@ def test_a_release_that_nobody_told_is_seen_all_the_same(open_as: Open, demo: Se
     expect(page.get_by_role("row").filter(has_text="Head office")).to_contain_text("Online")
 
 
-def test_a_gateway_shows_its_devices_and_nobody_knows_another(open_as: Open, watch: Watch) -> None:
+def test_a_gateway_shows_its_devices_and_nobody_knows_another(open_as: Open, watch: BrowserLog) -> None:
     page = open_as("/gateways/02005e000001")
     devices = page.get_by_role("region", name="Devices behind it").get_by_role("table")
     expect(devices.get_by_role("row").filter(has_text="CA:5B:DA:1A:00:02")).to_contain_text("Online")
@@ -279,15 +281,17 @@ def test_credentials_are_for_admins(open_as: Open) -> None:
 
 
 @pytest.mark.rule("rest-75")
-def test_the_page_of_a_gateway_tells_that_its_clock_is_wrong(open_as: Open, demo: Service, mac: str) -> None:
-    def late(asked: Asked) -> list[Said]:
+def test_the_page_of_a_gateway_tells_that_its_clock_is_wrong(
+    open_as: Open, demo: ServiceProcess, mac: str
+) -> None:
+    def late(asked: IncomingRequest) -> list[OutgoingMessage]:
         six_hours = time.time_ns() // 1_000_000 + (6 * 3600 + 30) * 1000
-        return [asked.answer(version="2.4.0", time=write_millis(six_hours))]
+        return [asked.build_response(version="2.4.0", time=format_millis(six_hours))]
 
-    page = open_as(f"/gateways/{demo.ask('GET', '/api/v1/gateways')['items'][0]['mac']}")
+    page = open_as(f"/gateways/{demo.call('GET', '/api/v1/gateways')['items'][0]['mac']}")
     expect(page.get_by_text("API version")).to_be_visible()
     expect(page.get_by_text("Clock", exact=True)).to_have_count(0)
-    with connected(demo, mac, demo.claim(mac).password, late):
-        until(page, lambda: demo.ask("GET", f"/api/v1/gateways/{mac}")["clockOffset"])
+    with connected_gateway(demo, mac, demo.claim(mac).password, late):
+        wait_until(page, lambda: demo.call("GET", f"/api/v1/gateways/{mac}")["clockOffset"])
         visit(page, f"/gateways/{mac}")
         expect(page.locator("dl > div").filter(has_text="Clock")).to_contain_text("6 h ahead")

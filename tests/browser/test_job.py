@@ -10,20 +10,20 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import settle, until, visit
-from tests.browser.moments import compare_parts, contradictions, told
-from tests.browser.updates import finish, house
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import visit, wait_until, wait_until_loaded
+from tests.browser.consistency import compared_texts, contradictions, watch_job_page
+from tests.browser.demo_sites import finish_job, update_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Locator, Page
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 _SUMS = """() => {
   const progress = document.querySelector('section[aria-label="Progress"]');
@@ -35,17 +35,17 @@ _SUMS = """() => {
 }"""
 """Add up what the legend says, whenever anything in it changes."""
 
-_DEEDS = re.compile("^(Start|Pause|Resume|Install now|Cancel job…|Delete job…|Retry .*)$")
+_ACTIONS = re.compile("^(Start|Pause|Resume|Install now|Cancel job…|Delete job…|Retry .*)$")
 
 
 @pytest.fixture
-def waiting(demo: Service) -> Iterator[dict[str, Any]]:
+def waiting(demo: ServiceProcess) -> Iterator[dict[str, Any]]:
     """A job for the whole demo fleet that nobody starts: most devices are left out."""
-    released = [each for each in demo.ask("GET", "/api/v1/firmware")["items"] if each["state"] == "released"]
+    released = [each for each in demo.call("GET", "/api/v1/firmware")["items"] if each["state"] == "released"]
     order = {"targets": {"all": True}, "autoApply": False, "name": f"Waits {uuid4().hex[:8]}"}
-    made = demo.ask("POST", "/api/v1/jobs", order | {"firmwareId": released[0]["id"]})
+    made = demo.call("POST", "/api/v1/jobs", order | {"firmwareId": released[0]["id"]})
     yield made
-    finish(demo, made["id"])
+    finish_job(demo, made["id"])
 
 
 def state(page: Page) -> Locator:
@@ -63,17 +63,19 @@ def press(page: Page, name: str) -> None:
 
 @pytest.mark.rule("rest-121", "rest-141", "rest-144")
 def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
-    open_as: Open, demo: Service, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
-    with house(demo, tmp_path) as home:
-        job = home.job(autoApply=False, waves=[{"name": "canary", "count": 1}], gate={"successPercent": 100})
+    with update_target(demo, tmp_path) as home:
+        job = home.create_job(
+            autoApply=False, waves=[{"name": "canary", "count": 1}], gate={"successPercent": 100}
+        )
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(page.get_by_role("heading", level=1)).to_have_text(job["name"])
         expect(state(page)).to_have_text("Not started")
         expect(page.get_by_text("It waits until somebody starts it.")).to_be_visible()
         page.evaluate(_SUMS)
         expect(page.get_by_role("region", name="Gateways")).to_be_visible()
-        compare_parts(page)
+        watch_job_page(page)
         press(page, "Start")
         expect(state(page)).to_have_text("Running")
         waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
@@ -88,7 +90,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         expect(waves.nth(0)).to_contain_text("Passed")
         assert page.evaluate("[...window.sums]") == [3]
         assert contradictions(page) == []
-        assert "2 devices: in a wave that has not begun" in told(page)
+        assert "2 devices: in a wave that has not begun" in compared_texts(page)
 
         page.get_by_role("group", name="Filter by state").get_by_role("button", name="Done 3").click()
         expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")
@@ -99,7 +101,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         expect(drawer).to_contain_text("What proves it")
         expect(drawer).to_contain_text(f"It answered with version {home.version}")
         expect(drawer.get_by_role("listitem").filter(has_text="Confirming → Done")).to_be_visible()
-        assert barriers(page) == []
+        assert find_violations(page) == []
         drawer.get_by_role("button", name="Next device").click()
         expect(page).to_have_url(re.compile(rf"Device={sorted(home.devices)[1]}$"))
         page.reload()
@@ -114,7 +116,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
 
         names = {device: f"Door {place}" for place, device in enumerate(sorted(home.devices))}
         for device, name in names.items():
-            demo.ask("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": name})
+            demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": name})
         with page.expect_download() as saving:
             press(page, "Save as CSV")
         saved = Path(saving.value.path()).read_text("utf-8").splitlines()
@@ -126,10 +128,10 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
 
 @pytest.mark.rule("rest-137")
 def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
-    open_as: Open, demo: Service, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
-    with house(demo, tmp_path) as home:
-        job = home.job(waves=[{"count": 1}], gate={"successPercent": 100, "soakMinutes": 1440})
+    with update_target(demo, tmp_path) as home:
+        job = home.create_job(waves=[{"count": 1}], gate={"successPercent": 100, "soakMinutes": 1440})
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(state(page)).to_have_text("Running")
         expect(rows(page).filter(has_text="Done")).to_have_count(1)
@@ -148,7 +150,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         cancel = asking.get_by_role("button", name="Cancel job")
         asking.get_by_label("Type the name of the job, or job-").fill(job["name"][:-1])
         expect(cancel).to_be_disabled()
-        assert barriers(page) == []
+        assert find_violations(page) == []
         asking.get_by_label("Type the name of the job, or job-").fill(job["name"])
         cancel.click()
         expect(asking).to_have_count(0)
@@ -159,10 +161,12 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
 
 @pytest.mark.rule("rest-139", "rest-207")
 def test_failures_are_told_by_reason_and_can_be_tried_again(
-    open_as: Open, demo: Service, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
-    with house(demo, tmp_path, "update-fail=1") as home:
-        job = home.job(timeouts={"stepMinutes": 0.1}, concurrency={"perGateway": None}, retry={"max": 0})
+    with update_target(demo, tmp_path, "update-fail=1") as home:
+        job = home.create_job(
+            timeouts={"stepMinutes": 0.1}, concurrency={"perGateway": None}, retry={"max": 0}
+        )
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(state(page)).to_have_text("Failed", timeout=120_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text("No device came to run")
@@ -177,7 +181,7 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
         expect(page).to_have_url(re.compile(r"\?State=(FAILED|TIMED_OUT)&ReasonCode=[A-Z_]+$"))
         expect(rows(page)).to_have_count(counts[0])
         one = rows(page).first
-        told = demo.ask("GET", f"/api/v1/jobs/{job['id']}/executions/{one.get_attribute('data-device')}")
+        told = demo.call("GET", f"/api/v1/jobs/{job['id']}/executions/{one.get_attribute('data-device')}")
         assert told["reasonCode"] in page.url
         expect(one).to_contain_text(told["reason"][1:])
         one.get_by_role("link").click()
@@ -190,31 +194,31 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
         asking.get_by_role("button", name="Retry").click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"{job['name']} (retry)")
         expect(page.get_by_role("main").get_by_role("link", name=job["id"])).to_be_visible()
-        finish(demo, page.url.rsplit("/", 1)[-1])
+        finish_job(demo, page.url.rsplit("/", 1)[-1])
 
 
 def test_who_may_only_look_is_offered_nothing_else_and_a_long_list_is_read_as_far_as_somebody_looks(
-    open_as: Open, watch: Watch, waiting: dict[str, Any]
+    open_as: Open, watch: BrowserLog, waiting: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/{waiting['id']}", Role.VIEWER)
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(state(page)).to_have_text("Not started")
     expect(rows(page).first).to_be_visible()
-    expect(page.get_by_role("button", name=_DEEDS)).to_have_count(0)
+    expect(page.get_by_role("button", name=_ACTIONS)).to_have_count(0)
     open_as(f"/jobs/{waiting['id']}", Role.OPERATOR)
-    expect(page.get_by_role("button", name=_DEEDS)).to_have_text(["Start", "Cancel job…", "Delete job…"])
+    expect(page.get_by_role("button", name=_ACTIONS)).to_have_text(["Start", "Cancel job…", "Delete job…"])
 
     # Its list: those that are left out are more than one page of answers has.
     page.goto("/healthz")  # so that what was open before asks no more
-    watch.asked.clear()
+    watch.requests.clear()
     page.goto(f"/jobs/{waiting['id']}?LeftOut=true")
     expect(rows(page)).to_have_count(50)
 
     def asked(*, by_id: bool) -> list[str]:
-        return [each for each in watch.asked if "/executions?" in each and ("Ids=" in each) is by_id]
+        return [each for each in watch.requests if "/executions?" in each and ("Ids=" in each) is by_id]
 
-    until(page, lambda: asked(by_id=True), "a question about the rows in view")
-    settle(page, watch)
+    wait_until(page, lambda: asked(by_id=True), "a question about the rows in view")
+    wait_until_loaded(page, watch)
     assert len(asked(by_id=False)) == 1
     assert all(each.count("Ids=") < 40 for each in asked(by_id=True))
     rows(page).last.scroll_into_view_if_needed()

@@ -9,24 +9,26 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import sign_in, there, until
-from tests.browser.wire import Wire
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import sign_in, wait_until, wait_until_connected
+from tests.browser.faulty_proxy import FaultyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from playwright.sync_api import BrowserContext, Page, Route
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 _DEVICE = "bmac-02005e000001"
 
 
-def test_a_label_is_made_counted_and_removed_whatever_it_is_called(open_as: Open, demo: Service) -> None:
+def test_a_label_is_made_counted_and_removed_whatever_it_is_called(
+    open_as: Open, demo: ServiceProcess
+) -> None:
     label = f"{uuid4().hex[:24]}/<b>&?#%2F 🐝 שלום"
     page = open_as("/labels", Role.OPERATOR)
     page.get_by_role("button", name="New label").click()
@@ -36,12 +38,12 @@ def test_a_label_is_made_counted_and_removed_whatever_it_is_called(open_as: Open
     expect(asking).to_contain_text("65 characters are too many")
     expect(create).to_be_disabled()
     asking.get_by_label("Label").fill(label)
-    assert barriers(page) == []
+    assert find_violations(page) == []
     create.click()
     row = page.get_by_role("row").filter(has_text=label)
     expect(row.get_by_role("link")).to_have_text("0")
 
-    demo.ask("PUT", f"/api/v1/devices/{_DEVICE}/labels/{quote(label, safe='')}")
+    demo.call("PUT", f"/api/v1/devices/{_DEVICE}/labels/{quote(label, safe='')}")
     page.reload()
     expect(row.get_by_role("link")).to_have_text("1")
     expect(row.get_by_role("link")).to_have_attribute("href", f"/devices?Label={quote(label, safe='')}")
@@ -50,14 +52,14 @@ def test_a_label_is_made_counted_and_removed_whatever_it_is_called(open_as: Open
     row.get_by_role("button", name=f"Remove {label}").click()
     asking = page.get_by_role("dialog", name="Remove this label everywhere?")
     expect(asking).to_contain_text("It is taken off 1 device.")
-    assert barriers(page) == []
+    assert find_violations(page) == []
     asking.get_by_role("button", name="Remove label").click()
     expect(page.get_by_text("No label contains this")).to_be_visible()
-    assert label not in demo.ask("GET", f"/api/v1/devices/{_DEVICE}")["labels"]
+    assert label not in demo.call("GET", f"/api/v1/devices/{_DEVICE}")["labels"]
 
 
 def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
-    open_as: Open, watch: Watch
+    open_as: Open, watch: BrowserLog
 ) -> None:
     page = open_as("/labels", Role.VIEWER)
     expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
@@ -73,7 +75,7 @@ def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
     page.route("**/api/v1/labels", refuse)
     page.goto("/labels")
     # With the connection all that could not be read is read again.
-    there(page)
+    wait_until_connected(page)
     expect(page.get_by_role("alert")).to_contain_text("The database does not answer.")
     page.unroute("**/api/v1/labels", refuse)
     page.get_by_role("button", name="Try again").click()
@@ -88,9 +90,9 @@ def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Pag
     asked: list[Route] = []
     page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # bound methods are no handlers
     page.goto("/labels")
-    until(page, lambda: asked)
+    wait_until(page, lambda: asked)
     # With the connection all that could not be read is read again.
-    there(page)
+    wait_until_connected(page)
     # Time stands still then: the console would ask again by itself, and take the button away.
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 31)
     expect(page.get_by_role("alert")).to_contain_text("did not answer")
@@ -103,13 +105,13 @@ def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Pag
 
 
 def test_an_answer_that_breaks_off_is_told_as_one_that_never_came(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], demo: Service
+    make_window: Callable[..., tuple[BrowserContext, BrowserLog]], demo: ServiceProcess
 ) -> None:
-    with Wire(demo) as wire:
+    with FaultyProxy(demo) as wire:
         context, watch = make_window(wire)
         watch.expect("net::ERR_")
         page = context.new_page()
         sign_in(page, wire, Role.VIEWER)
-        wire.cut = b"GET /api/v1/labels"
+        wire.truncated_request = b"GET /api/v1/labels"
         page.goto("/labels")
         expect(page.get_by_role("alert")).to_contain_text("did not answer")

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import there, until
-from tests.browser.device import TRACKER
-from tests.browser.gateways import connected, new_mac
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import wait_until, wait_until_connected
+from tests.browser.demo_gateways import connected_gateway, new_mac
+from tests.browser.device_page import TRACKER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, WebSocketRoute
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
-    from tests.service.requests.third_party import Asked, Gateway, Said
+    from tests.scenarios.service_process import ServiceProcess
+    from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage, ScriptedGateway
 
 SENSOR = "ca5bda1a0004"
 EVENT = "8400"
@@ -40,14 +40,14 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _happen(gateway: Gateway, *sequence: int) -> None:
+def _happen(gateway: ScriptedGateway, *sequence: int) -> None:
     """Let something happen to a gateway itself."""
     for number in sequence:
         topic = f"mt/gateway/{gateway.mac}/device/{gateway.mac}/event/{EVENT}"
         gateway.report(topic, time=_now(), seq=number)
 
 
-def _beat(gateway: Gateway, device: str) -> None:
+def _beat(gateway: ScriptedGateway, device: str) -> None:
     """Let a device behind a gateway, or the gateway itself, give a sign of life."""
     gateway.report(f"mt/gateway/{gateway.mac}/device/{device}/heartbeat", time=_now(), seq=1, status=0)
 
@@ -77,11 +77,11 @@ def _choose_property(page: Page, name: str) -> None:
     box.press("Escape")
 
 
-def test_only_what_is_wanted_is_heard(open_as: Open, demo: Service) -> None:
+def test_only_what_is_wanted_is_heard(open_as: Open, demo: ServiceProcess) -> None:
     with (
         new_mac(demo) as mac,
         new_mac(demo) as other,
-        connected(demo, mac, demo.claim(mac).password) as gateway,
+        connected_gateway(demo, mac, demo.claim(mac).password) as gateway,
     ):
         page = open_as("/messages", Role.VIEWER)
         expect(_reports(page).first).to_be_visible()  # of all devices
@@ -101,10 +101,10 @@ def test_only_what_is_wanted_is_heard(open_as: Open, demo: Service) -> None:
         page.get_by_role("button", name="Show report").click()
         told = json.loads(page.get_by_role("region", name="Report", exact=True).inner_text())
         assert (told["kind"], told["device"], told["gateway"]) == ("event", f"bmac-{mac}", mac)
-        assert barriers(page) == []
+        assert find_violations(page) == []
 
         page.goto(f"/messages?Gateway={mac}&Ids=bmac-{other}&Kind=heartbeat")
-        there(page)
+        wait_until_connected(page)
         _happen(gateway, 8)
         _beat(gateway, mac)
         _beat(gateway, other)
@@ -115,10 +115,10 @@ def test_only_what_is_wanted_is_heard(open_as: Open, demo: Service) -> None:
         expect(_reports(page).filter(has_not_text=_spelt(other)).first).to_be_visible()
 
 
-def test_what_comes_waits_while_somebody_reads(open_as: Open, demo: Service) -> None:
-    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password) as gateway:
+def test_what_comes_waits_while_somebody_reads(open_as: Open, demo: ServiceProcess) -> None:
+    with new_mac(demo) as mac, connected_gateway(demo, mac, demo.claim(mac).password) as gateway:
         page = open_as(f"/messages?Gateway={mac}&Kind=event", Role.VIEWER)
-        there(page)
+        wait_until_connected(page)
         _happen(gateway, 1)
         expect(_reports(page)).to_have_count(1)
 
@@ -161,10 +161,10 @@ def test_what_comes_waits_while_somebody_reads(open_as: Open, demo: Service) -> 
         expect(page.get_by_text("Nothing heard yet")).to_be_visible()
 
 
-def test_all_is_counted_and_little_is_drawn(open_as: Open, demo: Service) -> None:
-    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password) as gateway:
+def test_all_is_counted_and_little_is_drawn(open_as: Open, demo: ServiceProcess) -> None:
+    with new_mac(demo) as mac, connected_gateway(demo, mac, demo.claim(mac).password) as gateway:
         page = open_as(f"/messages?Gateway={mac}&Kind=event", Role.VIEWER)
-        there(page)
+        wait_until_connected(page)
         main = page.get_by_role("main")
         for heard in range(0, 400, 100):
             _happen(gateway, *(number % 256 for number in range(heard, heard + 100)))
@@ -191,7 +191,7 @@ def test_all_is_counted_and_little_is_drawn(open_as: Open, demo: Service) -> Non
 
 
 @pytest.mark.usefixtures("own_window")
-def test_who_hears_nothing_is_told_why(open_as: Open, page: Page, watch: Watch) -> None:
+def test_who_hears_nothing_is_told_why(open_as: Open, page: Page, watch: BrowserLog) -> None:
     watch.allow("WebSocket connection")
     is_deaf = True
 
@@ -244,18 +244,18 @@ def test_a_request_by_hand_is_answered_and_in_the_history(open_as: Open) -> None
     expect(rows).to_have_count(before + 1)
     rows.first.get_by_role("button", name="Details of Read").click()
     expect(page.get_by_role("region", name="Response", exact=True)).to_contain_text("responseTime")
-    assert barriers(page) == []
+    assert find_violations(page) == []
 
 
-def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Service) -> None:
-    def answer(asked: Asked) -> list[Said]:
+def test_what_changes_something_is_asked_about_first(open_as: Open, demo: ServiceProcess) -> None:
+    def answer(asked: IncomingRequest) -> list[OutgoingMessage]:
         if asked.topic.endswith("/apiversion"):
-            return [asked.answer(version="2.4.0")]
-        return [asked.answer(responseTime=3, origin=0)] if "/write-decoded/" in asked.topic else []
+            return [asked.build_response(version="2.4.0")]
+        return [asked.build_response(responseTime=3, origin=0)] if "/write-decoded/" in asked.topic else []
 
-    with new_mac(demo) as mac, connected(demo, mac, demo.claim(mac).password, answer) as gateway:
+    with new_mac(demo) as mac, connected_gateway(demo, mac, demo.claim(mac).password, answer) as gateway:
         page = open_as(f"/messages?To={mac}", Role.OPERATOR)
-        until(page, lambda: demo.ask("GET", f"/api/v1/gateways/{mac}")["apiVersion"] == "2.4.0")
+        wait_until(page, lambda: demo.call("GET", f"/api/v1/gateways/{mac}")["apiVersion"] == "2.4.0")
         page.get_by_text("Write", exact=True).click()
         _choose_property(page, "tx-power")
         send = page.get_by_role("button", name="Send…")
@@ -286,7 +286,7 @@ def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Servic
         ).click()
         outcome = page.get_by_role("region", name="Outcome")
         expect(outcome).to_contain_text("Nobody answers an ack.")
-        until(page, lambda: len(_asked(gateway)) == 2)
+        wait_until(page, lambda: len(_asked(gateway)) == 2)
         assert _asked(gateway)[-1]["time"] == "2026-11-16T12:00:00.000Z"
         page.get_by_text("Read", exact=True).click()
         _choose_property(page, "tx-power")
@@ -296,9 +296,9 @@ def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Servic
         expect(outcome).to_contain_text("No answer came in time.")
 
 
-def _asked(gateway: Gateway) -> list[dict[str, object]]:
+def _asked(gateway: ScriptedGateway) -> list[dict[str, object]]:
     """What changes something; the service asks for more by itself."""
-    return [each.body for each in gateway.asked if re.search("/(write|ack)", each.topic)]
+    return [each.body for each in gateway.requests if re.search("/(write|ack)", each.topic)]
 
 
 def test_viewers_look_and_send_nothing(open_as: Open) -> None:

@@ -10,55 +10,55 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import there, visit
-from tests.browser.device import TRACKER
-from tests.browser.updates import MODEL, finish, new_firmware
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import visit, wait_until_connected
+from tests.browser.demo_sites import MODEL, finish_job, new_firmware
+from tests.browser.device_page import TRACKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Locator, Page, Route
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 _FAR = 200
 """So many keys lead to everything on a page."""
 
 
 @pytest.fixture
-def firmware(demo: Service) -> dict[str, Any]:
+def firmware(demo: ServiceProcess) -> dict[str, Any]:
     """Released firmware that no device has yet."""
-    found: dict[str, Any] = demo.ask("GET", f"/api/v1/firmware/{new_firmware(demo)[0]}")
+    found: dict[str, Any] = demo.call("GET", f"/api/v1/firmware/{new_firmware(demo)[0]}")
     return found
 
 
 @pytest.fixture
-def label(demo: Service) -> Iterator[str]:
+def label(demo: ServiceProcess) -> Iterator[str]:
     """A label on three devices that can take the firmware, and on one that cannot."""
-    devices = demo.ask("GET", f"/api/v1/devices?ModelNumber={MODEL}&MaxResults=3")["items"]
+    devices = demo.call("GET", f"/api/v1/devices?ModelNumber={MODEL}&MaxResults=3")["items"]
     name = f"wing {uuid4().hex[:8]}"
-    demo.ask(
+    demo.call(
         "POST", "/api/v1/labels", {"label": name, "deviceIds": [*(each["id"] for each in devices), TRACKER]}
     )
     yield name
-    demo.ask("DELETE", f"/api/v1/labels/{quote(name)}")
+    demo.call("DELETE", f"/api/v1/labels/{quote(name)}")
 
 
 @pytest.fixture
-def job_name(demo: Service) -> Iterator[str]:
+def job_name(demo: ServiceProcess) -> Iterator[str]:
     """What a test calls its jobs; they are over when it ends."""
     name = f"Job {uuid4().hex[:8]}"
     yield name
     for job in _jobs(demo, name):
-        finish(demo, job["id"])
+        finish_job(demo, job["id"])
 
 
-def _jobs(demo: Service, name: str) -> list[dict[str, Any]]:
-    return [each for each in demo.ask("GET", "/api/v1/jobs")["items"] if each["name"] == name]
+def _jobs(demo: ServiceProcess, name: str) -> list[dict[str, Any]]:
+    return [each for each in demo.call("GET", "/api/v1/jobs")["items"] if each["name"] == name]
 
 
 def _next(page: Page) -> None:
@@ -82,7 +82,7 @@ def _tab_to(page: Page, wanted: Locator) -> None:
 
 
 def test_a_label_becomes_one_job_that_begins_with_a_canary(
-    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+    open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Label={quote(label)}", Role.OPERATOR)
     fitting = page.get_by_role("group", name="For the devices that you chose")
@@ -91,14 +91,14 @@ def test_a_label_becomes_one_job_that_begins_with_a_canary(
     expect(page.get_by_role("alert")).to_contain_text("Firmware: Choose the firmware")
     page.route("**/api/v1/firmware/*", lambda route: route.abort())  # The list knew all of it.
     fitting.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor").check()
-    assert barriers(page) == []
+    assert find_violations(page) == []
     _next(page)
 
     _heading(page, "Which devices?")
     expect(page.get_by_text("4 devices match")).to_be_visible()
     expect(page.get_by_text("1 device is of another model")).to_be_visible()
     expect(page.get_by_role("group", name="Devices that match").get_by_role("row")).to_have_count(5)
-    assert barriers(page) == []
+    assert find_violations(page) == []
     _next(page)
 
     _heading(page, "How carefully?")
@@ -106,7 +106,7 @@ def test_a_label_becomes_one_job_that_begins_with_a_canary(
     page.get_by_label("How many go first").fill("1")
     page.get_by_label("Counted in").select_option("devices")
     page.get_by_text("More options").click()
-    assert barriers(page) == []
+    assert find_violations(page) == []
     _next(page)
 
     _heading(page, "Review and start")
@@ -120,7 +120,7 @@ def test_a_label_becomes_one_job_that_begins_with_a_canary(
     expect(page.get_by_role("region", name="Waves").get_by_role("listitem")).to_have_text(
         ["1 Canary 1 device", "2 The others 2 devices"]
     )
-    assert barriers(page) == []
+    assert find_violations(page) == []
     page.get_by_role("button", name="Start job").dblclick()
 
     expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
@@ -170,7 +170,7 @@ def test_what_is_selected_in_the_list_is_what_the_job_is_for(
 
 def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
     page = open_as("/jobs", Role.VIEWER)
-    there(page)
+    wait_until_connected(page)
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(page.get_by_role("link", name="New update job")).to_have_count(0)
     visit(page, f"/devices/{TRACKER}")
@@ -181,7 +181,7 @@ def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
 
 
 def test_all_of_it_can_be_done_by_keyboard(
-    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+    open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}&Step=firmware", Role.OPERATOR)
     _tab_to(page, page.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor"))
@@ -230,7 +230,7 @@ def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
     expect(page.get_by_role("button", name="Plan (needs attention)")).to_be_visible()
     alert.get_by_role("button", name="Tries after a failure").click()
     expect(page.get_by_label("Tries after a failure")).to_be_focused()
-    assert barriers(page) == []
+    assert find_violations(page) == []
 
     elsewhere = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Labels")
     elsewhere.click()
@@ -245,17 +245,17 @@ def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
 
 
 def test_jobs_are_listed_as_they_go_and_no_row_moves(
-    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+    open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as("/jobs", Role.OPERATOR)
-    there(page)
+    wait_until_connected(page)
     order = {
         "name": job_name,
         "firmwareId": firmware["id"],
         "targets": {"labels": [label]},
         "autoApply": False,
     }
-    made = demo.ask("POST", "/api/v1/jobs", order)
+    made = demo.call("POST", "/api/v1/jobs", order)
     fresh = page.get_by_role("button", name=re.compile(r"^\d+ new, refresh$"))
     listed = page.get_by_role("row")
     row = listed.filter(has_text=job_name)
@@ -280,7 +280,7 @@ def test_jobs_are_listed_as_they_go_and_no_row_moves(
     tab("Not started")
     expect(row).to_contain_text("Not started")
     before = listed.all_inner_texts()
-    demo.ask("POST", f"/api/v1/jobs/{made['id']}/cancel")
+    demo.call("POST", f"/api/v1/jobs/{made['id']}/cancel")
     expect(row).to_contain_text("Canceled")
     places = [job_name in text for text in listed.all_inner_texts()]
     assert places == [job_name in text for text in before]
@@ -291,7 +291,7 @@ def test_jobs_are_listed_as_they_go_and_no_row_moves(
 
 
 def test_a_job_that_comes_into_the_state_is_told_however_old_it_is(
-    open_as: Open, demo: Service, job_name: str, firmware: dict[str, Any]
+    open_as: Open, demo: ServiceProcess, job_name: str, firmware: dict[str, Any]
 ) -> None:
     order = {
         "name": job_name,
@@ -299,25 +299,25 @@ def test_a_job_that_comes_into_the_state_is_told_however_old_it_is(
         "targets": {"filter": {"ModelNumber": MODEL}},
         "startAt": "2099-01-01T00:00:00Z",
     }
-    older, newer = (demo.ask("POST", "/api/v1/jobs", order)["id"] for _ in range(2))
-    demo.ask("POST", f"/api/v1/jobs/{newer}/pause")
+    older, newer = (demo.call("POST", "/api/v1/jobs", order)["id"] for _ in range(2))
+    demo.call("POST", f"/api/v1/jobs/{newer}/pause")
     page = open_as("/jobs?State=paused")
     rows = page.get_by_role("row").filter(has_text=job_name)
     expect(rows).to_have_count(1)
-    demo.ask("POST", f"/api/v1/jobs/{older}/pause")
+    demo.call("POST", f"/api/v1/jobs/{older}/pause")
     page.get_by_role("button", name="1 new, refresh").click()
     expect(rows).to_have_count(2)
 
 
 def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
-    open_as: Open, demo: Service, label: str, job_name: str, firmware: dict[str, Any]
+    open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}&Step=review", Role.OPERATOR)
     told = page.get_by_role("region", name="What will happen")
     expect(told).to_contain_text("3 devices will be updated")
     page.get_by_role("button", name="Change: Devices").click()
     _heading(page, "Which devices?")
-    (device,) = demo.ask("GET", f"/api/v1/devices?Label={quote(label)}&ModelNumber={MODEL}&MaxResults=1")[
+    (device,) = demo.call("GET", f"/api/v1/devices?Label={quote(label)}&ModelNumber={MODEL}&MaxResults=1")[
         "items"
     ]
     page.get_by_role("searchbox").fill(device["id"].removeprefix("bmac-"))
@@ -338,7 +338,7 @@ def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
 
 
 def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_job(
-    open_as: Open, watch: Watch, demo: Service, job_name: str, label: str
+    open_as: Open, watch: BrowserLog, demo: ServiceProcess, job_name: str, label: str
 ) -> None:
     firmware, _ = new_firmware(demo)
     page = open_as(f"/jobs/new?Firmware={firmware}&Label={quote(label)}&Step=plan", Role.OPERATOR)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import sign_in, until
-from tests.browser.moments import LOOKING
-from tests.cli.outside import Program
-from tests.scenarios.serving import Service, loopback
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import sign_in, wait_until
+from tests.browser.consistency import OBSERVE_CHANGES
+from tests.cli.programs import Program
+from tests.scenarios.service_process import ServiceProcess, loopback_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import BrowserContext, Page
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
 
 _MAC = "02005e0000f0"
 
@@ -39,14 +39,14 @@ _TICKS = """() => {
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Service]:
+def empty(tmp_path: Path) -> Iterator[ServiceProcess]:
     """A service with nothing in it."""
-    with Service(tmp_path, *loopback("--mqtt")) as service:
+    with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
         yield service
 
 
-def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: Service) -> None:
-    summary = demo.ask("GET", "/api/v1/devices/summary")
+def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: ServiceProcess) -> None:
+    summary = demo.call("GET", "/api/v1/devices/summary")
     open_as("/", Role.VIEWER)
     figures = page.get_by_role("list", name="The fleet in numbers")
     expect(figures.get_by_role("link", name=re.compile("^Devices"))).to_contain_text(str(summary["total"]))
@@ -58,7 +58,7 @@ def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: 
         "href", "/devices?Label=Lager%202%20%2F%20Rampe"
     )
     expect(page.get_by_role("region", name="Lost most recently").get_by_role("listitem")).not_to_have_count(0)
-    unheard = demo.ask("GET", "/api/v1/devices?Connected=false&Include=live&MaxResults=1000")["items"]
+    unheard = demo.call("GET", "/api/v1/devices?Connected=false&Include=live&MaxResults=1000")["items"]
     lost = page.get_by_role("region", name="Lost most recently")
     for device in (each for each in unheard if each["live"]["lastReportAt"] is None):
         expect(lost.get_by_role("link", name=device["friendlyName"])).to_have_count(0)
@@ -66,7 +66,7 @@ def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: 
     expect(page).to_have_url(f"{demo.url}/devices?Connected=false")
 
 
-def test_numbers_that_cannot_be_renewed_stay_and_say_so(open_as: Open, page: Page, watch: Watch) -> None:
+def test_numbers_that_cannot_be_renewed_stay_and_say_so(open_as: Open, page: Page, watch: BrowserLog) -> None:
     watch.expect(500)
     open_as("/")
     figures = page.get_by_role("list", name="The fleet in numbers")
@@ -79,7 +79,7 @@ def test_numbers_that_cannot_be_renewed_stay_and_say_so(open_as: Open, page: Pag
 
 
 def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
-    make_window: Callable[..., tuple[BrowserContext, Watch]], empty: Service
+    make_window: Callable[..., tuple[BrowserContext, BrowserLog]], empty: ServiceProcess
 ) -> None:
     context, _ = make_window(empty)
     page = context.new_page()
@@ -88,7 +88,7 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     steps = page.get_by_role("region", name="Three steps to a living fleet").get_by_role("listitem")
     expect(steps.nth(0)).to_contain_text("Next")
     expect(page.get_by_text("No traffic yet").first).to_be_visible()
-    assert barriers(page) == []
+    assert find_violations(page) == []
     steps.nth(0).get_by_role("link", name="Add a gateway").click()
     asking = page.get_by_role("dialog", name="Claim a gateway")
     expect(asking).to_be_visible()
@@ -98,7 +98,7 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     page.go_back()
     progress = page.get_by_text("steps done")
     expect(progress).to_have_text("0 of 3 steps done")
-    page.evaluate(_TICKS.replace("LOOKING", LOOKING))
+    page.evaluate(_TICKS.replace("LOOKING", OBSERVE_CHANGES))
     claimed = empty.claim(_MAC)
     expect(steps.nth(1)).to_contain_text("Waits for the gateway to connect")
     expect(steps.nth(0)).to_contain_text("It has not connected yet.")
@@ -112,11 +112,11 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
         expect(steps.nth(0)).to_contain_text("Done")
         expect(steps.nth(1)).to_contain_text("Done")
         # What is painted is looked at a moment later than a test sees it.
-        until(page, lambda: page.evaluate("[...window.ticks]"))
+        wait_until(page, lambda: page.evaluate("[...window.ticks]"))
         assert page.evaluate("[...window.ticks]")[0] == "Connect a gateway"
         expect(opening).to_have_count(0)
         expect(steps.nth(2)).to_contain_text("Next")
-        empty.ask("PUT", f"/api/v1/devices/bmac-{_MAC}/labels/floor-2")
+        empty.call("PUT", f"/api/v1/devices/bmac-{_MAC}/labels/floor-2")
         expect(steps.nth(2)).to_contain_text("Done")
     page.get_by_role("button", name="Go to the overview").click()
     expect(page.get_by_role("list", name="The fleet in numbers")).to_be_visible()

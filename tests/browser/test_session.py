@@ -9,20 +9,20 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import there, until
-from tests.browser.updates import new_firmware
-from tests.scenarios.serving import PASSWORD
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import wait_until, wait_until_connected
+from tests.browser.demo_sites import new_firmware
+from tests.scenarios.service_process import PASSWORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Locator, Page, Route
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 _TOKEN = "sessionStorage.getItem('meshfleet.token')"  # noqa: S105 # where it is
 
@@ -41,21 +41,21 @@ _CLOSE_AND_PRESS = """dialog => {
 
 
 @pytest.fixture(autouse=True)
-def _refusals(watch: Watch) -> None:
+def _refusals(watch: BrowserLog) -> None:
     watch.allow(401)
 
 
 @pytest.fixture
-def other(demo: Service) -> Iterator[str]:
+def other(demo: ServiceProcess) -> Iterator[str]:
     """Of somebody else, gone with the test: with one admin more, others could remove the last."""
     name = f"mo-{uuid4().hex[:8]}"
     yield name
-    demo.ask("DELETE", f"/api/v1/users/{name}")
+    demo.call("DELETE", f"/api/v1/users/{name}")
 
 
 def _end(page: Page) -> Locator:
     """End the session as if it were somewhere else; what stands in front of the page then."""
-    there(page)
+    wait_until_connected(page)
     token = page.evaluate(_TOKEN)
     told = page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
     assert told.ok
@@ -79,9 +79,9 @@ def _add_person(page: Page) -> tuple[Locator, Locator]:
 
 
 def test_a_plan_is_there_again_and_goes_on_but_not_for_somebody_else(
-    open_as: Open, demo: Service, other: str
+    open_as: Open, demo: ServiceProcess, other: str
 ) -> None:
-    demo.person(other, Role.OPERATOR)
+    demo.add_user(other, Role.OPERATOR)
     firmware, _ = new_firmware(demo)
     page = open_as(f"/jobs/new?Firmware={firmware}&ModelNumber=0018&Step=plan", Role.OPERATOR)
     name = page.get_by_label("Name", exact=True)
@@ -94,7 +94,7 @@ def test_a_plan_is_there_again_and_goes_on_but_not_for_somebody_else(
     for hidden in (name, page.get_by_role("heading", name="How carefully?"), page.get_by_role("navigation")):
         expect(hidden).to_be_hidden()
     expect(page).to_have_title("Sign in · Meshfleet")
-    assert barriers(page) == []
+    assert find_violations(page) == []
     # Esc does not open it, nor does a key that works everywhere; not even in the moment after a second Esc,
     # which closes any dialog.
     for key in ("Escape", "Escape", "Control+k"):
@@ -107,7 +107,7 @@ def test_a_plan_is_there_again_and_goes_on_but_not_for_somebody_else(
     expect(name).to_have_value(text)
     expect(name).to_be_focused()
     expect(page).to_have_title("New update job · Meshfleet")
-    there(page)
+    wait_until_connected(page)
     page.get_by_role("button", name="Next", exact=True).click()
     expect(page.get_by_role("region", name="What will happen")).to_contain_text("will be updated")
 
@@ -132,9 +132,9 @@ def test_what_could_not_be_read_meanwhile_is_read_again(open_as: Open) -> None:
 
 
 def test_a_dialog_is_hidden_too_and_another_person_finds_none(
-    open_as: Open, demo: Service, other: str
+    open_as: Open, demo: ServiceProcess, other: str
 ) -> None:
-    demo.person(other, Role.ADMIN)
+    demo.add_user(other, Role.ADMIN)
     page = open_as("/people")
     dialog, name = _add_person(page)
     name.fill("nurse.jane")
@@ -167,13 +167,13 @@ def test_who_signs_out_in_another_tab_leaves_nothing(open_as: Open, page: Page, 
         stalled: list[Route] = []
         page.route("**/healthz?stalls", lambda route: stalled.append(route))  # noqa: PLW0108 # bound methods are no handlers
         page.evaluate(_STALL)
-        until(other, lambda: stalled)
+        wait_until(other, lambda: stalled)
         other.goto("/labels")
         expect(other.get_by_role("button", name="Sign in")).to_be_visible()
         stalled[0].fulfill(body="")
     other.get_by_role("button", name="Account: admin").click()
     other.get_by_role("button", name="Sign out").click()
-    until(page, lambda: page.evaluate(_TOKEN) is None)
+    wait_until(page, lambda: page.evaluate(_TOKEN) is None)
     expect(page.locator("dialog")).to_have_count(0)
     expect(page.get_by_role("main")).to_contain_text("Your session has ended.")
     expect(page.get_by_text(re.compile("is kept for"))).to_have_count(0)

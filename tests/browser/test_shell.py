@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.wire.rest import Role
-from tests.browser.axe import barriers
-from tests.browser.conftest import press_to, until
-from tests.scenarios.serving import PASSWORD
+from meshfleet.rest import Role
+from tests.browser.axe import find_violations
+from tests.browser.conftest import go_to_page_by_key, wait_until
+from tests.scenarios.service_process import PASSWORD
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
 
 _FOCUSED = """() => {
   const {outlineStyle, outlineWidth} = getComputedStyle(document.activeElement);
@@ -29,7 +29,9 @@ _FOCUSED = """() => {
 }"""
 
 
-def test_a_wrong_password_is_told_and_who_comes_again_is_where_they_were(page: Page, watch: Watch) -> None:
+def test_a_wrong_password_is_told_and_who_comes_again_is_where_they_were(
+    page: Page, watch: BrowserLog
+) -> None:
     watch.expect(401)
     page.goto("/labels?from=here")
     page.get_by_label("User name").fill("admin")
@@ -46,7 +48,7 @@ def test_a_wrong_password_is_told_and_who_comes_again_is_where_they_were(page: P
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
     assert page.url.endswith("/labels?from=here")
     assert page.evaluate("sessionStorage.getItem('meshfleet.token')") is None
-    assert barriers(page) == []
+    assert find_violations(page) == []
 
 
 def test_who_signs_out_is_out_while_nobody_answers(open_as: Open, page: Page) -> None:
@@ -58,10 +60,10 @@ def test_who_signs_out_is_out_while_nobody_answers(open_as: Open, page: Page) ->
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
     assert page.evaluate("sessionStorage.getItem('meshfleet.token')") is None
-    until(page, lambda: held)
+    wait_until(page, lambda: held)
     assert held[0].request.headers["authorization"] == f"Bearer {token}"
     held[0].continue_()
-    until(page, lambda: _status_of(page, token) == HTTPStatus.UNAUTHORIZED)
+    wait_until(page, lambda: _status_of(page, token) == HTTPStatus.UNAUTHORIZED)
 
 
 def _status_of(page: Page, token: str) -> int:
@@ -86,7 +88,7 @@ def test_a_link_in_a_new_tab_asks_nobody_to_sign_in_and_who_signs_out_is_out_eve
     expect(other.get_by_role("button", name="Sign in")).to_be_visible()
 
 
-def test_too_many_attempts_are_told_in_words(page: Page, watch: Watch) -> None:
+def test_too_many_attempts_are_told_in_words(page: Page, watch: BrowserLog) -> None:
     watch.expect(429, 500)
     page.route("**/auth/login", lambda route: route.fulfill(status=500, json={"detail": "not possible"}))
     page.goto("/")
@@ -109,7 +111,7 @@ def test_too_many_attempts_are_told_in_words(page: Page, watch: Watch) -> None:
 
 @pytest.mark.usefixtures("own_window")
 def test_a_session_that_cannot_be_renewed_ends_with_a_warning(
-    open_as: Open, page: Page, watch: Watch
+    open_as: Open, page: Page, watch: BrowserLog
 ) -> None:
     watch.expect(401)
     page.clock.install()
@@ -128,7 +130,7 @@ def test_a_session_that_cannot_be_renewed_ends_with_a_warning(
     expect(page.get_by_text("Your session ends at")).to_be_hidden()
 
 
-def test_a_wrong_old_password_ends_no_session(open_as: Open, page: Page, watch: Watch) -> None:
+def test_a_wrong_old_password_ends_no_session(open_as: Open, page: Page, watch: BrowserLog) -> None:
     watch.expect(401)
     open_as("/", Role.VIEWER)
     page.get_by_role("button", name="Account: viewer").click()
@@ -194,7 +196,7 @@ def test_a_device_is_found_with_the_keyboard_alone_and_keys_lead_to_pages_until_
     expect(found.last).to_have_attribute("aria-selected", "true")
     chosen = found.last.get_attribute("id")
     expect(box).to_have_attribute("aria-activedescendant", chosen or "")
-    assert barriers(page) == []
+    assert find_violations(page) == []
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/devices/bmac-02005e000002$"))
@@ -210,17 +212,17 @@ def test_a_device_is_found_with_the_keyboard_alone_and_keys_lead_to_pages_until_
 
 def _use_keys(page: Page) -> None:
     """Keys lead to pages until they are switched off."""
-    press_to(page, "o", "Overview")
+    go_to_page_by_key(page, "o", "Overview")
     heading = page.get_by_role("heading", level=1)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
-    assert barriers(page) == []
+    assert find_violations(page) == []
     page.keyboard.press("g")
     page.keyboard.press("l")
     expect(heading).to_have_text("Overview")  # keys are silent in dialogs
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    press_to(page, "l", "Labels")
+    go_to_page_by_key(page, "l", "Labels")
     expect(page).to_have_title("Labels · Meshfleet")
     expect(page.get_by_role("main")).to_be_focused()
     page.get_by_role("button", name="Account").click()
@@ -251,7 +253,7 @@ def test_a_theme_that_was_chosen_stays(open_as: Open, page: Page) -> None:
     expect(theme).to_have_attribute("data-theme", "dark")
 
 
-def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch: Watch) -> None:
+def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch: BrowserLog) -> None:
     watch.expect("net::ERR_FAILED")
     open_as("/labels")
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
@@ -263,7 +265,7 @@ def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch:
 
 
 def test_an_unknown_path_and_a_page_that_is_gone_say_what_to_do(
-    open_as: Open, page: Page, watch: Watch
+    open_as: Open, page: Page, watch: BrowserLog
 ) -> None:
     watch.expect("net::ERR_FAILED")
     page.route("**/assets/Labels-*.js", lambda route: route.abort())
@@ -277,15 +279,15 @@ def test_an_unknown_path_and_a_page_that_is_gone_say_what_to_do(
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
 
 
-def test_a_page_that_is_left_reads_nothing_anew(open_as: Open, page: Page, watch: Watch) -> None:
+def test_a_page_that_is_left_reads_nothing_anew(open_as: Open, page: Page, watch: BrowserLog) -> None:
     held: list[Route] = []
     open_as("/rejects?Gateway=02005e000001")
-    until(page, lambda: "GET /api/v1/rejects?Gateway=02005e000001" in watch.asked)
+    wait_until(page, lambda: "GET /api/v1/rejects?Gateway=02005e000001" in watch.requests)
     page.route(re.compile(r"/assets/Labels-.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
     page.get_by_role("link", name="Labels").click()
-    until(page, lambda: held)
+    wait_until(page, lambda: held)
     assert page.url.endswith("/labels")
     for route in held:
         route.continue_()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
-    assert "GET /api/v1/rejects" not in watch.asked
+    assert "GET /api/v1/rejects" not in watch.requests

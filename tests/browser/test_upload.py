@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from tests.browser.axe import barriers
-from tests.browser.conftest import until
-from tests.browser.firmware import deflated, forget, new_model, package
+from tests.browser.axe import find_violations
+from tests.browser.conftest import wait_until
+from tests.browser.demo_firmware import build_test_package, compress_package, delete_firmware, new_model
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+    from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
-    from tests.browser.watch import Watch
-    from tests.scenarios.serving import Service
+    from tests.scenarios.service_process import ServiceProcess
 
 _DROP = """([name, size]) => {
   const given = new DataTransfer();
@@ -46,11 +46,11 @@ def fill(asking: Locator, model: str, version: str) -> None:
 
 
 def test_an_image_is_uploaded_and_looked_at(
-    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     image = tmp_path / "motion.zip"
-    image.write_bytes(deflated(package(model, "3.4.2")))
+    image.write_bytes(compress_package(build_test_package(model, "3.4.2")))
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     page = open_as("/firmware")
     asking = uploading(page)
@@ -61,7 +61,7 @@ def test_an_image_is_uploaded_and_looked_at(
     fill(asking, "0018", "3.4.2")
     asking.get_by_role("textbox", name="Hardware").fill("1.0, 2.1.0")
     asking.get_by_role("textbox", name="Notes").fill("Sees <b>more</b>.")
-    assert barriers(page) == []
+    assert find_violations(page) == []
     watch.expect(400)
     asking.get_by_role("button", name="Upload", exact=True).click()
     expect(asking).to_contain_text(f"The image is a package for model {model}; the record says 0018.")
@@ -80,11 +80,11 @@ def test_an_image_is_uploaded_and_looked_at(
         assert saved.value.suggested_filename == "motion.zip"
         assert Path(saved.value.path()).read_bytes() == image.read_bytes()
     finally:
-        forget(demo, model)
+        delete_firmware(demo, model)
 
 
 def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_on(
-    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     image = tmp_path / "hostname.bin"
@@ -99,7 +99,7 @@ def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_
     fill(asking, model, "1.0.0")
     bare.check()
     expect(asking).not_to_contain_text("This is not a Nordic package")
-    assert barriers(page) == []
+    assert find_violations(page) == []
     watch.expect(400)
     upload.click()
     expect(asking).to_contain_text("does not look like a bare image of a Cortex-M chip: it has 7 bytes")
@@ -115,10 +115,10 @@ def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.0")
         expect(page.get_by_role("region", name="Details")).to_contain_text("Bare image")
     finally:
-        forget(demo, model)
+        delete_firmware(demo, model)
 
 
-def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Watch) -> None:
+def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: BrowserLog) -> None:
     page = open_as("/firmware")
     asking = uploading(page)
     zone = asking.get_by_text("choose a file")
@@ -156,15 +156,15 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Wat
     expect(version).to_have_accessible_description("As its devices will tell it.")
     asking.get_by_role("textbox", name="From version on").fill("3.0.1")
     expect(asking).to_contain_text("It is newer than the version itself.")
-    assert not [each for each in watch.asked if each.startswith("POST /api/v1/firmware")]
+    assert not [each for each in watch.requests if each.startswith("POST /api/v1/firmware")]
 
 
 def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
-    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     image = tmp_path / "image.zip"
-    image.write_bytes(package(model, "1.0.0"))
+    image.write_bytes(build_test_package(model, "1.0.0"))
     page = open_as("/firmware")
     asking = uploading(page)
     choose(asking, image)
@@ -193,12 +193,12 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     expect(asking).to_contain_text("The upload was canceled.")
     line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": -1})
     line.detach()
-    assert demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
+    assert demo.call("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
 
     # It is another file by now, which the browser does not let out.
     asking.get_by_label("Image", exact=True).set_input_files(image)
     expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
-    image.write_bytes(package(model, "1.0.1"))
+    image.write_bytes(build_test_package(model, "1.0.1"))
     watch.expect("net::ERR_UPLOAD_FILE_CHANGED")
     upload.click()
     expect(asking).to_contain_text("The browser cannot read image.zip.")
@@ -209,11 +209,11 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
         # Nobody typed another version than the first package had, so it is that of the second one.
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.1")
     finally:
-        forget(demo, model)
+        delete_firmware(demo, model)
 
 
 def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
-    open_as: Open, demo: Service, watch: Watch, tmp_path: Path
+    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     page = open_as("/firmware")
@@ -225,12 +225,12 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
 
     def send(version: str) -> None:
         image = tmp_path / f"{version}.zip"
-        image.write_bytes(package(model, version))
+        image.write_bytes(build_test_package(model, version))
         choose(asking, image)
         fill(asking, model, version)
         asking.get_by_role("button", name="Upload", exact=True).click()
         expect(asking).to_contain_text("All of it is sent.")
-        until(page, lambda: answers)
+        wait_until(page, lambda: answers)
 
     try:
         # The service has taken it, and its answer is lost.
@@ -246,15 +246,17 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
         expect(asking).to_contain_text("Look in the list")
         line.send("Fetch.disable")
         line.detach()
-        there = demo.ask("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]
+        there = demo.call("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]
         assert [each["version"] for each in there] == ["1.0.1", "1.0.0"]
     finally:
-        forget(demo, model)
+        delete_firmware(demo, model)
 
 
-def test_an_answer_without_a_word_does_not_hold_anybody(open_as: Open, watch: Watch, tmp_path: Path) -> None:
+def test_an_answer_without_a_word_does_not_hold_anybody(
+    open_as: Open, watch: BrowserLog, tmp_path: Path
+) -> None:
     image = tmp_path / "image.zip"
-    image.write_bytes(package("0018", "1.0.0"))
+    image.write_bytes(build_test_package("0018", "1.0.0"))
     page = open_as("/firmware")
     asking = uploading(page)
     choose(asking, image)

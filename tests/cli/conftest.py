@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.testing import running_fleet
-from tests.cli.shell import Shell, logged_in, wait_until_known
+from tests.cli.shell import Shell, create_logged_in_shell, wait_until_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,14 +30,14 @@ def place() -> Iterator[RunningFleet]:
 @pytest.fixture(scope="package")
 def login(place: RunningFleet, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What is kept of the login of an admin."""
-    return logged_in(tmp_path_factory.mktemp("home"), place).login.read_text()
+    return create_logged_in_shell(tmp_path_factory.mktemp("home"), place).login.read_text()
 
 
 @pytest.fixture
 def admin(tmp_path: Path, login: str) -> Shell:
     """Somebody who may do everything but log out: other tests have the same login."""
     shell = Shell(tmp_path / "home")
-    shell.keep(login)
+    shell.write_login(login)
     return shell
 
 

@@ -13,8 +13,8 @@ import sys
 from threading import Thread
 from typing import TYPE_CHECKING, Self
 
-from tests.cli.forked import fork_with
-from tests.cli.outside import PATIENCE
+from tests.cli.forked_process import fork_with
+from tests.cli.programs import TEST_TIMEOUT
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -55,7 +55,7 @@ class Relay:
         self._server.close()
         for each in self._processes:
             each.kill()
-            each.join(PATIENCE)
+            each.join(TEST_TIMEOUT)
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):  # as soon as it is shut down

@@ -11,8 +11,8 @@ import termios
 from typing import TYPE_CHECKING, Any
 
 from meshfleet.client.blocking import Fleet
-from tests.cli.forked import fork_at_terminal
-from tests.cli.outside import MESHFLEET, PATIENCE, Program, run
+from tests.cli.forked_process import fork_at_terminal
+from tests.cli.programs import MESHFLEET, TEST_TIMEOUT, Program, run_command
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from meshfleet.testing import RunningFleet
 
-NOTHING = {
+CLEAN_ENVIRONMENT = {
     "MESHFLEET_URL": "",
     "MESHFLEET_TOKEN": "",
     "MESHFLEET_KEY": "",
@@ -42,21 +42,21 @@ class Shell:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.variables = {**NOTHING, "XDG_CONFIG_HOME": str(home)}
+        self.variables = {**CLEAN_ENVIRONMENT, "XDG_CONFIG_HOME": str(home)}
 
     @property
     def login(self) -> Path:
         """Where the login is kept."""
         return self.home / "meshfleet" / "login.json"
 
-    def keep(self, content: str) -> None:
+    def write_login(self, content: str) -> None:
         """Put something where the login is kept."""
         self.login.parent.mkdir(parents=True, exist_ok=True)
         self.login.touch(0o600)
         self.login.write_text(content, errors="surrogateescape")
 
     def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Result:
-        return run(*arguments, stdin=stdin, **{**self.variables, **variables})
+        return run_command(*arguments, stdin=stdin, **{**self.variables, **variables})
 
     def start(self, *arguments: str, umask: str = "", **variables: str) -> Program:
         """Start a command as a program of its own."""
@@ -68,16 +68,16 @@ class Shell:
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         return result.stdout
 
-    def objects(self, *arguments: str, **given: str) -> list[Any]:
+    def json_lines(self, *arguments: str, **given: str) -> list[Any]:
         """What a command says to programs, line by line."""
         return [json.loads(line) for line in self.text(*arguments, "--json", **given).splitlines()]
 
-    def object(self, *arguments: str, **given: str) -> Any:
+    def json(self, *arguments: str, **given: str) -> Any:
         """What a command says to programs on one line."""
-        (found,) = self.objects(*arguments, **given)
+        (found,) = self.json_lines(*arguments, **given)
         return found
 
-    def failure(self, *arguments: str, code: int = 1, **given: str) -> str:
+    def expect_failure(self, *arguments: str, code: int = 1, **given: str) -> str:
         """What a command says when it fails: one clear line, and nothing where programs read."""
         result = self(*arguments, **given)
         assert (result.exit_code, result.stdout) == (code, ""), result.output
@@ -87,7 +87,7 @@ class Shell:
         return result.stderr
 
 
-def logged_in(home: Path, place: RunningFleet) -> Shell:
+def create_logged_in_shell(home: Path, place: RunningFleet) -> Shell:
     """Somebody who is logged in as admin."""
     shell = Shell(home)
     shell.text("login", "--url", place.url, "--user", place.user, MESHFLEET_PASSWORD=place.password)
@@ -107,7 +107,7 @@ def wait_until_connected(fleet: Fleet, *devices: str) -> None:
     eventually(lambda: wanted <= {each.id for each in fleet.devices.list(connected=True)}, "to hear them all")
 
 
-def at_terminal(
+def run_at_terminal(
     shell: Shell, *arguments: str, typed: str = "", columns: int = 80, behind: str = ""
 ) -> tuple[str, int]:
     """Run a command at a terminal of its own; what the terminal shows, and the exit code.
@@ -140,11 +140,11 @@ def _begin(
     if behind:
         command = ["/bin/sh", "-c", f'exec "$0" "$@" {behind}', str(MESHFLEET), *arguments]
         program = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
-        return lambda: program.wait(PATIENCE)
+        return lambda: program.wait(TEST_TIMEOUT)
     forked = fork_at_terminal(arguments, variables, terminal)
 
     def wait() -> int | None:
-        forked.join(PATIENCE)
+        forked.join(TEST_TIMEOUT)
         return forked.exitcode
 
     return wait
@@ -152,7 +152,7 @@ def _begin(
 
 def _read(terminal: int) -> bytes:
     """What comes next; nothing at the end, or when it is broken."""
-    if not select.select([terminal], [], [], PATIENCE)[0]:
+    if not select.select([terminal], [], [], TEST_TIMEOUT)[0]:
         return b""
     try:
         return os.read(terminal, 65536)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from meshfleet.cli import main
-from meshfleet.service.asyncapi import describe
+from meshfleet.service.asyncapi import build_asyncapi_document
 
 
 @pytest.mark.rule("rest-162")
@@ -17,7 +17,7 @@ def test_the_messaging_interface_is_described_without_a_service(flags: list[str]
     result = CliRunner().invoke(main, ["asyncapi", *flags])
     assert result.exit_code == 0
     document = json.loads(result.output)
-    assert document == describe()
+    assert document == build_asyncapi_document()
     assert document["servers"]["mqtt"]["host"] == "localhost:1883"
     assert document["channels"]["report-heartbeat"]["address"].startswith("mt/gateway/")
 

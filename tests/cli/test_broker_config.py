@@ -15,13 +15,13 @@ from sqlalchemy import update
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.tables import gateway
-from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.protocol.ids import Mac, mac_to_int
+from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.gateways import store
-from meshfleet.service.gateways.registering import register
-from meshfleet.wire.ids import Mac, mac_number
-from tests.cli.outside import run
-from tests.parts import MOSQUITTO_PASSWD, need
-from tests.tables import each_row
+from meshfleet.service.ingest.gateway_admission import register_gateways
+from tests.cli.programs import run_command
+from tests.external_tools import MOSQUITTO_PASSWD, require
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def database(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "meshfleet-data"
     folder.mkdir(0o700)
     shutil.copy(sqlite_template, folder)
-    with closing(Database(in_file.engines(folder / "meshfleet.sqlite"))) as database:
+    with closing(Database(in_file.create_sqlite_engines(folder / "meshfleet.sqlite"))) as database:
         yield database
 
 
@@ -51,11 +51,11 @@ def out(tmp_path: Path) -> Path:
 
 
 def claim(database: Database, mac: Mac) -> str:
-    return database.write_now(store.claim, mac, name=None, by=COMMAND_LINE, now=1)
+    return database.write_now(store.claim_gateway, mac, name=None, by=COMMAND_LINE, now=1)
 
 
 def configure(*arguments: str, **variables: str) -> Result:
-    result = run("broker-config", "mosquitto", *arguments, **variables)
+    result = run_command("broker-config", "mosquitto", *arguments, **variables)
     assert result.exit_code == 0, result.output
     return result
 
@@ -84,12 +84,12 @@ def test_the_service_and_all_claimed_gateways_get_in(database: Database, out: Pa
     claim(database, A)
     configure()
     assert list(users(out)) == ["meshfleet", A, B]
-    assert users(out)[A] == database.read_now(store.broker_hashes)[A]
+    assert users(out)[A] == database.read_now(store.load_broker_hashes)[A]
 
 
 def test_gateways_without_a_password_are_told(database: Database, out: Path) -> None:
     claim(database, A)
-    database.write_now(register, {mac_number(B)}, 1)
+    database.write_now(register_gateways, {mac_to_int(B)}, 1)
     said = told()
     assert (said["gateways"], said["gatewaysWithoutPassword"]) == ([A], [B])
     assert list(users(out)) == ["meshfleet", A]
@@ -183,7 +183,7 @@ def test_the_hashes_are_of_the_kind_that_mosquitto_makes_itself(database: Databa
     configure()
     theirs = out / "theirs"
     subprocess.run(
-        [need(MOSQUITTO_PASSWD), "-c", "-b", theirs, "somebody", "word"], check=True, capture_output=True
+        [require(MOSQUITTO_PASSWD), "-c", "-b", theirs, "somebody", "word"], check=True, capture_output=True
     )
     ((_, made),) = (line.split(":") for line in theirs.read_text().splitlines())
     for hashed in users(out).values():
@@ -198,7 +198,7 @@ def test_a_folder_that_others_can_read_is_refused(database: Database, out: Path)
     assert database.is_sqlite
     out.mkdir(0o700)
     out.chmod(0o750)
-    result = run("broker-config", "mosquitto")
+    result = run_command("broker-config", "mosquitto")
     assert (result.exit_code, "others can read" in result.stderr) == (1, True)
     assert list(out.iterdir()) == []
 
@@ -206,27 +206,27 @@ def test_a_folder_that_others_can_read_is_refused(database: Database, out: Path)
 def test_a_file_in_the_place_of_the_folder_is_refused(database: Database, out: Path) -> None:
     assert database.is_sqlite
     out.touch()
-    result = run("broker-config", "mosquitto")
+    result = run_command("broker-config", "mosquitto")
     assert (result.exit_code, "cannot be written: File exists" in result.stderr) == (1, True)
 
 
 @each_row("prefix", ["a%u", "%c/b", " a"])
 def test_a_prefix_that_rules_cannot_spell_is_refused(database: Database, out: Path, prefix: str) -> None:
     assert database.is_sqlite
-    result = run("broker-config", "mosquitto", "--topic-prefix", prefix)
+    result = run_command("broker-config", "mosquitto", "--topic-prefix", prefix)
     assert (result.exit_code, "topic-prefix: mosquitto's rules" in result.stderr) == (1, True)
     assert not out.exists()
 
 
 def test_without_a_database_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run("broker-config", "mosquitto")
+    result = run_command("broker-config", "mosquitto")
     assert (result.exit_code, "there is no database" in result.stderr) == (1, True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.rule("rest-176", "rest-177")
 def test_it_tells_how_it_is_used() -> None:
-    assert "broker-config" in run("--help").stdout
-    assert "SIGHUP" in run("broker-config", "mosquitto", "--help").stdout
-    assert run("broker-config", "rabbitmq").exit_code == 2
+    assert "broker-config" in run_command("--help").stdout
+    assert "SIGHUP" in run_command("broker-config", "mosquitto", "--help").stdout
+    assert run_command("broker-config", "rabbitmq").exit_code == 2

@@ -8,7 +8,7 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from meshfleet.cli import main
-from tests.tables import each_row
+from tests.row_tables import each_row
 
 MESSAGES = Path(__file__).parent.parent.parent / "examples" / "messages.txt"
 HEADER = "id | name | dictionary | kind | type | unit | access | ext | note\n"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from tests.cli.outside import Program, run, url
-from tests.parts import MOSQUITTO_PASSWD, need
+from tests.cli.programs import Program, broker_url, run_command
+from tests.external_tools import MOSQUITTO_PASSWD, require
+from tests.row_tables import each_row
 from tests.servers import Mosquitto, free_port
-from tests.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ HIDDEN = "hunter22"
 
 
 def gateway(*arguments: str, **variables: str) -> Result:
-    return run("gateway", *arguments, **variables)
+    return run_command("gateway", *arguments, **variables)
 
 
 def described(*arguments: str) -> dict[str, Any]:
@@ -209,9 +209,11 @@ def test_a_broker_that_is_not_there_is_an_error_of_one_sentence() -> None:
 
 def test_a_broker_that_wants_another_password_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "passwords"
-    subprocess.run([need(MOSQUITTO_PASSWD), "-c", "-b", file, MAC, "right"], check=True, capture_output=True)
+    subprocess.run(
+        [require(MOSQUITTO_PASSWD), "-c", "-b", file, MAC, "right"], check=True, capture_output=True
+    )
     with Mosquitto(tmp_path, f"password_file {file}") as guarded:
-        result = gateway("--mac", MAC, "--broker", url(guarded, user=f"{MAC}:{HIDDEN}"))
+        result = gateway("--mac", MAC, "--broker", broker_url(guarded, user=f"{MAC}:{HIDDEN}"))
     assert_fails(result, r"mqtt://127\.0\.0\.1")
 
 
@@ -223,12 +225,12 @@ def test_certificates_are_checked_against_the_authorities_that_one_trusts(tmp_pa
     for name, authority in (("good", good), ("bad", bad)):
         authority.cert_pem.write_to_path(str(tmp_path / name))
     with Mosquitto(tmp_path, f"certfile {file}", f"keyfile {file}") as secure:
-        given = ["--mac", MAC, "--broker", url(secure, scheme="mqtts"), "--devices", "0"]
+        given = ["--mac", MAC, "--broker", broker_url(secure, scheme="mqtts"), "--devices", "0"]
         assert_fails(gateway(*given), "certificate")
         assert_fails(gateway(*given, "--tls-ca", str(tmp_path / "bad")), "certificate")
         assert_fails(gateway(*given, "--tls-ca", str(tmp_path / "mosquitto.conf")), "certificate")
         with Program("gateway", *given, "--tls-ca", str(tmp_path / "good")) as program:
-            assert "is connected" in program.line()
+            assert "is connected" in program.read_line()
 
 
 @each_row("content", [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000])

@@ -13,18 +13,18 @@ import httpx
 import pytest
 import trustme
 
-from meshfleet.settings import SETTINGS, load
-from meshfleet.wire.rest import LOGIN
-from tests.cli.outside import PATIENCE, Program, run
+from meshfleet.rest import LOGIN_PATH
+from meshfleet.settings import SETTINGS, load_settings
+from tests.cli.programs import TEST_TIMEOUT, Program, run_command
 from tests.eventually import eventually
-from tests.tables import each_row
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
     from signal import Signals
 
 
-class Said(NamedTuple):
+class StartMessage(NamedTuple):
     """What a service tells when it has started."""
 
     url: str
@@ -36,13 +36,15 @@ def serve(folder: Path, *arguments: str, umask: str = "", **variables: str) -> P
     return Program(*given, umask=umask, **variables)
 
 
-def said(program: Program) -> Said:
-    told: dict[str, Any] = json.loads(program.line())
-    return Said(told["url"], told["adminPassword"])
+def said(program: Program) -> StartMessage:
+    told: dict[str, Any] = json.loads(program.read_line())
+    return StartMessage(told["url"], told["adminPassword"])
 
 
 def log_in(url: str, password: str | None) -> httpx.Response:
-    return httpx.post(url + LOGIN, json={"username": "admin", "password": password}, timeout=PATIENCE)
+    return httpx.post(
+        url + LOGIN_PATH, json={"username": "admin", "password": password}, timeout=TEST_TIMEOUT
+    )
 
 
 # --- Its beginning ---
@@ -52,20 +54,20 @@ def log_in(url: str, password: str | None) -> httpx.Response:
 def test_a_newcomer_is_told_all_that_is_needed_to_sign_in(tmp_path: Path) -> None:
     given = ["serve", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     with Program(*given) as program:
-        url = program.line().rsplit(maxsplit=1)[-1]
-        assert program.line().startswith("Gateways and other MQTT clients connect to mqtt://127.0.0.1:")
-        assert program.line() == f"Its data is in {tmp_path / 'data'}\n"
-        words = program.line().split()
+        url = program.read_line().rsplit(maxsplit=1)[-1]
+        assert program.read_line().startswith("Gateways and other MQTT clients connect to mqtt://127.0.0.1:")
+        assert program.read_line() == f"Its data is in {tmp_path / 'data'}\n"
+        words = program.read_line().split()
         assert words[:6] == ["Sign", "in", "as", "admin", "with", "the"]
         assert log_in(url, words[7]).json()["status"] == "SUCCESS"
-        assert program.end(SIGTERM)[::2] == (0, "")
+        assert program.wait_for_exit(SIGTERM)[::2] == (0, "")
 
 
 @pytest.mark.rule("auth-28")
 def test_the_password_is_shown_once_and_holds_for_ever(tmp_path: Path) -> None:
     with serve(tmp_path) as program:
         first = said(program)
-        program.end(SIGTERM)
+        program.wait_for_exit(SIGTERM)
     with serve(tmp_path) as program:
         again = said(program)
         assert again.password is None
@@ -78,12 +80,12 @@ def test_a_password_from_the_environment_is_not_repeated(tmp_path: Path) -> None
         told = said(program)
         assert told.password is None
         assert log_in(told.url, "correct-horse").status_code == 200
-        assert "correct-horse" not in "".join(map(str, program.end(SIGTERM)))
+        assert "correct-horse" not in "".join(map(str, program.wait_for_exit(SIGTERM)))
 
 
 def test_a_password_from_the_environment_that_is_too_short_is_refused_in_words(tmp_path: Path) -> None:
     with serve(tmp_path, MESHFLEET_ADMIN_PASSWORD="hunter2") as program:  # noqa: S106 # it is made here
-        code, _, errors = program.end()
+        code, _, errors = program.wait_for_exit()
     assert code == 1
     assert "MESHFLEET_ADMIN_PASSWORD" in errors
     assert "hunter2" not in errors
@@ -104,10 +106,13 @@ def test_who_listens_everywhere_is_warned_that_gateways_need_an_address(tmp_path
     everywhere = ("--http", "0.0.0.0:0")
     with serve(tmp_path, *everywhere) as program:
         url = said(program).url
-        assert f"gateways are told to fetch firmware from {url}, which is no" in program.end(SIGTERM)[2]
+        assert (
+            f"gateways are told to fetch firmware from {url}, which is no"
+            in program.wait_for_exit(SIGTERM)[2]
+        )
     with serve(tmp_path, *everywhere, "--public-url", "https://fleet.example") as program:
         said(program)
-        assert program.end(SIGTERM)[2] == ""
+        assert program.wait_for_exit(SIGTERM)[2] == ""
 
 
 @pytest.mark.rule("rest-170")
@@ -133,7 +138,7 @@ def test_it_serves_with_a_certificate(tmp_path: Path) -> None:
     with serve(tmp_path, *given) as program:
         url = said(program).url
         assert url.startswith("https://")
-        assert httpx.get(f"{url}/healthz", verify=trusting, timeout=PATIENCE).status_code == 200
+        assert httpx.get(f"{url}/healthz", verify=trusting, timeout=TEST_TIMEOUT).status_code == 200
 
 
 @each_row(
@@ -141,21 +146,21 @@ def test_it_serves_with_a_certificate(tmp_path: Path) -> None:
     ["MESHFLEET_MESH", "MESHFLEET_TLS_CA", "MESHFLEET_TOKEN", "MESHFLEET_KEY", "MESHFLEET_TAB_SECONDS"],
 )
 def test_variables_of_other_commands_are_no_misspelt_settings(name: str) -> None:
-    assert load({}, {name: "anything"}) == load({}, {})
+    assert load_settings({}, {name: "anything"}) == load_settings({}, {})
 
 
 def test_every_setting_has_a_flag_whose_help_names_its_variable() -> None:
-    text = "".join(run("serve", "--help").stdout.split())
+    text = "".join(run_command("serve", "--help").stdout.split())
     for each in SETTINGS:
-        assert f"{each.flag}{each.form}" in text
+        assert f"{each.flag}{each.metavar}" in text
         assert f"[envvar:{each.variable}" in text
 
 
 def test_the_interface_is_described_without_a_service() -> None:
     for flags in ([], ["--json"]):
-        document = json.loads(run("openapi", *flags).stdout)
+        document = json.loads(run_command("openapi", *flags).stdout)
         assert document["openapi"].startswith("3.")
-        assert LOGIN in document["paths"]
+        assert LOGIN_PATH in document["paths"]
 
 
 # --- Its end ---
@@ -163,9 +168,9 @@ def test_the_interface_is_described_without_a_service() -> None:
 
 @pytest.mark.parametrize("how", [SIGINT, SIGTERM])
 def test_a_signal_ends_it_although_somebody_is_connected(how: Signals, tmp_path: Path) -> None:
-    with serve(tmp_path) as program, httpx.Client(timeout=PATIENCE) as client:
+    with serve(tmp_path) as program, httpx.Client(timeout=TEST_TIMEOUT) as client:
         client.get(f"{said(program).url}/healthz")
-        code, _, errors = program.end(how)
+        code, _, errors = program.wait_for_exit(how)
     assert (code, errors) == (0, "")
 
 
@@ -173,10 +178,10 @@ def test_after_a_sudden_end_it_starts_again(tmp_path: Path) -> None:
     with serve(tmp_path) as program:
         first = said(program)
         assert log_in(*first).status_code == 200
-        assert program.end(SIGKILL)[0] == -SIGKILL
+        assert program.wait_for_exit(SIGKILL)[0] == -SIGKILL
     with serve(tmp_path) as program:
         assert log_in(said(program).url, first.password).status_code == 200
-        assert program.end(SIGTERM)[::2] == (0, "")
+        assert program.wait_for_exit(SIGTERM)[::2] == (0, "")
 
 
 # --- What keeps it from starting ---
@@ -185,7 +190,7 @@ def test_after_a_sudden_end_it_starts_again(tmp_path: Path) -> None:
 @pytest.mark.rule("rest-167")
 def test_all_mistakes_are_told_and_nothing_is_made(tmp_path: Path) -> None:
     with serve(tmp_path, "--mqtt", "x", "--tls-cert", "missing", MESHFLEET_PUBLIC_URL="y") as program:
-        code, output, errors = program.end()
+        code, output, errors = program.wait_for_exit()
     assert (code, output) == (2, "")
     places = ["--mqtt", "MESHFLEET_PUBLIC_URL", "--tls-cert", "--tls-cert"]
     assert [line.split(":")[0] for line in errors.splitlines()[-4:]] == places
@@ -196,7 +201,7 @@ def test_a_second_service_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with serve(tmp_path) as first:
         told = said(first)
         with serve(tmp_path) as second:
-            code, output, errors = second.end()
+            code, output, errors = second.wait_for_exit()
         assert (code, output, len(errors.splitlines())) == (1, "", 1)
         assert "is in use by another meshfleet serve" in errors
         assert log_in(*told).status_code == 200
@@ -206,7 +211,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         with serve(tmp_path, "--http", f"127.0.0.1:{port}") as program:
-            code, output, errors = program.end()
+            code, output, errors = program.wait_for_exit()
     assert (code, output, len(errors.splitlines())) == (1, "", 1)
     assert f"127.0.0.1:{port}: port {port} is in use by another program" in errors
     assert "--http HOST:PORT" in errors
@@ -217,14 +222,14 @@ def test_who_could_not_start_is_told_the_password_later(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = "{}:{}".format(*taken.getsockname())
         with serve(tmp_path, "--http", address) as program:
-            assert program.end()[0] == 1
+            assert program.wait_for_exit()[0] == 1
     with serve(tmp_path) as program:
         assert log_in(*said(program)).status_code == 200
 
 
 @each_row("arguments", [["--no-such-flag"], ["--log-level", "loud"], ["argument"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    assert run("serve", *arguments).exit_code == 2
+    assert run_command("serve", *arguments).exit_code == 2
 
 
 # --- Somebody lost their password ---
@@ -235,9 +240,9 @@ def test_a_password_can_be_reset_while_the_service_runs(tmp_path: Path) -> None:
     with serve(tmp_path) as program:
         url, lost = said(program)
         token = log_in(url, lost).json()["authToken"]
-        reset = run("users", "reset-password", "--json", "--data", str(tmp_path / "data"), "admin")
+        reset = run_command("users", "reset-password", "--json", "--data", str(tmp_path / "data"), "admin")
         assert log_in(url, lost).status_code == 401
         assert log_in(url, json.loads(reset.stdout)["password"]).status_code == 200
         bearer = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(headers=bearer, timeout=PATIENCE) as client:  # which ends within about a second
+        with httpx.Client(headers=bearer, timeout=TEST_TIMEOUT) as client:  # which ends within about a second
             eventually(lambda: client.get(f"{url}/api/v1/users").status_code == 401, "that the session ends")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from tests.cli.outside import Ear, Program, run, url, wait_for_log
-from tests.parts import MOSQUITTO_PASSWD, need
+from tests.cli.programs import PahoListener, Program, broker_url, run_command, wait_for_log
+from tests.external_tools import MOSQUITTO_PASSWD, require
+from tests.row_tables import each_row
 from tests.servers import Mosquitto, free_port
-from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ MACS = [f"020001b0000{number}" for number in range(3)]
 
 
 def simulate(*arguments: str, stdin: str = "", **variables: str) -> Result:
-    return run("simulate", *arguments, stdin=stdin, **variables)
+    return run_command("simulate", *arguments, stdin=stdin, **variables)
 
 
 def password_of(mac: str) -> str:
@@ -47,7 +47,7 @@ def guarded(folder: Path) -> Iterator[Mosquitto]:
     file = folder / "passwords"
     users = {mac: password_of(mac) for mac in MACS} | {"ear": HIDDEN}
     file.write_text("".join(f"{user}:{password}\n" for user, password in users.items()))
-    subprocess.run([need(MOSQUITTO_PASSWD), "-U", file], check=True, capture_output=True)
+    subprocess.run([require(MOSQUITTO_PASSWD), "-U", file], check=True, capture_output=True)
     with Mosquitto(folder, f"password_file {file}", "allow_anonymous false") as running:
         yield running
 
@@ -169,20 +169,20 @@ def test_every_gateway_has_devices_of_its_own(broker: Mosquitto) -> None:
         "1",
     ]
     devices: dict[str, set[str]] = {}
-    with Ear(broker) as ear, Program(*given, MESHFLEET_BROKER=url(broker)) as program:
+    with PahoListener(broker) as ear, Program(*given, MESHFLEET_BROKER=broker_url(broker)) as program:
         while sorted(map(len, devices.values())) != [5, 5, 5]:
-            parts = ear.hear("mt/gateway/.*/device/.*/heartbeat").topic.split("/")
+            parts = ear.receive("mt/gateway/.*/device/.*/heartbeat").topic.split("/")
             devices.setdefault(parts[2], set()).add(parts[4])
-        assert ear.hear("mt/gateway/.*/measurement.*").topic.split("/")[5] == "measurement-decoded"
-        assert program.end(SIGTERM)[0] == 0
+        assert ear.receive("mt/gateway/.*/measurement.*").topic.split("/")[5] == "measurement-decoded"
+        assert program.wait_for_exit(SIGTERM)[0] == 0
     assert sorted(devices) == MACS
     assert len(set.union(*devices.values())) == 15
 
 
 def test_another_seed_gives_other_gateways(broker: Mosquitto) -> None:
     given = ["simulate", "--gateways", "1", "--devices", "1", "--rate", "50", "--seed", "2"]
-    with Ear(broker) as ear, Program(*given, "--broker", url(broker)):
-        assert ear.hear("mt/gateway/.*").topic.split("/")[2] not in MACS
+    with PahoListener(broker) as ear, Program(*given, "--broker", broker_url(broker)):
+        assert ear.receive("mt/gateway/.*").topic.split("/")[2] not in MACS
 
 
 # --- For a service ---
@@ -194,11 +194,11 @@ def test_claimed_gateways_connect_with_the_credentials_that_they_got(
     given = ["--user", "ada", "--gateways", "3", "--devices", "2", "--rate", "50", "--seconds", "1", "--json"]
     with (
         Service(guarded) as service,
-        Ear(guarded, username="ear", password=HIDDEN) as ear,
+        PahoListener(guarded, username="ear", password=HIDDEN) as ear,
         Program("simulate", "--service", service.url, *given, MESHFLEET_PASSWORD=HIDDEN) as program,
     ):
-        ear.hear("mt/gateway/.*")
-        code, output, errors = program.end()
+        ear.receive("mt/gateway/.*")
+        code, output, errors = program.wait_for_exit()
     assert (code, errors) == (0, "")
     assert json.loads(output.splitlines()[-1])["connected"] == 3
     assert sorted(body["mac"] for path, body in service.asked if path.endswith("gateways")) == MACS

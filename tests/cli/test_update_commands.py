@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from meshfleet.cli.remote.job_texts import more_failed
+from meshfleet.cli.job_output import format_more_failed
 from meshfleet.client import Job
-from meshfleet.client.rest.orders import order_of
-from meshfleet.service.api import openapi_document
-from meshfleet.wire.ids import ModelNumber, Version
-from meshfleet.wire.package import pack
-from tests.cli.shell import Shell, at_terminal
-from tests.images import bare_image
-from tests.tables import each_row
+from meshfleet.client.rest.jobs import build_new_job
+from meshfleet.protocol.firmware_image import build_package
+from meshfleet.protocol.ids import ModelNumber, Version
+from meshfleet.service.api import load_openapi_document
+from tests.cli.shell import Shell, run_at_terminal
+from tests.firmware_images import bare_image
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,29 +34,29 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 _versions = count(1)
 
 
-class Made:
+class FirmwareFile:
     """A version of firmware, as a vendor gives it to somebody."""
 
     def __init__(self, folder: Path) -> None:
         self.version = f"9.1.{next(_versions)}"
         self.file = folder / f"image-{self.version}.zip"
-        self.content = pack(
+        self.content = build_package(
             bytes(20_000), model_number=ModelNumber(MODEL), version=Version.parse(self.version)
         )
         self.file.write_bytes(self.content)
 
     def upload(self, shell: Shell, *more: str) -> Any:
         given = ["firmware", "upload", str(self.file), "--model", MODEL, "--version", self.version]
-        return shell.object(*given, *more)
+        return shell.json(*given, *more)
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Made:
-    return Made(tmp_path)
+def image(tmp_path: Path) -> FirmwareFile:
+    return FirmwareFile(tmp_path)
 
 
 @pytest.fixture
-def released(admin: Shell, image: Made) -> str:
+def released(admin: Shell, image: FirmwareFile) -> str:
     record = image.upload(admin)
     admin.text("firmware", "release", record["id"])
     return str(record["id"])
@@ -65,7 +65,7 @@ def released(admin: Shell, image: Made) -> str:
 # --- Firmware ---
 
 
-def test_firmware_goes_up_and_is_released_shown_and_listed(admin: Shell, image: Made) -> None:
+def test_firmware_goes_up_and_is_released_shown_and_listed(admin: Shell, image: FirmwareFile) -> None:
     record = image.upload(admin, "--notes", "for tests", "--hardware", "1.0.0", "--hardware", "1.2.0")
     assert (record["state"], record["notes"], record["fileName"]) == ("draft", "for tests", image.file.name)
     assert record["hardwareVersions"] == ["1.0.0", "1.2.0"]
@@ -75,55 +75,57 @@ def test_firmware_goes_up_and_is_released_shown_and_listed(admin: Shell, image: 
     assert shown.startswith(words)
     assert re.search(r"^hardware +1\.0\.0, 1\.2\.0\nfrom version +any\n", shown, re.MULTILINE)
     assert re.search(r"^type +Nordic package$", shown, re.MULTILINE)
-    assert admin.object(
-        "firmware", "list", "--version", image.version, "--state", "released"
-    ) == admin.object("firmware", "show", record["id"])
+    assert admin.json("firmware", "list", "--version", image.version, "--state", "released") == admin.json(
+        "firmware", "show", record["id"]
+    )
     assert record["id"] in admin.text("firmware", "list", "--model", MODEL)
-    assert admin.objects("firmware", "list", "--version", image.version, "--state", "draft") == []
+    assert admin.json_lines("firmware", "list", "--version", image.version, "--state", "draft") == []
 
 
 def test_an_image_is_downloaded_whole_under_its_name_or_another(
-    admin: Shell, image: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    admin: Shell, image: FirmwareFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = image.upload(admin)
     copy = tmp_path / "copy.zip"
-    assert admin.object("firmware", "download", record["id"], str(copy))["size"] == len(image.content)
+    assert admin.json("firmware", "download", record["id"], str(copy))["size"] == len(image.content)
     assert copy.read_bytes() == image.content
     folder = tmp_path / "folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
     admin.text("firmware", "download", record["id"])
     assert (folder / image.file.name).read_bytes() == image.content
-    assert "is here already" in admin.failure("firmware", "download", record["id"])
-    assert "cannot be written" in admin.failure("firmware", "download", record["id"], "nowhere/image")
+    assert "is here already" in admin.expect_failure("firmware", "download", record["id"])
+    assert "cannot be written" in admin.expect_failure("firmware", "download", record["id"], "nowhere/image")
 
 
-def test_firmware_is_withdrawn_and_removed(admin: Shell, image: Made) -> None:
+def test_firmware_is_withdrawn_and_removed(admin: Shell, image: FirmwareFile) -> None:
     record = image.upload(admin)
-    assert admin.object("firmware", "withdraw", record["id"])["state"] == "withdrawn"
+    assert admin.json("firmware", "withdraw", record["id"])["state"] == "withdrawn"
     assert admin.text("firmware", "remove", record["id"]) == f"{record['id']} is gone.\n"
-    assert "no such firmware" in admin.failure("firmware", "show", record["id"])
+    assert "no such firmware" in admin.expect_failure("firmware", "show", record["id"])
 
 
-def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: Made, tmp_path: Path) -> None:
+def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: FirmwareFile, tmp_path: Path) -> None:
     given = ["firmware", "upload", str(image.file), "--version", image.version]
-    assert "0043" in admin.failure(*given, "--model", "0043")
-    assert "'--sha256'" in admin.failure(*given, "--model", MODEL, "--sha256", "0" * 64, code=2)
-    assert "--model" in admin.failure(*given, code=2)
-    admin.failure("firmware", "upload", str(tmp_path / "nothing"), "--model", MODEL, "--version", "1", code=2)
+    assert "0043" in admin.expect_failure(*given, "--model", "0043")
+    assert "'--sha256'" in admin.expect_failure(*given, "--model", MODEL, "--sha256", "0" * 64, code=2)
+    assert "--model" in admin.expect_failure(*given, code=2)
+    admin.expect_failure(
+        "firmware", "upload", str(tmp_path / "nothing"), "--model", MODEL, "--version", "1", code=2
+    )
     other = ["firmware", "upload", str(image.file), "--version", "9.0.0", "--model", MODEL]
-    assert f"version {image.version}; the record says 9.0.0" in admin.failure(*other, code=2)
+    assert f"version {image.version}; the record says 9.0.0" in admin.expect_failure(*other, code=2)
 
 
 @pytest.mark.rule("rest-213", "rest-221")
 def test_a_file_that_is_no_package_is_taken_as_a_bare_image_only_when_called_so(
-    admin: Shell, image: Made, tmp_path: Path
+    admin: Shell, image: FirmwareFile, tmp_path: Path
 ) -> None:
     file = tmp_path / "hostname"
     file.write_text("my-host\n")
     given = ["firmware", "upload", str(file), "--model", MODEL, "--version", image.version]
-    assert "is not a Nordic package (a zip file)" in admin.failure(*given, code=2)
-    assert "it has 8 bytes" in admin.failure(*given, "--bare", code=2)
+    assert "is not a Nordic package (a zip file)" in admin.expect_failure(*given, code=2)
+    assert "it has 8 bytes" in admin.expect_failure(*given, "--bare", code=2)
     made = admin.text(*given, "--bare", "--override")
     assert made.endswith(f" is version {image.version} for {MODEL}, a bare image.\n")
     firmware = made.split()[0]
@@ -132,12 +134,12 @@ def test_a_file_that_is_no_package_is_taken_as_a_bare_image_only_when_called_so(
     assert "bare image" in listed
     admin.text("firmware", "remove", firmware)
     file.write_bytes(bare_image())
-    assert admin.object(*given, "--bare")["bare"] is True
+    assert admin.json(*given, "--bare")["bare"] is True
 
 
-def test_an_upload_at_a_terminal_leaves_one_line(admin: Shell, image: Made) -> None:
+def test_an_upload_at_a_terminal_leaves_one_line(admin: Shell, image: FirmwareFile) -> None:
     given = ["firmware", "upload", str(image.file), "--model", MODEL, "--version", image.version]
-    shown, code = at_terminal(admin, *given)
+    shown, code = run_at_terminal(admin, *given)
     assert code == 0
     words = rf"fw-[0-9a-f]{{16}} is version {image.version} for {MODEL}, a Nordic package\.\n$"
     assert re.search(words, shown)
@@ -146,55 +148,57 @@ def test_an_upload_at_a_terminal_leaves_one_line(admin: Shell, image: Made) -> N
 # --- Jobs ---
 
 
-def test_a_job_updates_devices_and_is_watched_to_its_end(admin: Shell, image: Made, released: str) -> None:
-    made = admin.object("jobs", "create", "Update", "--firmware", released, "--filter", "model=0018", *SURE)
-    devices = [each["id"] for each in admin.objects("devices", "list", "--model", MODEL)]
+def test_a_job_updates_devices_and_is_watched_to_its_end(
+    admin: Shell, image: FirmwareFile, released: str
+) -> None:
+    made = admin.json("jobs", "create", "Update", "--firmware", released, "--filter", "model=0018", *SURE)
+    devices = [each["id"] for each in admin.json_lines("devices", "list", "--model", MODEL)]
     lines = admin.text("jobs", "watch", made["id"]).splitlines()
     assert len(lines) == len(set(lines))
     assert lines[-1] == f"{made['id']}  COMPLETED, SUCCEEDED  100 %  {len(devices)} SUCCEEDED"
-    last = admin.objects("jobs", "watch", made["id"])[-1]
-    assert last == admin.object("jobs", "show", made["id"].removeprefix("job-"))
-    found = admin.objects("jobs", "executions", made["id"], "--state", "SUCCEEDED")
+    last = admin.json_lines("jobs", "watch", made["id"])[-1]
+    assert last == admin.json("jobs", "show", made["id"].removeprefix("job-"))
+    found = admin.json_lines("jobs", "executions", made["id"], "--state", "SUCCEEDED")
     assert sorted(each["deviceId"] for each in found) == sorted(devices)
     assert f"the device runs {image.version}" in admin.text("jobs", "show", made["id"], devices[0])
-    assert admin.objects("jobs", "list", "--firmware", released, "--state", "COMPLETED") == [last]
+    assert admin.json_lines("jobs", "list", "--firmware", released, "--state", "COMPLETED") == [last]
     assert made["id"] in admin.text("jobs", "list", "--limit", "5")
 
 
 def test_a_job_that_does_not_end_well_is_exit_code_1(admin: Shell, released: str) -> None:
     held = ("--all", "--no-apply")
-    made = admin.object("jobs", "create", "Held", "--firmware", released, *held)
+    made = admin.json("jobs", "create", "Held", "--firmware", released, *held)
     assert made["state"] == "CREATED"
     assert admin.text("jobs", "cancel", made["id"]) == f"{made['id']} is CANCELING: {ASKED}.\n"
     result = admin("jobs", "watch", made["id"])
     assert result.exit_code == 1
     assert result.stderr == f"Error: {made['id']} is CANCELED, outcome NONE: {ASKED}.\n"
     assert "CANCELED, NONE" in result.stdout
-    again = admin.object("jobs", "retry", made["id"])
+    again = admin.json("jobs", "retry", made["id"])
     assert again["parentJobId"] == made["id"]
     admin.text("jobs", "cancel", again["id"])
 
 
 @pytest.mark.rule("rest-214")
 def test_a_job_is_deleted_after_asking_back(admin: Shell, released: str) -> None:
-    made = admin.object("jobs", "create", "Left over", "--firmware", released, "--all", "--no-apply")
+    made = admin.json("jobs", "create", "Left over", "--firmware", released, "--all", "--no-apply")
     devices = sum(made["counts"].values())
     refused = admin("jobs", "delete", made["id"], stdin="n\n")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert f"Delete {made['id']}, Left over, with its {devices} executions? [y/N]" in refused.stderr
-    assert admin.object("jobs", "show", made["id"])["state"] == "CREATED"
+    assert admin.json("jobs", "show", made["id"])["state"] == "CREATED"
     agreed = admin("jobs", "delete", made["id"], stdin="y\n")
     assert (agreed.exit_code, agreed.stdout) == (0, f"{made['id']} is deleted.\n")
-    assert "no such job" in admin.failure("jobs", "delete", made["id"], "--yes")
-    running = admin.object("jobs", "create", "Runs", "--firmware", released, "--all", "--rate", "1")
-    assert "cancel it before" in admin.failure("jobs", "delete", running["id"], "--yes")
+    assert "no such job" in admin.expect_failure("jobs", "delete", made["id"], "--yes")
+    running = admin.json("jobs", "create", "Runs", "--firmware", released, "--all", "--rate", "1")
+    assert "cancel it before" in admin.expect_failure("jobs", "delete", running["id"], "--yes")
     admin.text("jobs", "cancel", running["id"])
     admin("jobs", "watch", running["id"])
-    assert admin.object("jobs", "delete", running["id"], "--yes") == {"id": running["id"], "deleted": True}
+    assert admin.json("jobs", "delete", running["id"], "--yes") == {"id": running["id"], "deleted": True}
 
 
 def test_a_job_is_shown_with_how_it_goes_first_and_only_what_it_was_told(admin: Shell, released: str) -> None:
-    made = admin.object(
+    made = admin.json(
         *("jobs", "create", "Shown", "--firmware", released, "--filter", "model=0018", "--wave", "first=1"),
         *("--abort", "20", "--abort-after", "3", *SURE),
     )
@@ -223,12 +227,12 @@ first +PASSED +1 +1
 
 
 def test_a_job_is_shown_with_those_that_failed(admin: Shell, released: str) -> None:
-    made = admin.object(
+    made = admin.json(
         *("jobs", "create", "Hasty", "--firmware", released, "--filter", "model=0018"),
         *("--rate", "1", "--queue-minutes", "0.0001", *SURE),
     )
     assert admin("jobs", "watch", made["id"]).exit_code == 1
-    late = admin.objects("jobs", "executions", made["id"], "--state", "TIMED_OUT")
+    late = admin.json_lines("jobs", "executions", made["id"], "--state", "TIMED_OUT")
     shown = admin.text("jobs", "show", made["id"])
     assert late
     for each in late:
@@ -236,12 +240,12 @@ def test_a_job_is_shown_with_those_that_failed(admin: Shell, released: str) -> N
     assert "more" not in shown
     larger = msgspec.convert({**made, "counts": {"FAILED": 7, "TIMED_OUT": 5, "SUCCEEDED": 9}}, Job)
     others = f"meshfleet jobs executions {made['id']} --state FAILED --state TIMED_OUT"
-    assert more_failed(larger) == f"and 2 more: {others}"
+    assert format_more_failed(larger) == f"and 2 more: {others}"
 
 
-def test_the_part_of_a_device_is_shown_as_a_story(admin: Shell, image: Made, released: str) -> None:
-    device = admin.objects("devices", "list", "--model", MODEL)[0]["id"]
-    made = admin.object("jobs", "create", "Story", "--firmware", released, "--device", device, *SURE)
+def test_the_part_of_a_device_is_shown_as_a_story(admin: Shell, image: FirmwareFile, released: str) -> None:
+    device = admin.json_lines("devices", "list", "--model", MODEL)[0]["id"]
+    made = admin.json("jobs", "create", "Story", "--firmware", released, "--device", device, *SURE)
     admin.text("jobs", "watch", made["id"])
     shown = admin.text("jobs", "show", made["id"], device)
     assert shown.startswith(f"{device} is SUCCEEDED in {made['id']}, 100 %.\n\nversion ")
@@ -259,9 +263,9 @@ def test_the_part_of_a_device_is_shown_as_a_story(admin: Shell, image: Made, rel
 
 
 def test_tables_of_updates_fit_a_terminal_of_100_columns(admin: Shell, released: str) -> None:
-    made = admin.object("jobs", "create", "Motion sensors", "--firmware", released, "--all", "--no-apply")
+    made = admin.json("jobs", "create", "Motion sensors", "--firmware", released, "--all", "--no-apply")
     tables = [("firmware", "list"), ("jobs", "list"), ("jobs", "executions", made["id"])]
-    shown = [at_terminal(admin, *command, columns=100)[0] for command in tables]
+    shown = [run_at_terminal(admin, *command, columns=100)[0] for command in tables]
     for table in shown:
         lines = re.sub(r"\x1b\[[0-9;]*m", "", table).splitlines()
         assert max(map(len, lines)) <= 100
@@ -270,7 +274,7 @@ def test_tables_of_updates_fit_a_terminal_of_100_columns(admin: Shell, released:
 
 
 def test_a_job_is_steered(admin: Shell, released: str) -> None:
-    made = admin.object(
+    made = admin.json(
         "jobs", "create", "Steered", "--firmware", released, "--filter", "model=0018", "--no-apply", *SURE
     )
     later = ("--json",)
@@ -278,13 +282,13 @@ def test_a_job_is_steered(admin: Shell, released: str) -> None:
     assert admin.text("jobs", "pause", made["id"]) == f"{made['id']} is PAUSED: {ASKED}.\n"
     assert admin.text("jobs", "resume", made["id"]) == f"{made['id']} is IN_PROGRESS.\n"
     admin.text("jobs", "watch", made["id"])
-    assert "completed" in admin.failure("jobs", "pause", made["id"])
+    assert "completed" in admin.expect_failure("jobs", "pause", made["id"])
 
 
 def test_all_options_of_a_job_reach_the_service(admin: Shell, released: str) -> None:
-    device = admin.objects("devices", "list", "--model", MODEL)[0]["id"]
+    device = admin.json_lines("devices", "list", "--model", MODEL)[0]["id"]
     admin.text("devices", "label", device, "pilot")
-    made = admin.object(
+    made = admin.json(
         *("jobs", "create", "All options", "--firmware", released, "--device", device, "--label", "pilot"),
         *("--filter", "connected=yes", "--filter", "label=pilot", "--filter", "label=pilot"),
         *("--wave", "canary=5", "--wave", "10.5%", "--wave", "100%", "--gate", "95", "--soak", "10"),
@@ -320,8 +324,8 @@ def test_all_options_of_a_job_reach_the_service(admin: Shell, released: str) -> 
 
 @pytest.mark.rule("rest-128")
 def test_an_update_is_retried_twice_on_every_interface_unless_said_otherwise(nobody: Shell) -> None:
-    documented = openapi_document()["components"]["schemas"]["Retry"]["properties"]["max"]["default"]
-    asked = order_of("name", "fw-0123456789abcdef", {"everything": True}, dry_run=False)
+    documented = load_openapi_document()["components"]["schemas"]["Retry"]["properties"]["max"]["default"]
+    asked = build_new_job("name", "fw-0123456789abcdef", {"everything": True}, dry_run=False)
     offered = re.search(
         r"Automatic retries per device\.\s+\[default: (\d+)", nobody.text("jobs", "create", "--help")
     )
@@ -331,12 +335,12 @@ def test_an_update_is_retried_twice_on_every_interface_unless_said_otherwise(nob
 
 def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> None:
     given = ["jobs", "create", "Dry", "--firmware", released, "--all", "--dry-run", "--wave", "first=1"]
-    told = admin.object(*given)
+    told = admin.json(*given)
     text = admin.text(*given)
     assert text.startswith(f"{told['eligible']} of {told['targets']} devices would be updated, ")
     assert re.search(r"^first +1$", text, re.MULTILINE)
     assert re.search(r"^1 +its model is 2011, and the firmware is for 0018 +bmac-", text, re.MULTILINE)
-    assert admin.objects("jobs", "list", "--firmware", released) == []
+    assert admin.json_lines("jobs", "list", "--firmware", released) == []
 
 
 @pytest.mark.rule("rest-177")
@@ -359,18 +363,20 @@ def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> No
     ],
 )
 def test_what_cannot_be_is_wrong_usage(nobody: Shell, wrong: list[str]) -> None:
-    nobody.failure("jobs", *wrong, code=2)
+    nobody.expect_failure("jobs", *wrong, code=2)
 
 
-def test_what_only_the_service_can_judge_is_told_by_it(admin: Shell, image: Made) -> None:
+def test_what_only_the_service_can_judge_is_told_by_it(admin: Shell, image: FirmwareFile) -> None:
     record = image.upload(admin)
-    assert "not released" in admin.failure("jobs", "create", "Draft", "--firmware", record["id"], "--all")
+    assert "not released" in admin.expect_failure(
+        "jobs", "create", "Draft", "--firmware", record["id"], "--all"
+    )
     for command in ("show", "watch", "pause", "executions"):
-        assert "no such job" in admin.failure("jobs", command, "job-999999")
+        assert "no such job" in admin.expect_failure("jobs", command, "job-999999")
 
 
 def test_the_tab_key_offers_firmware_and_jobs(admin: Shell, released: str) -> None:
-    made = admin.object("jobs", "create", "Offered", "--firmware", released, "--all", "--no-apply")
+    made = admin.json("jobs", "create", "Offered", "--firmware", released, "--all", "--no-apply")
 
     def offered(*words: str) -> list[str]:
         typed = {"COMP_WORDS": "\n".join(["meshfleet", *words]), "COMP_CWORD": str(len(words))}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.outside import MESHFLEET, PATIENCE, run
-from tests.tables import each_row
+from tests.cli.programs import MESHFLEET, TEST_TIMEOUT, run_command
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from tests.cli.shell import Shell
@@ -97,7 +97,7 @@ def test_a_misspelt_identifier_is_hinted_at(admin: Shell) -> None:
 def test_secrets_that_are_no_text_are_told_and_not_repeated(admin: Shell) -> None:
     secret = f"secret-secret{NO_TEXT}"
     login = ["login", "--url", "http://127.0.0.1:1", "--user", "ada"]
-    assert "is not Unicode text" in (said := admin.failure(*login, code=2, MESHFLEET_PASSWORD=secret))
+    assert "is not Unicode text" in (said := admin.expect_failure(*login, code=2, MESHFLEET_PASSWORD=secret))
     assert "secret-secret" not in said
     for variable in ("MESHFLEET_KEY", "MESHFLEET_PUBLIC_KEY"):
         given = {variable: secret}
@@ -106,7 +106,7 @@ def test_secrets_that_are_no_text_are_told_and_not_repeated(admin: Shell) -> Non
 
 
 def test_a_mac_is_told_to_have_hex_digits_of_either_case() -> None:
-    said = run("devices", "show", "CA5BDA1A000").stderr
+    said = run_command("devices", "show", "CA5BDA1A000").stderr
     assert "is not 12 hex digits" in said
 
 
@@ -120,7 +120,7 @@ def test_an_output_that_is_full_is_told(nobody: Shell, form: list[str]) -> None:
             env={**os.environ, **nobody.variables},
             text=True,
             check=False,
-            timeout=PATIENCE,
+            timeout=TEST_TIMEOUT,
         )
     assert (done.returncode, done.stderr) == (
         1,
@@ -139,7 +139,7 @@ def test_who_reads_no_further_is_told_nothing(nobody: Shell) -> None:
         assert program.stderr is not None
         program.stdout.close()
         assert program.stderr.read() == b""
-        program.wait(PATIENCE)
+        program.wait(TEST_TIMEOUT)
 
 
 SILENT_NAMESERVER = """
@@ -151,7 +151,7 @@ main(prog_name="meshfleet")
 
 
 def test_the_tab_key_waits_for_no_nameserver(nobody: Shell) -> None:
-    nobody.keep('{"url": "http://fleet.example.org", "user": "ada", "token": "a.b.c"}')
+    nobody.write_login('{"url": "http://fleet.example.org", "user": "ada", "token": "a.b.c"}')
     asked = {
         "_MESHFLEET_COMPLETE": "bash_complete",
         "COMP_WORDS": "meshfleet\nlabels\nremove\n",
@@ -164,6 +164,6 @@ def test_the_tab_key_waits_for_no_nameserver(nobody: Shell) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=PATIENCE,
+        timeout=TEST_TIMEOUT,
     )
     assert (done.stdout.strip(), done.stderr) == ("", "")

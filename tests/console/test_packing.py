@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import CONSOLE, need
+from tests.external_tools import CONSOLE, require
 
 ROOT = Path(__file__).parents[2]
 SITE = "meshfleet/service/console/site"
@@ -21,7 +21,7 @@ SITE = "meshfleet/service/console/site"
 @pytest.fixture(scope="module")
 def site() -> dict[str, bytes]:
     """Every file that was built."""
-    folder = need(CONSOLE).parent
+    folder = require(CONSOLE).parent
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.parts import CONSOLE, need
+from tests.external_tools import CONSOLE, require
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ _REFERENCE = "dangerouslySetInnerHTML"
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    return need(CONSOLE).parent
+    return require(CONSOLE).parent
 
 
 @pytest.fixture(scope="module")

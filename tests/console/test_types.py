@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.external_tools import NodePackage, require
 from tests.node import NODE
-from tests.parts import NodePart, need
 
 CONSOLE = Path(__file__).parents[2] / "console"
 
@@ -33,7 +33,7 @@ PLANTED = {
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
     """A folder that is set up like the console, with components of its own."""
-    need(NodePart("svelte-check", CONSOLE, brought_by="scripts/build_console.py"))
+    require(NodePackage("svelte-check", CONSOLE, installer="scripts/build_console.py"))
     for name in ("node_modules", "package.json", "svelte.config.js"):
         (tmp_path / name).symlink_to(CONSOLE / name)
     (tmp_path / "generated").mkdir()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _numbers = count()
 
 
-class Place(NamedTuple):
+class DatabaseLocation(NamedTuple):
     """Where a database is, or will be."""
 
     address: str
@@ -34,21 +34,21 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, database_kind: str) -> Place:
+def place(request: pytest.FixtureRequest, database_kind: str) -> DatabaseLocation:
     """Where no table has been made yet."""
-    found: Place = request.getfixturevalue(f"{database_kind}_place")
+    found: DatabaseLocation = request.getfixturevalue(f"{database_kind}_place")
     return found
 
 
 @pytest.fixture
-def sqlite_place(tmp_path: Path) -> Place:
-    return Place("sqlite", tmp_path)
+def sqlite_place(tmp_path: Path) -> DatabaseLocation:
+    return DatabaseLocation("sqlite", tmp_path)
 
 
 @pytest.fixture
-def postgresql_place(postgresql_server: str, tmp_path: Path) -> Iterator[Place]:
+def postgresql_place(postgresql_server: str, tmp_path: Path) -> Iterator[DatabaseLocation]:
     name = f"empty_{next(_numbers)}"
     with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy".encode())
-        yield Place(f"{postgresql_server}/{name}", tmp_path)
+        yield DatabaseLocation(f"{postgresql_server}/{name}", tmp_path)
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -178,7 +178,7 @@ def test_a_server_that_only_reads_is_unavailable_to_writers(database: Database) 
 def test_who_starts_right_after_one_that_was_killed_waits_until_the_server_has_noticed(
     database: Database,
 ) -> None:
-    with database.only_one(_LOCK) as alone:
+    with database.hold_advisory_lock(_LOCK) as alone:
         assert alone
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(_is_alone, database)
@@ -189,5 +189,5 @@ def test_who_starts_right_after_one_that_was_killed_waits_until_the_server_has_n
 
 
 def _is_alone(database: Database) -> bool:
-    with database.only_one(_LOCK) as alone:
+    with database.hold_advisory_lock(_LOCK) as alone:
         return alone

@@ -12,14 +12,14 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.broker import load
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.database import Database
-from meshfleet.db.schema import is_current, upgrade
+from meshfleet.db.schema import is_schema_current, run_migrations
 from meshfleet.db.tables import label, metadata
 from meshfleet.errors import FleetError, UnusableDatabase
-from tests.db.together import together
+from meshfleet.mqtt.broker import load_stored_state
+from tests.db.parallel_processes import start_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.engine.interfaces import ReflectedIndex
 
-    from tests.db.conftest import Place
-    from tests.db.together import Together
+    from tests.db.conftest import DatabaseLocation
+    from tests.db.parallel_processes import ParallelProcesses
 
 pytestmark = pytest.mark.both_databases
 
 
-def untouched(place: Place) -> Database:
+def untouched(place: DatabaseLocation) -> Database:
     """A database, without bringing it up to date."""
     if place.address == "sqlite":
-        return Database(in_file.engines(place.folder / "meshfleet.sqlite"))
-    return Database(on_server.engines(place.address))
+        return Database(in_file.create_sqlite_engines(place.folder / "meshfleet.sqlite"))
+    return Database(on_server.create_postgresql_engines(place.address))
 
 
 def run(connection: Connection, *statements: str) -> None:
@@ -57,14 +57,14 @@ def content(connection: Connection) -> set[str]:
 # --- Bringing a database up to date ---
 
 
-def test_an_empty_database_is_brought_up_to_date(place: Place) -> None:
+def test_an_empty_database_is_brought_up_to_date(place: DatabaseLocation) -> None:
     with closing(untouched(place)) as database:
-        assert not database.read_now(is_current)
+        assert not database.read_now(is_schema_current)
     with closing(place.open()) as database:
-        assert database.read_now(is_current)
+        assert database.read_now(is_schema_current)
 
 
-def test_doing_it_again_changes_nothing(place: Place) -> None:
+def test_doing_it_again_changes_nothing(place: DatabaseLocation) -> None:
     with closing(place.open()) as database:
         database.write_now(run, "INSERT INTO label (text, created_at) VALUES ('kept', 1)")
         before = database.read_now(content)
@@ -76,31 +76,31 @@ def test_doing_it_again_changes_nothing(place: Place) -> None:
 _OPEN = """
 from pathlib import Path
 from meshfleet.db import open_database
-from meshfleet.db.schema import is_current
+from meshfleet.db.schema import is_schema_current
 
 def work(address, folder):
     database = open_database(address, Path(folder))
     try:
-        return database.read_now(is_current)
+        return database.read_now(is_schema_current)
     finally:
         database.close()
 """
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Together]:
-    with together(_OPEN) as processes:
+def processes() -> Iterator[ParallelProcesses]:
+    with start_processes(_OPEN) as processes:
         yield processes
 
 
 @pytest.mark.parametrize("_time", range(2))
 def test_programs_may_bring_one_database_up_to_date_at_once(
-    processes: Together, place: Place, _time: int
+    processes: ParallelProcesses, place: DatabaseLocation, _time: int
 ) -> None:
-    assert processes.do(*place) == ["True", "True"]
+    assert processes.call_all(*place) == ["True", "True"]
 
 
-def test_a_failure_on_the_way_leaves_a_database_as_it_was(place: Place) -> None:
+def test_a_failure_on_the_way_leaves_a_database_as_it_was(place: DatabaseLocation) -> None:
     with closing(untouched(place)) as database:
         database.write_now(run, "CREATE TABLE label (mine INTEGER)")
         before = database.read_now(content)
@@ -109,12 +109,12 @@ def test_a_failure_on_the_way_leaves_a_database_as_it_was(place: Place) -> None:
         assert database.read_now(content) == before
         database.write_now(run, "DROP TABLE label")
     with closing(place.open()) as database:
-        assert database.read_now(is_current)
+        assert database.read_now(is_schema_current)
 
 
 def _older(connection: Connection) -> None:
     """Make a database as it was before messages had positions, with messages of two sessions."""
-    upgrade(connection, "0008")
+    run_migrations(connection, "0008")
     for number in (1, 2):
         row = {"number": number, "client_id": f"client {number}"}
         connection.execute(
@@ -132,11 +132,11 @@ _MESSAGES = ((1, 65_534), (2, 7), (1, 65_535), (1, 1), (2, 9), (1, 3), (1, 65_53
 """Session and packet id, in their order; the ids of one session begin at 1 again, twice."""
 
 
-def test_messages_that_wait_keep_their_order_and_their_packet_ids(place: Place) -> None:
+def test_messages_that_wait_keep_their_order_and_their_packet_ids(place: DatabaseLocation) -> None:
     with closing(untouched(place)) as database:
         database.write_now(_older)
     with closing(place.open()) as database:
-        found = database.read_now(load).messages
+        found = database.read_now(load_stored_state).messages
     came = sorted((int(letter.payload), number, position % 65_535 + 1) for number, position, letter in found)
     assert [(number, packet_id) for _, number, packet_id in came] == list(_MESSAGES)
     assert [letter.payload for number, _, letter in found if number == 1] == [
@@ -152,7 +152,7 @@ def test_messages_that_wait_keep_their_order_and_their_packet_ids(place: Place) 
 # --- Refusing one ---
 
 
-def test_tables_of_somebody_else_are_told_in_plain_words(place: Place) -> None:
+def test_tables_of_somebody_else_are_told_in_plain_words(place: DatabaseLocation) -> None:
     with closing(untouched(place)) as database:
         database.write_now(run, "CREATE TABLE label (mine INTEGER)")
     with pytest.raises(UnusableDatabase, match="label") as raised:
@@ -160,25 +160,25 @@ def test_tables_of_somebody_else_are_told_in_plain_words(place: Place) -> None:
     assert "CREATE TABLE" not in str(raised.value)
 
 
-def test_an_older_program_refuses_a_newer_schema(place: Place) -> None:
+def test_an_older_program_refuses_a_newer_schema(place: DatabaseLocation) -> None:
     with closing(place.open()) as database:
         database.write_now(run, "UPDATE alembic_version SET version_num = '9999'")
         before = database.read_now(content)
         with pytest.raises(UnusableDatabase, match=r"newer Meshfleet \(its schema is 9999\)"):
             place.open()
-        assert not database.read_now(is_current)
+        assert not database.read_now(is_schema_current)
         assert database.read_now(content) == before
 
 
-def test_a_postgresql_that_is_too_old_is_refused(postgresql_place: Place) -> None:
+def test_a_postgresql_that_is_too_old_is_refused(postgresql_place: DatabaseLocation) -> None:
     assert "PostgreSQL 15 or newer is needed; this is 14" in _refusal(postgresql_place, "PostgreSQL 14.19")
 
 
-def test_a_server_whose_version_nobody_knows_is_refused(postgresql_place: Place) -> None:
+def test_a_server_whose_version_nobody_knows_is_refused(postgresql_place: DatabaseLocation) -> None:
     assert "PostgreSQL 15 or newer is needed" in _refusal(postgresql_place, "CockroachDB CCL v23.1.0")
 
 
-def _refusal(place: Place, version: str) -> str:
+def _refusal(place: DatabaseLocation, version: str) -> str:
     """What a server is told that says it is another version; it really says so, in this database."""
     with psycopg.connect(place.address) as server:
         source = f"'SELECT ''{version} on x86_64-linux''::text'"
@@ -191,7 +191,9 @@ def _refusal(place: Place, version: str) -> str:
     return str(raised.value)
 
 
-def test_an_sqlite_that_is_too_old_is_refused(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_sqlite_that_is_too_old_is_refused(
+    sqlite_place: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as older:
         older.setattr("sqlite3.dbapi2.sqlite_version_info", (3, 33, 0))
         with pytest.raises(UnusableDatabase, match=r"SQLite 3\.34 or newer"):
@@ -223,7 +225,7 @@ def _differences(connection: Connection) -> list[object]:
 
 
 @_WITHOUT_EXPRESSIONS
-def test_nothing_is_left_to_migrate(place: Place) -> None:
+def test_nothing_is_left_to_migrate(place: DatabaseLocation) -> None:
     with closing(place.open()) as database:
         assert database.read_now(_differences) == []
         database.write_now(run, "DROP INDEX ix_audit_actor_time_id")
@@ -279,7 +281,7 @@ _NOT_OURS = (
 
 
 @_WITHOUT_EXPRESSIONS
-def test_the_tables_made_are_those_that_the_program_knows(place: Place) -> None:
+def test_the_tables_made_are_those_that_the_program_knows(place: DatabaseLocation) -> None:
     with closing(place.open()) as database:
         made = database.read_now(_facts)
     if place.address == "sqlite":

@@ -21,7 +21,7 @@ from meshfleet.db.database import Database
 from meshfleet.db.tables import secret
 from meshfleet.errors import DatabaseUnavailable, FleetError
 from tests.db.test_database import PATIENCE, add, texts
-from tests.tables import each_row
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from tests.db.conftest import Place
+    from tests.db.conftest import DatabaseLocation
 
 _PRAGMAS = {
     "foreign_keys": 1,
@@ -64,7 +64,7 @@ def file(sqlite_database: Database, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.rule("rest-170")
 @pytest.mark.usefixtures("anything_goes")
-def test_its_files_are_for_their_owner_alone(sqlite_place: Place) -> None:
+def test_its_files_are_for_their_owner_alone(sqlite_place: DatabaseLocation) -> None:
     with closing(sqlite_place.open()) as database:
         database.write_now(add, "a")
         assert {each.name: each.stat().st_mode & 0o777 for each in sqlite_place.folder.iterdir()} == {
@@ -101,7 +101,7 @@ def _spoil_its_middle(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [_spoil_nothing, _spoil_all, _spoil_its_middle])
 def test_what_is_no_database_is_refused_with_an_error_of_ours(
-    sqlite_place: Place, spoil: Callable[[Path], None]
+    sqlite_place: DatabaseLocation, spoil: Callable[[Path], None]
 ) -> None:
     spoil(sqlite_place.folder / "meshfleet.sqlite")
     with pytest.raises(FleetError):
@@ -122,7 +122,9 @@ async def _gather_pragmas(database: Database) -> list[dict[str, object]]:
 
 
 def test_every_connection_is_set_up(file: Path) -> None:
-    with closing(Database(in_file.engines(file))) as database:  # `sqlite_database` does not wait for the disk
+    with closing(
+        Database(in_file.create_sqlite_engines(file))
+    ) as database:  # `sqlite_database` does not wait for the disk
         assert database.write_now(pragmas) == _PRAGMAS
         assert asyncio.run(_gather_pragmas(database)) == [_PRAGMAS] * 4
 
@@ -151,7 +153,7 @@ def test_no_writer_works_on_what_another_one_changes(sqlite_database: Database) 
 
 
 def test_a_program_that_holds_the_lock_shortly_is_waited_for(file: Path) -> None:
-    engines = in_file.engines(file)
+    engines = in_file.create_sqlite_engines(file)
     begins = threading.Event()
     event.listen(engines.writers, "checkout", lambda *_: begins.set())
     with closing(Database(engines)) as database, closing(_holding(file)) as other:
@@ -176,7 +178,7 @@ def _holding(file: Path) -> sqlite3.Connection:
 
 
 def test_a_program_that_holds_the_lock_for_long_is_told(file: Path) -> None:
-    engines = in_file.engines(file)
+    engines = in_file.create_sqlite_engines(file)
     event.listen(engines.writers, "connect", lambda made, _: made.execute("PRAGMA busy_timeout = 50"))
     with closing(Database(engines)) as impatient, closing(_holding(file)) as other:
         with pytest.raises(DatabaseUnavailable, match="database is locked"):
@@ -199,7 +201,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_was_committed_survives_a_process_that_is_killed(sqlite_place: Place) -> None:
+def test_what_was_committed_survives_a_process_that_is_killed(sqlite_place: DatabaseLocation) -> None:
     command = [sys.executable, "-c", _WRITER, str(sqlite_place.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as writer:
         assert writer.stdin is not None

@@ -9,6 +9,7 @@ from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
+from tests.external_tools import MQTTJS, require
 from tests.mqttjs.lines import (
     Closed,
     Command,
@@ -28,7 +29,6 @@ from tests.mqttjs.lines import (
     encode,
 )
 from tests.node import NODE, PROGRAMS
-from tests.parts import MQTTJS, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class MqttJs:
     """
 
     def __init__(self) -> None:
-        need(MQTTJS)
+        require(MQTTJS)
         self._ids = count(1)
         self._events: Queue[Event | None] = Queue()
         self._kept: list[Event] = []

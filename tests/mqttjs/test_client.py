@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors import UnsupportedProtocol
-from meshfleet.wire.mqtt.decoder import FROM_CLIENTS
-from meshfleet.wire.mqtt.encoder import encode
-from meshfleet.wire.mqtt.packets import Accept, Connack, Connect, Packet, Suback, Subscribe
-from meshfleet.wire.mqtt.packets import Will as SentWill
-from meshfleet.wire.mqtt.parser import Parser
+from meshfleet.errors.protocol import UnsupportedProtocol
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
+from meshfleet.mqtt.codec.encoder import encode_packet
+from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode, Packet, Suback, Subscribe
+from meshfleet.mqtt.codec.packets import Will as SentWill
+from meshfleet.mqtt.codec.parser import PacketParser
 from tests.mqttjs import Failure, MqttJs, Options, Will
 from tests.mqttjs.driver import PATIENCE
 
@@ -28,7 +28,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._parser = Parser(FROM_CLIENTS)
+        self._parser = PacketParser(FROM_CLIENTS)
 
     def hear(self) -> Packet:
         """The one packet that comes next."""
@@ -43,7 +43,7 @@ class Peer:
         return packet
 
     def say(self, packet: Packet) -> None:
-        self.send(encode(packet))
+        self.send(encode_packet(packet))
 
     def send(self, data: bytes) -> None:
         self._connection.sendall(data)
@@ -112,7 +112,7 @@ def test_another_version_is_spoken_on_request(
     with connecting(pool, client, Options(protocol_version=version)) as (peer, connected):
         with pytest.raises(UnsupportedProtocol, match=f"{name} is not supported"):
             peer.hear()
-        peer.say(Connack(code=Accept.UNACCEPTABLE_PROTOCOL))
+        peer.say(Connack(code=ConnectReturnCode.UNACCEPTABLE_PROTOCOL))
         assert isinstance(failure := connected.exception(PATIENCE), Failure)
         assert failure.code == 1
 
@@ -120,7 +120,7 @@ def test_another_version_is_spoken_on_request(
 def test_a_refusal_has_the_code_of_the_connack(pool: ThreadPoolExecutor, client: MqttJs) -> None:
     with connecting(pool, client) as (peer, connected):
         peer.hear()
-        peer.say(Connack(code=Accept.SERVER_UNAVAILABLE))
+        peer.say(Connack(code=ConnectReturnCode.SERVER_UNAVAILABLE))
         assert isinstance(failure := connected.exception(PATIENCE), Failure)
         assert failure.code == 3
 

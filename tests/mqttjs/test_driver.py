@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from tests.eventually import eventually
+from tests.external_tools import MOSQUITTO_PASSWD, require
 from tests.mqttjs import Failure, Message, MqttJs, Options, Will
-from tests.parts import MOSQUITTO_PASSWD, need
 from tests.servers import Mosquitto, free_port
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def test_a_second_client_of_the_same_id_closes_the_first(
 def test_a_wrong_password_is_refused_with_the_code_of_the_broker(tmp_path: Path, client: MqttJs) -> None:
     file = tmp_path / "passwords"
     subprocess.run(
-        [need(MOSQUITTO_PASSWD), "-c", "-b", file, USER, PASSWORD], check=True, capture_output=True
+        [require(MOSQUITTO_PASSWD), "-c", "-b", file, USER, PASSWORD], check=True, capture_output=True
     )
     with Mosquitto(tmp_path, f"password_file {file}") as mosquitto:
         with MqttJs() as good:

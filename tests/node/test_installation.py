@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import ASYNCAPI_PARSER, MQTTJS, NodePart, need
+from tests.external_tools import ASYNCAPI_PARSER, MQTTJS, NodePackage, require
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("part", [MQTTJS, ASYNCAPI_PARSER], ids=lambda part: part.package)
-def test_the_installed_version_is_the_one_of_the_lock(part: NodePart) -> None:
-    installed = json.loads((need(part) / "package.json").read_text())
+def test_the_installed_version_is_the_one_of_the_lock(part: NodePackage) -> None:
+    installed = json.loads((require(part) / "package.json").read_text())
     lock = json.loads((part.folder / "package-lock.json").read_text())
     assert installed["version"] == lock["packages"][f"node_modules/{part.package}"]["version"]
 
 
 def test_a_second_run_does_not_install_it_again() -> None:
-    need(MQTTJS)
+    require(MQTTJS)
     make = shutil.which("make")
     assert make
     run = subprocess.run([make, "--dry-run", "test"], cwd=ROOT, check=True, capture_output=True, text=True)

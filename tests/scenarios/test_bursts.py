@@ -12,15 +12,15 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from meshfleet.wire.mqtt.packets import Connack, Connect, Puback, Publish
-from meshfleet.wire.rest import Role
-from tests.broker.raw import Raw
-from tests.cli.outside import PATIENCE
+from meshfleet.mqtt.codec.packets import Connack, Connect, Puback, Publish
+from meshfleet.rest import Role
+from tests.cli.programs import TEST_TIMEOUT
 from tests.eventually import eventually, eventually_async
-from tests.parts import MOSQUITTO_SUB, need
-from tests.scenarios.serving import Service, loopback
+from tests.external_tools import MOSQUITTO_SUB, require
+from tests.mqtt.broker.raw_client import RawClient
+from tests.scenarios.service_process import ServiceProcess, loopback_options
 from tests.servers import Mosquitto
-from tests.service.mqtt.house import Credentials
+from tests.service.embedded_broker.mqtt_accounts import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from paho.mqtt.client import ConnectFlags, MQTTMessage
 
-    from tests.servers import Address
+    from tests.servers import ServerAddress
 
 pytestmark = [pytest.mark.anyio, pytest.mark.part("long")]
 
@@ -46,7 +46,7 @@ def reports(count: int) -> list[bytes]:
     return [b'{"time":"2026-01-01T00:00:00.%03dZ","value":"%08x"}' % (n % 1000, n) for n in range(count)]
 
 
-async def publish(client: Raw, payloads: Sequence[bytes]) -> None:
+async def publish(client: RawClient, payloads: Sequence[bytes]) -> None:
     """Publish as fast as the broker reads, and wait for each PUBACK."""
     for start in range(0, len(payloads), _AT_ONCE):
         some = payloads[start : start + _AT_ONCE]
@@ -56,12 +56,12 @@ async def publish(client: Raw, payloads: Sequence[bytes]) -> None:
 
 
 @contextmanager
-def mosquitto_sub(place: Address, who: Credentials, output: Path) -> Iterator[subprocess.Popen[bytes]]:
+def mosquitto_sub(place: ServerAddress, who: Credentials, output: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `mosquitto_sub -q 1`, which writes a line for each message."""
     given = ["-h", place.host, "-p", str(place.port), "-u", who.user, "-P", who.password, "-V", "311"]
     asked = ["-q", "1", "-t", REPORTS, "-F", "%p", "-d"]
     with output.open("wb") as file:
-        command = ["stdbuf", "-oL", str(need(MOSQUITTO_SUB)), *given, *asked]
+        command = ["stdbuf", "-oL", str(require(MOSQUITTO_SUB)), *given, *asked]
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
         eventually(lambda: b"Subscribed" in output.read_bytes())
@@ -73,10 +73,10 @@ def mosquitto_sub(place: Address, who: Credentials, output: Path) -> Iterator[su
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds. 100,000 messages take a busy machine some minutes."""
-    await eventually_async(holds, patience=20 * PATIENCE)
+    await eventually_async(holds, patience=20 * TEST_TIMEOUT)
 
 
-def taken(output: Path) -> list[bytes]:
+def received_payloads(output: Path) -> list[bytes]:
     """Payloads that mosquitto_sub has written so far."""
     return [line for line in output.read_bytes().splitlines() if line.startswith(b"{")]
 
@@ -84,7 +84,7 @@ def taken(output: Path) -> list[bytes]:
 class PersistentPaho:
     """A client with paho and a session that stays while it is away."""
 
-    def __init__(self, place: Address, who: Credentials) -> None:
+    def __init__(self, place: ServerAddress, who: Credentials) -> None:
         self._place = place
         self._who = who
         self.came: list[bytes] = []
@@ -108,7 +108,7 @@ class PersistentPaho:
         client.connect(*self._place)
         client.loop_start()
         try:
-            assert ready.get(timeout=PATIENCE)
+            assert ready.get(timeout=TEST_TIMEOUT)
             yield
         finally:
             client.disconnect()
@@ -119,28 +119,30 @@ class PersistentPaho:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path, *loopback("--mqtt"), "--limits-publish-rate", "1000000") as running:
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    with ServiceProcess(tmp_path, *loopback_options("--mqtt"), "--limits-publish-rate", "1000000") as running:
         yield running
 
 
 @pytest.mark.rule("broker-24")
 @pytest.mark.parametrize("count", [1500, 10_000, 100_000])
-async def test_a_burst_arrives_whole_and_in_order(service: Service, count: int, tmp_path: Path) -> None:
+async def test_a_burst_arrives_whole_and_in_order(
+    service: ServiceProcess, count: int, tmp_path: Path
+) -> None:
     place, output, burst = service.mqtt["mqtt"], tmp_path / "sub", reports(count)
-    watching, keeping = service.person("watching", Role.VIEWER), service.person("keeping", Role.VIEWER)
+    watching, keeping = service.add_user("watching", Role.VIEWER), service.add_user("keeping", Role.VIEWER)
     absent = PersistentPaho(place, keeping)
     with absent.connected():
         pass
-    gateway = await service.guest(service.claim(G))
+    gateway = await service.connect(service.claim(G))
     with mosquitto_sub(place, watching, output):
         await publish(gateway, burst)
         with absent.connected():
             await until(lambda: len(absent.came) >= count and output.stat().st_size >= count * len(burst[0]))
-            await until(lambda: len(taken(output)) >= count)
-    assert taken(output) == burst
+            await until(lambda: len(received_payloads(output)) >= count)
+    assert received_payloads(output) == burst
     assert absent.came == burst
-    await service.hang_up()
+    await service.disconnect_all()
 
 
 async def test_mosquitto_drops_what_exceeds_its_queue(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ async def test_mosquitto_drops_what_exceeds_its_queue(tmp_path: Path) -> None:
         absent = PersistentPaho(mosquitto.address, ANYBODY)
         with absent.connected():
             pass
-        gateway = await Raw.open(mosquitto.address.port)
+        gateway = await RawClient.open(mosquitto.address.port)
         gateway.send(Connect(G))
         assert await gateway.expect(Connack) == Connack()
         await publish(gateway, burst)
@@ -165,10 +167,10 @@ async def test_mosquitto_drops_what_exceeds_its_queue(tmp_path: Path) -> None:
 
 @pytest.mark.rule("broker-26")
 async def test_a_reader_that_stops_is_cut_off_with_a_warning_and_memory_stays_bounded(
-    service: Service, tmp_path: Path
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
-    watching = service.person("watching", Role.VIEWER)
-    gateway = await service.guest(service.claim(G))
+    watching = service.add_user("watching", Role.VIEWER)
+    gateway = await service.connect(service.claim(G))
     before = service.memory
     with mosquitto_sub(service.mqtt["mqtt"], watching, tmp_path / "sub") as process:
         process.send_signal(SIGSTOP)
@@ -178,12 +180,12 @@ async def test_a_reader_that_stops_is_cut_off_with_a_warning_and_memory_stays_bo
         async def publish_more() -> bool:
             await publish(gateway, [bytes(60_000)] * 100)
             used.append(service.memory)
-            return used[-1] >= most or _cut_off(service)
+            return used[-1] >= most or _has_disconnected_subscriber(service)
 
-        await eventually_async(publish_more, "the end of its connection", patience=10 * PATIENCE)
+        await eventually_async(publish_more, "the end of its connection", patience=10 * TEST_TIMEOUT)
         assert max(used) < most
         process.send_signal(SIGCONT)
-    await service.hang_up()
+    await service.disconnect_all()
     code, errors = service.stop()
     assert code == 0
     (line,) = [line for line in errors.splitlines() if "is cut off" in line]
@@ -192,5 +194,5 @@ async def test_a_reader_that_stops_is_cut_off_with_a_warning_and_memory_stays_bo
     assert "limits.queue-bytes is 67108864" in line
 
 
-def _cut_off(service: Service) -> bool:
-    return "meshfleet_mqtt_cut_off_total 1.0" in service.ask("GET", "/metrics")
+def _has_disconnected_subscriber(service: ServiceProcess) -> bool:
+    return "meshfleet_mqtt_cut_off_total 1.0" in service.call("GET", "/metrics")

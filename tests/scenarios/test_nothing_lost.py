@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from meshfleet.wire.mqtt.encoder import encode
-from meshfleet.wire.mqtt.packets import Connack, Puback, Publish
-from meshfleet.wire.times import write_millis
-from tests.cli.outside import PATIENCE
-from tests.scenarios.load import Load, PahoGateway
-from tests.scenarios.serving import Service, loopback
-from tests.scenarios.stored import check, samples
+from meshfleet.mqtt.codec.encoder import encode_packet
+from meshfleet.mqtt.codec.packets import Connack, Puback, Publish
+from meshfleet.protocol.times import format_millis
+from tests.cli.programs import TEST_TIMEOUT
+from tests.scenarios.report_load import PahoGateway, ReportLoad
+from tests.scenarios.service_process import ServiceProcess, loopback_options
+from tests.scenarios.stored_samples import check_stored_samples, count_samples
 from tests.servers import PostgreSQL, postgresql_folder
-from tests.service.mqtt.site import connect, until
+from tests.service.embedded_broker.running_broker import build_connect, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.servers import Address
-    from tests.service.mqtt.house import Credentials
+    from tests.servers import ServerAddress
+    from tests.service.embedded_broker.mqtt_accounts import Credentials
 
 pytestmark = pytest.mark.anyio
 
@@ -50,24 +50,24 @@ def server() -> Iterator[PostgreSQL]:
 
 
 @pytest.fixture
-def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[Service]:
-    given = loopback("--mqtt")
+def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[ServiceProcess]:
+    given = loopback_options("--mqtt")
     if database_kind == "postgresql":
         server: PostgreSQL = request.getfixturevalue("server")
         given += ["--database", f"{server.url}/postgres"]
-    with Service(tmp_path, *given) as running:
+    with ServiceProcess(tmp_path, *given) as running:
         yield running
 
 
 @pytest.fixture
-def gateways(service: Service) -> list[Credentials]:
+def gateways(service: ServiceProcess) -> list[Credentials]:
     return [service.claim(f"02005e00000{number}") for number in range(1, 4)]
 
 
 @pytest.fixture
-def load(service: Service, gateways: list[Credentials]) -> Load:
+def load(service: ServiceProcess, gateways: list[Credentials]) -> ReportLoad:
     """Two of them report."""
-    return Load(service.mqtt["mqtt"], gateways[:2])
+    return ReportLoad(service.mqtt["mqtt"], gateways[:2])
 
 
 # --- The service ends ---
@@ -75,48 +75,48 @@ def load(service: Service, gateways: list[Credentials]) -> Load:
 
 @pytest.mark.rule("broker-2")
 async def test_a_service_that_is_killed_again_and_again_has_what_it_acknowledged(
-    service: Service, gateways: list[Credentials], load: Load
+    service: ServiceProcess, gateways: list[Credentials], load: ReportLoad
 ) -> None:
     async with load, PahoGateway(service.mqtt["mqtt"], gateways[2]) as other:
         for _ in range(KILLS):
-            await load.go_on()
+            await load.wait_for_acks()
             await asyncio.to_thread(service.kill)
             await asyncio.to_thread(service.start)
-        await load.go_on()
-    check(service, [*load.ledgers, other.ledger])
+        await load.wait_for_acks()
+    check_stored_samples(service, [*load.sources, other.source])
 
 
 @pytest.mark.rule("broker-2")
 async def test_a_service_that_is_stopped_under_load_has_what_it_acknowledged(
-    service: Service, load: Load
+    service: ServiceProcess, load: ReportLoad
 ) -> None:
     async with load:
-        await load.go_on()
+        await load.wait_for_acks()
         code, errors = await asyncio.to_thread(service.stop)
         assert (code, "Traceback" in errors) == (0, False), errors
         await asyncio.to_thread(service.start)
-        await load.go_on()
-    check(service, load.ledgers)
+        await load.wait_for_acks()
+    check_stored_samples(service, load.sources)
 
 
 @pytest.mark.rule("broker-2")
 async def test_a_device_that_reported_once_before_a_kill_is_known_with_its_sample(
-    service: Service, gateways: list[Credentials]
+    service: ServiceProcess, gateways: list[Credentials]
 ) -> None:
     who = gateways[0]
-    gateway = await service.guest(who)
+    gateway = await service.connect(who)
     gateway.send(_measurement(who.user, "02005e0000bb", b"21.5"))
     assert await gateway.expect(Puback) == Puback(1)
     await asyncio.to_thread(service.kill)
-    await service.hang_up()
+    await service.disconnect_all()
     await asyncio.to_thread(service.start)
-    await until(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-02005e0000bb")["items"])
-    assert samples(service, "02005e0000bb") == 1
+    await until(lambda: service.call("GET", "/api/v1/devices?Ids=bmac-02005e0000bb")["items"])
+    assert count_samples(service, "02005e0000bb") == 1
 
 
 def _measurement(gateway: str, device: str, value: bytes, packet_id: int = 1) -> Publish:
     topic = f"mt/gateway/{gateway}/device/{device}/measurement-decoded/temperature"
-    payload = b'{"time":"%s","seq":1,"value":%s}' % (write_millis(NOW).encode(), value)
+    payload = b'{"time":"%s","seq":1,"value":%s}' % (format_millis(NOW).encode(), value)
     return Publish(topic, payload, 1, packet_id=packet_id)
 
 
@@ -126,14 +126,14 @@ def _measurement(gateway: str, device: str, value: bytes, packet_id: int = 1) ->
 class Flood:
     """A gateway that sends 120 MB without waiting for anything; it is always the same report."""
 
-    def __init__(self, place: Address, who: Credentials) -> None:
+    def __init__(self, place: ServerAddress, who: Credentials) -> None:
         value = b'"%s"' % (b"x" * 60_000)
         messages = [_measurement(who.user, STUBBORN, value, number) for number in range(1, 2001)]
-        self._rest = memoryview(b"".join(map(encode, messages)))
-        self._answers = len(messages) * len(encode(Puback(1)))
+        self._rest = memoryview(b"".join(map(encode_packet, messages)))
+        self._answers = len(messages) * len(encode_packet(Puback(1)))
         self._socket = socket.create_connection(place)
-        self._socket.sendall(encode(connect(who)))
-        assert self._socket.recv(4) == encode(Connack())
+        self._socket.sendall(encode_packet(build_connect(who)))
+        assert self._socket.recv(4) == encode_packet(Connack())
         self._socket.settimeout(_HELD)
 
     def __enter__(self) -> Self:
@@ -155,7 +155,7 @@ class Flood:
 
     def finish(self) -> None:
         """Send the rest, and take all answers."""
-        self._socket.settimeout(PATIENCE)
+        self._socket.settimeout(TEST_TIMEOUT)
         self._socket.sendall(self._rest)
         while self._answers:
             come = len(self._socket.recv(0x1_0000))
@@ -164,7 +164,7 @@ class Flood:
 
 
 @contextmanager
-def away(request: pytest.FixtureRequest, service: Service) -> Iterator[None]:
+def away(request: pytest.FixtureRequest, service: ServiceProcess) -> Iterator[None]:
     """Let the database of a service be away for a while."""
     if "server" in request.fixturenames:
         server: PostgreSQL = request.getfixturevalue("server")
@@ -179,12 +179,12 @@ def away(request: pytest.FixtureRequest, service: Service) -> Iterator[None]:
 
 @pytest.mark.rule("broker-2", "rest-160")
 async def test_while_the_database_is_away_publishers_wait_and_nothing_is_lost(
-    request: pytest.FixtureRequest, service: Service, gateways: list[Credentials], load: Load
+    request: pytest.FixtureRequest, service: ServiceProcess, gateways: list[Credentials], load: ReportLoad
 ) -> None:
     """One gateway sends on and on: it is not listened to any more before it fills the memory."""
     with Flood(service.mqtt["mqtt"], gateways[2]) as flood:
         async with load:
-            await load.go_on()
+            await load.wait_for_acks()
             before = service.memory
             with away(request, service):
                 await until(lambda: not service.is_ready())
@@ -195,11 +195,11 @@ async def test_while_the_database_is_away_publishers_wait_and_nothing_is_lost(
                 assert left > 0
                 assert service.memory - before < LEEWAY
                 assert not service.is_ready()
-            await load.go_on()
+            await load.wait_for_acks()
             await asyncio.to_thread(flood.finish)
     await until(service.is_ready)
-    check(service, load.ledgers)
-    assert samples(service, STUBBORN) == 1
+    check_stored_samples(service, load.sources)
+    assert count_samples(service, STUBBORN) == 1
 
 
 # --- The database crashes ---
@@ -210,16 +210,16 @@ async def test_a_database_server_that_crashes_and_comes_back_has_what_was_acknow
     server: PostgreSQL, tmp_path: Path
 ) -> None:
     """At first one of its processes is killed, which makes it start anew by itself; then all of them are."""
-    given = [*loopback("--mqtt"), "--database", f"{server.url}/postgres"]
-    with Service(tmp_path, *given) as service:
+    given = [*loopback_options("--mqtt"), "--database", f"{server.url}/postgres"]
+    with ServiceProcess(tmp_path, *given) as service:
         gateways = [service.claim(f"02005e00000{number}") for number in range(1, 4)]
-        async with Load(service.mqtt["mqtt"], gateways) as load:
+        async with ReportLoad(service.mqtt["mqtt"], gateways) as load:
             for _ in range(KILLS):
-                await load.go_on()
-                server.kill_one("meshfleet")
-                await load.go_on()
+                await load.wait_for_acks()
+                server.kill_backend("meshfleet")
+                await load.wait_for_acks()
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.start)
-            await load.go_on()
-        check(service, load.ledgers)
+            await load.wait_for_acks()
+        check_stored_samples(service, load.sources)
         await until(service.is_ready)

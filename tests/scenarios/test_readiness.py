@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from meshfleet.wire.mqtt.packets import Puback, Publish
-from meshfleet.wire.times import write_millis
-from tests.databases import make_database
-from tests.scenarios.serving import Service, loopback
-from tests.scenarios.stored import samples
-from tests.service.mqtt.site import until
+from meshfleet.mqtt.codec.packets import Puback, Publish
+from meshfleet.protocol.times import format_millis
+from tests.databases import create_database
+from tests.scenarios.service_process import ServiceProcess, loopback_options
+from tests.scenarios.stored_samples import count_samples
+from tests.service.embedded_broker.running_broker import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,21 +39,21 @@ CREATE TRIGGER fill_disk BEFORE INSERT ON reading_journal FOR EACH STATEMENT EXE
 async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
     postgresql_server: str, tmp_path: Path
 ) -> None:
-    address = make_database(postgresql_server, "refusing")
+    address = create_database(postgresql_server, "refusing")
     with (
-        Service(tmp_path, *loopback("--mqtt"), "--database", address) as service,
+        ServiceProcess(tmp_path, *loopback_options("--mqtt"), "--database", address) as service,
         psycopg.connect(address, autocommit=True) as connection,
     ):
-        gateway = await service.guest(service.claim(GATEWAY))
+        gateway = await service.connect(service.claim(GATEWAY))
         connection.execute("ALTER TABLE reject RENAME TO elsewhere")  # of no use but to a flush
-        await until(lambda: service.reasons() == ["schema"])
+        await until(lambda: service.unready_reasons() == ["schema"])
         topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
         gateway.send(Publish(topic, _payload("0100"), 1, packet_id=1))
         assert await gateway.expect(Puback) == Puback(1)
         connection.execute("ALTER TABLE elsewhere RENAME TO reject")
         await until(service.is_ready)
-        assert samples(service, DEVICE) == 1
-        await service.hang_up()
+        assert count_samples(service, DEVICE) == 1
+        await service.disconnect_all()
         code, errors = service.stop()
     assert (code, "DELETE" in errors) == (0, False), errors
     assert "what was coalesced cannot be written: UndefinedTable" in errors
@@ -64,20 +64,20 @@ async def test_a_server_whose_disk_is_full_is_told_until_there_is_space(
     postgresql_server: str, tmp_path: Path
 ) -> None:
     """The server says so by its error code, from a trigger: a disk that is full takes rights to make."""
-    address = make_database(postgresql_server, "full_disk")
+    address = create_database(postgresql_server, "full_disk")
     with (
-        Service(tmp_path, *loopback("--mqtt"), "--database", address) as service,
+        ServiceProcess(tmp_path, *loopback_options("--mqtt"), "--database", address) as service,
         psycopg.connect(address, autocommit=True) as connection,
     ):
-        gateway = await service.guest(service.claim(GATEWAY))
+        gateway = await service.connect(service.claim(GATEWAY))
         connection.execute(_FULL_DISK)
         topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
         gateway.send(Publish(topic, _payload("0100"), 1, packet_id=1))
-        await until(lambda: service.reasons() == ["disk-full"])
+        await until(lambda: service.unready_reasons() == ["disk-full"])
         connection.execute("DROP FUNCTION fill_disk CASCADE")
         assert await gateway.expect(Puback) == Puback(1)
         await until(service.is_ready)
-        await service.hang_up()
+        await service.disconnect_all()
         assert service.stop()[0] == 0
 
 
@@ -99,32 +99,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.part("long")
 @pytest.mark.rule("rest-160")
 async def test_a_full_disk_is_told_until_there_is_space(small_disk: Path) -> None:
-    with Service(small_disk, *loopback("--mqtt")) as service:
+    with ServiceProcess(small_disk, *loopback_options("--mqtt")) as service:
         await until(service.is_ready)
-        gateway = await service.guest(service.claim(GATEWAY))
+        gateway = await service.connect(service.claim(GATEWAY))
         rest = small_disk / "rest"
         with pytest.raises(OSError, match="No space left"):
             _fill(rest)
         for number in range(100):  # more than the pages that SQLite has already
             topic = f"mt/gateway/{GATEWAY}/device/c0ffee0001{number:02x}/measurement/8800"
             gateway.send(Publish(topic, _payload("01" * 500), 1, packet_id=number + 1))
-        await until(lambda: service.reasons() == ["disk-full"])
+        await until(lambda: service.unready_reasons() == ["disk-full"])
         rest.unlink()
         await until(service.is_ready)
         for number in range(100):
             assert await gateway.expect(Puback) == Puback(number + 1)
-        await service.hang_up()
+        await service.disconnect_all()
         assert service.stop()[0] == 0
 
 
 @pytest.mark.part("long")
 @pytest.mark.rule("rest-160")
 async def test_a_database_that_another_program_locks_is_told_until_it_lets_go(tmp_path: Path) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service:
+    with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
         await until(service.is_ready)
         other = sqlite3.connect(service.data / "meshfleet.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        await until(lambda: service.reasons() == ["database-locked"])
+        await until(lambda: service.unready_reasons() == ["database-locked"])
         other.close()
         await until(service.is_ready)
         assert service.stop()[0] == 0
@@ -137,5 +137,5 @@ def _fill(path: Path) -> None:
 
 
 def _payload(value: str) -> bytes:
-    at = write_millis(time.time_ns() // 1_000_000)
+    at = format_millis(time.time_ns() // 1_000_000)
     return f'{{"time":"{at}","seq":1,"value":"{value}"}}'.encode()

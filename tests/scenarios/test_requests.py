@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import pytest
 
-from meshfleet.wire.ids import Mac, mac_number, number_mac
-from meshfleet.wire.rest import Role
-from meshfleet.wire.times import write_millis
-from tests.cli.outside import PATIENCE, Program, url
+from meshfleet.protocol.ids import Mac, mac_from_int, mac_to_int
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import Role
+from tests.cli.programs import TEST_TIMEOUT, Program, broker_url
 from tests.eventually import eventually
-from tests.scenarios.peers import Heard, Paho, Place
-from tests.scenarios.serving import Service, loopback
-from tests.servers import TRUSTING_NOBODY, Mosquitto
+from tests.scenarios.mqtt_clients import BrokerAddress, Message, PahoClient
+from tests.scenarios.service_process import ServiceProcess, loopback_options
+from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,18 +30,18 @@ POWER = "tx-power"
 KEY, PUBLIC = "5ec2e7c0de" * 4, "9ab11c7e57" * 12
 
 
-class Desk:
+class RequestSender:
     """Sends requests as a program with a key."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceProcess) -> None:
         self._service = service
         body = {"name": f"desk {time.monotonic_ns()}", "role": Role.OPERATOR}
-        key = service.ask("POST", "/api/v1/api-keys", body)["key"]
+        key = service.call("POST", "/api/v1/api-keys", body)["key"]
         self.http = httpx.Client(
             base_url=service.url,
             headers={"Authorization": f"Bearer {key}"},
-            verify=TRUSTING_NOBODY,
-            timeout=PATIENCE,
+            verify=NO_TRUSTED_AUTHORITIES,
+            timeout=TEST_TIMEOUT,
         )
 
     def __enter__(self) -> Self:
@@ -56,7 +56,7 @@ class Desk:
             f"/api/v1/devices/bmac-{device}/requests", json={"operation": operation, **named, **body}
         )
 
-    def answer(self, device: str, operation: str, identifier: str | None = None, **body: Any) -> Any:
+    def send_and_decode(self, device: str, operation: str, identifier: str | None = None, **body: Any) -> Any:
         """What is answered to a request that goes well."""
         told = self.send(device, operation, identifier, **body)
         assert told.status_code == 200, told.text
@@ -69,62 +69,64 @@ class Desk:
 
 
 @contextmanager
-def emulated(service: Service, mac: Mac, *given: str, broker: str | None = None) -> Iterator[list[Mac]]:
+def emulated(
+    service: ServiceProcess, mac: Mac, *given: str, broker: str | None = None
+) -> Iterator[list[Mac]]:
     """A gateway as a program, that the service knows by now; gives its devices."""
     if broker is None:
         address, who = service.mqtt["mqtt"], service.claim(mac)
         broker = f"mqtt://{who.user}:{who.password}@{address.host}:{address.port}"
     asked = ["gateway", "--mac", mac, "--devices", "2", "--speed", "60", *given]
     with Program(*asked, "--describe") as describing:
-        site = json.loads(describing.end()[1])
+        site = json.loads(describing.wait_for_exit()[1])
     devices = [Mac(each["mac"].lower()) for each in site["devices"]]
     with Program(*asked, "--broker", broker, "--json") as program:
-        assert json.loads(program.line())["event"] == "connected"
+        assert json.loads(program.read_line())["event"] == "connected"
         eventually(lambda: has_version(service, mac))
-        eventually(lambda: {*devices} <= known(service))
+        eventually(lambda: {*devices} <= list_device_ids(service))
         yield devices
-        assert program.end(SIGTERM)[0] == 0
+        assert program.wait_for_exit(SIGTERM)[0] == 0
 
 
-def has_version(service: Service, mac: Mac) -> bool:
-    items = service.ask("GET", "/api/v1/gateways?MaxResults=1000")["items"]
+def has_version(service: ServiceProcess, mac: Mac) -> bool:
+    items = service.call("GET", "/api/v1/gateways?MaxResults=1000")["items"]
     return any(each["mac"] == mac and each["apiVersion"] for each in items)
 
 
-def known(service: Service) -> set[str]:
-    items = service.ask("GET", "/api/v1/devices?Include=live&MaxResults=1000")["items"]
+def list_device_ids(service: ServiceProcess) -> set[str]:
+    items = service.call("GET", "/api/v1/devices?Include=live&MaxResults=1000")["items"]
     return {each["id"].removeprefix("bmac-") for each in items if each["live"]["gateway"]}
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with Service(tmp_path_factory.mktemp("service"), *loopback("--mqtt")) as running:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with ServiceProcess(tmp_path_factory.mktemp("service"), *loopback_options("--mqtt")) as running:
         yield running
 
 
 @pytest.mark.rule("rest-97", "rest-99", "rest-105", "rest-193")
 @pytest.mark.parametrize("mode", ["raw", "decoded"])
-def test_all_operations_reach_an_emulated_gateway_and_its_devices(service: Service, mode: str) -> None:
-    mac = number_mac(mac_number(GATEWAY) + (mode == "raw"))
-    with Desk(service) as desk, emulated(service, mac, "--mode", mode) as (_, device):
-        assert desk.answer(mac, "apiversion")["version"] == "2.4.0"
-        read = desk.answer(device, "read", "8000", priority=4)
-        decoded = desk.answer(device, "read-decoded", "model-number")
+def test_all_operations_reach_an_emulated_gateway_and_its_devices(service: ServiceProcess, mode: str) -> None:
+    mac = mac_from_int(mac_to_int(GATEWAY) + (mode == "raw"))
+    with RequestSender(service) as desk, emulated(service, mac, "--mode", mode) as (_, device):
+        assert desk.send_and_decode(mac, "apiversion")["version"] == "2.4.0"
+        read = desk.send_and_decode(device, "read", "8000", priority=4)
+        decoded = desk.send_and_decode(device, "read-decoded", "model-number")
         assert int(read["value"], 16) == decoded["value"]
         for answer in (read, decoded):
             assert answer["gateway"] == mac
             assert answer["choice"]["reason"] in {"strongest", "last-heard"}
             assert {"id", "time", "status", "responseTime", "origin", "route"} <= answer.keys()
-        desk.answer(device, "write", "9802", value="FC")
-        assert desk.answer(device, "read", "9802")["value"] == "fc"
-        assert desk.answer(device, "read-decoded", POWER)["value"] == -4
-        desk.answer(device, "write-decoded", POWER, value=0)
-        assert desk.answer(device, "read", "9802")["value"] == "00"
+        desk.send_and_decode(device, "write", "9802", value="FC")
+        assert desk.send_and_decode(device, "read", "9802")["value"] == "fc"
+        assert desk.send_and_decode(device, "read-decoded", POWER)["value"] == -4
+        desk.send_and_decode(device, "write-decoded", POWER, value=0)
+        assert desk.send_and_decode(device, "read", "9802")["value"] == "00"
         for operation, identifier in (("ack", "8800"), ("ack-decoded", "temperature")):
-            told = desk.send(device, operation, identifier, time=write_millis(0), type=0)
+            told = desk.send(device, operation, identifier, time=format_millis(0), type=0)
             assert (told.status_code, told.json()["state"]) == (202, "SENT")
-        assert desk.answer(mac, "read", "8000")["choice"]["reason"] == "itself"
-        assert desk.answer(device, "read", "8000", gateway=mac)["choice"]["reason"] == "asked"
+        assert desk.send_and_decode(mac, "read", "8000")["choice"]["reason"] == "itself"
+        assert desk.send_and_decode(device, "read", "8000", gateway=mac)["choice"]["reason"] == "asked"
         # What a gateway or a device declines is an answer as well.
         stranger = desk.send(device, "read", "ef10").json()
         assert stranger["status"] != 0
@@ -137,31 +139,31 @@ def test_all_operations_reach_an_emulated_gateway_and_its_devices(service: Servi
 
 @pytest.mark.rule("version-12", "rest-106")
 @pytest.mark.parametrize("mode", ["raw", "decoded"])
-def test_an_old_gateway_gets_only_what_it_knows(service: Service, mode: str) -> None:
-    mac = number_mac(mac_number(OLD) + 2 * (mode == "raw") + 1)
-    place = Place("mqtt", service.mqtt["mqtt"], service.data)
+def test_an_old_gateway_gets_only_what_it_knows(service: ServiceProcess, mode: str) -> None:
+    mac = mac_from_int(mac_to_int(OLD) + 2 * (mode == "raw") + 1)
+    place = BrokerAddress("mqtt", service.mqtt["mqtt"], service.data)
     with (
-        Desk(service) as desk,
+        RequestSender(service) as desk,
         emulated(service, mac, "--mode", mode, "--api-version", "1.2.0") as (_, device),
-        Paho(place, service.person(f"looker-{mode}", Role.VIEWER)) as looker,
+        PahoClient(place, service.add_user(f"looker-{mode}", Role.VIEWER)) as looker,
     ):
-        looker.listen(f"mt/gateway/{mac}/response/#")
+        looker.subscribe(f"mt/gateway/{mac}/response/#")
         for operation, identifier, newer in (
             ("write-decoded", "of-theirs", {"value": 0, "ext": {"a": 1}}),
             ("read", "8000", {"extenderId": "C0FFEE0000E1"}),
             ("read-decoded", "model-number", {"accessType": "legacy"}),
             ("write", "9802", {"value": "00", "key": "ff"}),
-            ("ack", "8800", {"time": write_millis(0), "type": 0}),
-            ("ack-decoded", "temperature", {"time": write_millis(0), "type": 0}),
+            ("ack", "8800", {"time": format_millis(0), "type": 0}),
+            ("ack-decoded", "temperature", {"time": format_millis(0), "type": 0}),
         ):
             told = desk.send(device, operation, identifier, **newer)
             assert (told.status_code, told.json()["code"]) == (409, "gateway-too-old"), newer
-        answer = desk.answer(device, "read", "8000")
-        assert desk.answer(device, "write", "9802", value="00")["gateway"] == mac
+        answer = desk.send_and_decode(device, "read", "8000")
+        assert desk.send_and_decode(device, "write", "9802", value="00")["gateway"] == mac
         assert not {"responseTime", "origin", "route"} & answer.keys()
         heard: list[str] = []
         while f"{device}/write/9802" not in heard:
-            heard.append(looker.hear().topic.partition("/response/")[2])
+            heard.append(looker.receive().topic.partition("/response/")[2])
         assert f"{device}/read/8000" in heard
         # The service asks by itself too, but reads and the version only.
         assert {each.split("/")[1] for each in heard} <= {"apiversion", "read", "write"}
@@ -169,20 +171,24 @@ def test_an_old_gateway_gets_only_what_it_knows(service: Service, mode: str) -> 
 
 
 @pytest.mark.rule("request-29")
-def test_other_clients_on_the_same_topics_are_undisturbed_and_disturb_nobody(service: Service) -> None:
+def test_other_clients_on_the_same_topics_are_undisturbed_and_disturb_nobody(service: ServiceProcess) -> None:
     mac = Mac("02005e30000a")
     place, other = (
-        Place("mqtt", service.mqtt["mqtt"], service.data),
-        service.person("other", Role.OPERATOR),
+        BrokerAddress("mqtt", service.mqtt["mqtt"], service.data),
+        service.add_user("other", Role.OPERATOR),
     )
-    with Desk(service) as desk, emulated(service, mac) as (_, device), Paho(place, other) as client:
-        client.listen(f"mt/gateway/{mac}/response/{device}/read/8000")
+    with (
+        RequestSender(service) as desk,
+        emulated(service, mac) as (_, device),
+        PahoClient(place, other) as client,
+    ):
+        client.subscribe(f"mt/gateway/{mac}/response/{device}/read/8000")
         mine: list[str] = []
         for number in range(20):
             topic = f"mt/gateway/{mac}/request/{device}/read/8000"
-            client.say(Heard(topic, json.dumps({"id": f"theirs-{number}"}).encode(), 1, retain=False))
-            mine.append(desk.answer(device, "read", "8000")["id"])
-        heard = [json.loads(client.hear().payload) for _ in range(40)]
+            client.publish(Message(topic, json.dumps({"id": f"theirs-{number}"}).encode(), 1, retain=False))
+            mine.append(desk.send_and_decode(device, "read", "8000")["id"])
+        heard = [json.loads(client.receive().payload) for _ in range(40)]
         assert {each["id"] for each in heard} == {*mine, *(f"theirs-{number}" for number in range(20))}
         assert {each["status"] for each in heard} == {0}
         assert len(set(mine)) == 20
@@ -192,16 +198,16 @@ def test_other_clients_on_the_same_topics_are_undisturbed_and_disturb_nobody(ser
 
 @pytest.mark.rule("request-31", "request-32")
 def test_keys_of_a_mesh_are_nowhere_in_the_data_or_the_log(tmp_path: Path) -> None:
-    with Service(tmp_path, *loopback("--mqtt")) as service:
-        with Desk(service) as desk, emulated(service, GATEWAY) as (_, device):
+    with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
+        with RequestSender(service) as desk, emulated(service, GATEWAY) as (_, device):
             for more in ({}, {"gateway": GATEWAY}):
                 told = desk.send(device, "write", "9802", value="00", key=KEY, publicKey=PUBLIC, **more)
                 assert told.status_code == 200, told.text
-            metrics = service.ask("GET", "/metrics")
+            metrics = service.call("GET", "/metrics")
             told_all = [
                 metrics,
                 json.dumps(desk.history(device)),
-                json.dumps(service.ask("GET", "/api/v1/audit")),
+                json.dumps(service.call("GET", "/api/v1/audit")),
             ]
         code, log = service.stop()
         assert code == 0, log
@@ -218,15 +224,15 @@ def test_on_another_broker_a_gateway_that_was_heard_is_asked(tmp_path: Path) -> 
     (tmp_path / "mosquitto").mkdir()
     with (
         Mosquitto(tmp_path / "mosquitto") as elsewhere,
-        Service(tmp_path, "--broker", url(elsewhere)) as service,
-        Desk(service) as desk,
+        ServiceProcess(tmp_path, "--broker", broker_url(elsewhere)) as service,
+        RequestSender(service) as desk,
     ):
         eventually(service.is_ready)
         silent = Mac("02005e30000f")
         service.claim(silent)
         told = desk.send(silent, "apiversion")
         assert (told.status_code, told.json()["code"]) == (503, "gateway-offline")
-        with emulated(service, GATEWAY, broker=url(elsewhere)) as (_, device):
-            assert desk.answer(device, "read", "8000")["gateway"] == GATEWAY
-            assert desk.answer(GATEWAY, "apiversion")["version"] == "2.4.0"
+        with emulated(service, GATEWAY, broker=broker_url(elsewhere)) as (_, device):
+            assert desk.send_and_decode(device, "read", "8000")["gateway"] == GATEWAY
+            assert desk.send_and_decode(GATEWAY, "apiversion")["version"] == "2.4.0"
         assert re.search("Traceback", service.stop()[1]) is None

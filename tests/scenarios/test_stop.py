@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.wire.ids import Mac, device_id
-from meshfleet.wire.mqtt.packets import Puback, Publish
-from meshfleet.wire.times import write_millis
-from tests.databases import make_database
-from tests.scenarios.serving import Service, loopback
+from meshfleet.mqtt.codec.packets import Puback, Publish
+from meshfleet.protocol.ids import Mac, to_device_id
+from meshfleet.protocol.times import format_millis
+from tests.databases import create_database
+from tests.scenarios.service_process import ServiceProcess, loopback_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.broker.raw import Raw
+    from tests.mqtt.broker.raw_client import RawClient
 
 pytestmark = pytest.mark.anyio
 
@@ -28,18 +28,18 @@ _numbers = count(1)
 
 
 @pytest.fixture
-def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[Service]:
-    given = loopback("--mqtt")
+def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[ServiceProcess]:
+    given = loopback_options("--mqtt")
     if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        given += ["--database", make_database(server, f"stop_{next(_numbers)}")]
-    with Service(tmp_path, *given) as running:
+        given += ["--database", create_database(server, f"stop_{next(_numbers)}")]
+    with ServiceProcess(tmp_path, *given) as running:
         yield running
 
 
-async def report(gateway: Raw, number: int, *, seconds_ago: int) -> str:
+async def report(gateway: RawClient, number: int, *, seconds_ago: int) -> str:
     """Let a sample be committed; gives its time."""
-    at = write_millis(time.time_ns() // 1_000_000 - seconds_ago * 1000)
+    at = format_millis(time.time_ns() // 1_000_000 - seconds_ago * 1000)
     payload = f'{{"time":"{at}","seq":{number},"value":"0100"}}'.encode()
     topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
     gateway.send(Publish(topic, payload, 1, packet_id=number))
@@ -47,15 +47,15 @@ async def report(gateway: Raw, number: int, *, seconds_ago: int) -> str:
     return at
 
 
-async def test_what_samples_told_is_written_down_at_the_end(service: Service) -> None:
+async def test_what_samples_told_is_written_down_at_the_end(service: ServiceProcess) -> None:
     """The first of them is in a journal anyway: it made the device known."""
-    gateway = await service.guest(service.claim(GATEWAY))
+    gateway = await service.connect(service.claim(GATEWAY))
     await report(gateway, 1, seconds_ago=60)
     last = await report(gateway, 2, seconds_ago=0)
     code, errors = service.stop()
     assert (code, "Traceback" in errors) == (0, False), errors
-    await service.hang_up()
+    await service.disconnect_all()
     service.start()
-    devices = service.ask("GET", "/api/v1/devices?Include=live")["items"]
+    devices = service.call("GET", "/api/v1/devices?Include=live")["items"]
     seen = {each["id"]: each["live"]["lastReportAt"] for each in devices}
-    assert seen[device_id(DEVICE)] == last
+    assert seen[to_device_id(DEVICE)] == last

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.eventually import eventually_async
-from tests.scenarios.serving import Service, loopback
-from tests.scenarios.updating import (
+from tests.scenarios.service_process import ServiceProcess, loopback_options
+from tests.scenarios.update_site import (
     BROKEN,
     BY_BROADCAST,
     BY_DFU,
     BY_DOWNLOAD,
-    CALM,
     FAILING,
+    HEALTHY,
     MODELS,
-    MUTE,
-    Desk,
-    Estate,
+    SILENT,
+    OperatorClient,
+    UpdateSite,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path, *loopback("--mqtt")) as running:
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as running:
         yield running
 
 
@@ -64,39 +64,45 @@ def order(model: str, firmware: str, minutes: Mapping[str, float]) -> dict[str, 
     }
 
 
-FEW = {CALM: {BY_DOWNLOAD: 2, BY_BROADCAST: 3, BY_DFU: 1}, BROKEN: {BY_DOWNLOAD: 2, BY_BROADCAST: 2}}
+FEW = {HEALTHY: {BY_DOWNLOAD: 2, BY_BROADCAST: 3, BY_DFU: 1}, BROKEN: {BY_DOWNLOAD: 2, BY_BROADCAST: 2}}
 EACH = {BY_DOWNLOAD: 8, BY_BROADCAST: 8, BY_DFU: 6}
-SIXTY = {CALM: EACH, FAILING: EACH, MUTE: {BY_DOWNLOAD: 8, BY_BROADCAST: 8}}
+SIXTY = {HEALTHY: EACH, FAILING: EACH, SILENT: {BY_DOWNLOAD: 8, BY_BROADCAST: 8}}
 
 
-async def test_devices_of_three_models_are_updated_in_three_ways(service: Service) -> None:
+async def test_devices_of_three_models_are_updated_in_three_ways(service: ServiceProcess) -> None:
     """Whatever one gateway updates fails, in one way or another; all others are updated."""
-    ends = await update(service, Estate(service, FEW), PATIENT)
-    assert ends == {(CALM, "SUCCEEDED"), (BROKEN, "FAILED")}
+    ends = await update(service, UpdateSite(service, FEW), PATIENT)
+    assert ends == {(HEALTHY, "SUCCEEDED"), (BROKEN, "FAILED")}
 
 
 @pytest.mark.part("long")
-async def test_sixty_devices_are_updated_though_some_fail_and_some_do_not_answer(service: Service) -> None:
+async def test_sixty_devices_are_updated_though_some_fail_and_some_do_not_answer(
+    service: ServiceProcess,
+) -> None:
     """Whoever does not answer is given up after a minute, the least that an order may say."""
-    ends = await update(service, Estate(service, SIXTY), SHORT)
-    assert {(FAILING, "FAILED"), (MUTE, "TIMED_OUT")} <= ends, "nobody failed, or nobody was silent"
+    ends = await update(service, UpdateSite(service, SIXTY), SHORT)
+    assert {(FAILING, "FAILED"), (SILENT, "TIMED_OUT")} <= ends, "nobody failed, or nobody was silent"
 
 
-async def update(service: Service, estate: Estate, minutes: Mapping[str, float]) -> set[tuple[str, str]]:
+async def update(
+    service: ServiceProcess, estate: UpdateSite, minutes: Mapping[str, float]
+) -> set[tuple[str, str]]:
     """Update all devices, and see that all is told as it is; give where which ends were seen."""
-    desk = Desk(service)
-    async with estate.life():
+    desk = OperatorClient(service)
+    async with estate.running():
 
         async def all_are_known() -> bool:
-            return all([len(await desk.known(model)) >= count for model, count in estate.counts.items()])
+            return all(
+                [len(await desk.list_device_ids(model)) >= count for model, count in estate.counts.items()]
+            )
 
         await eventually_async(all_are_known)
         firmware = {model: await desk.upload(model, NEW) for model in MODELS}
         jobs = {
-            model: (await desk.ask("POST", "/api/v1/jobs", order(model, firmware[model], minutes)))["id"]
+            model: (await desk.call("POST", "/api/v1/jobs", order(model, firmware[model], minutes)))["id"]
             for model in MODELS
         }
-        told = {model: await desk.finished(job, within=300) for model, job in jobs.items()}
+        told = {model: await desk.wait_until_finished(job, within=300) for model, job in jobs.items()}
         executions = {model: await desk.executions(job) for model, job in jobs.items()}
         ends = {(each["gateway"], each["state"]) for told in executions.values() for each in told.values()}
         for model in MODELS:
@@ -107,17 +113,17 @@ async def update(service: Service, estate: Estate, minutes: Mapping[str, float])
     return ends
 
 
-async def check_deletion(service: Service, desk: Desk, jobs: list[str]) -> None:
+async def check_deletion(service: ServiceProcess, desk: OperatorClient, jobs: list[str]) -> None:
     """Nothing is left of jobs that are deleted, while the service runs."""
     assert await asyncio.to_thread(rows_of_jobs, service) > 0
     for job in jobs:
-        await desk.ask("DELETE", f"/api/v1/jobs/{job}")
-    assert (await desk.ask("GET", "/api/v1/jobs"))["items"] == []
+        await desk.call("DELETE", f"/api/v1/jobs/{job}")
+    assert (await desk.call("GET", "/api/v1/jobs"))["items"] == []
 
     await eventually_async(lambda: rows_of_jobs(service) == 0)
 
 
-def rows_of_jobs(service: Service) -> int:
+def rows_of_jobs(service: ServiceProcess) -> int:
     """How many rows of jobs the database of a service has."""
     tables = ("job", "job_draft", "execution", "tally", "transition", "evidence", "job_outbox")
     file = service.data / "meshfleet.sqlite"
@@ -126,39 +132,39 @@ def rows_of_jobs(service: Service) -> int:
     return sum(counts)
 
 
-def check(estate: Estate, job: Any, executions: dict[str, Any], model: str) -> None:
+def check(estate: UpdateSite, job: Any, executions: dict[str, Any], model: str) -> None:
     """Job, counts and reasons tell what is true of the devices."""
     states = Counter(each["state"] for each in executions.values())
     assert {state: count for state, count in job["counts"].items() if count} == states
     assert sum(states.values()) == estate.counts[model]
     assert job["state"] == "COMPLETED"
     assert job["outcome"] == ("SUCCEEDED" if set(states) == {"SUCCEEDED"} else "PARTIAL"), states
-    runs = estate.versions(model)
+    runs = estate.actual_versions(model)
     for device, each in executions.items():
         assert each["method"] == WAYS[model]
         assert (each["state"] == "SUCCEEDED") <= (runs[device] == NEW), (each, runs[device])
         assert (each["state"] == "SUCCEEDED") == (each["reason"] is None), each
         assert each["waitingFor"] is None
         if each["state"] != "SUCCEEDED":
-            assert each["gateway"] in {FAILING, MUTE, BROKEN}, each
+            assert each["gateway"] in {FAILING, SILENT, BROKEN}, each
             assert each["reasonCode"], each
 
 
-async def check_registry(desk: Desk, model: str, executions: dict[str, Any]) -> None:
+async def check_registry(desk: OperatorClient, model: str, executions: dict[str, Any]) -> None:
     """The list of devices shows the new version for all that have it."""
     done = {device for device, each in executions.items() if each["state"] == "SUCCEEDED"}
     assert done
 
     async def all_are_shown() -> bool:
-        return done <= set(await desk.known(model, NEW))
+        return done <= set(await desk.list_device_ids(model, NEW))
 
     await eventually_async(all_are_shown)
 
 
-async def check_evidence(desk: Desk, job: str, executions: dict[str, Any]) -> None:
+async def check_evidence(desk: OperatorClient, job: str, executions: dict[str, Any]) -> None:
     """Whoever succeeded has shown its version, and was seen in DFU mode on the way."""
     device = next(device for device, each in executions.items() if each["state"] == "SUCCEEDED")
-    shown = await desk.ask("GET", f"/api/v1/jobs/{job}/executions/{device}")
+    shown = await desk.call("GET", f"/api/v1/jobs/{job}/executions/{device}")
     last = shown["transitions"][-1]
     assert last["to"] == "SUCCEEDED"
     assert last["evidence"]["content"] == {"step": "version", "status": 0, "value": "090100"}

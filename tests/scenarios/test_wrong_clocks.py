@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.wire.times import write_millis
-from tests.cli.outside import PATIENCE
+from meshfleet.protocol.times import format_millis
+from tests.cli.programs import TEST_TIMEOUT
 from tests.eventually import eventually
-from tests.scenarios.serving import Service, loopback
-from tests.service.requests.third_party import Gateway, nothing
+from tests.scenarios.service_process import ServiceProcess, loopback_options
+from tests.service.requests.scripted_gateway import ScriptedGateway, never_respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.service.requests.third_party import Asked, Said
+    from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage
 
 HOUR = 3600
 CLOCKS = {"02005e270001": 6 * HOUR, "02005e270002": -6 * HOUR, "02005e270003": 700, "02005e270004": 0}
@@ -27,19 +27,19 @@ CLOCKS = {"02005e270001": 6 * HOUR, "02005e270002": -6 * HOUR, "02005e270003": 7
 
 
 def moment(ahead: float) -> str:
-    return write_millis(time.time_ns() // 1_000_000 + round(ahead * 1000))
+    return format_millis(time.time_ns() // 1_000_000 + round(ahead * 1000))
 
 
 def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def telling(ahead: int) -> Callable[[Asked], list[Said]]:
+def answer_with_clock(ahead: int) -> Callable[[IncomingRequest], list[OutgoingMessage]]:
     """Answer every question with the version, at the time of this clock."""
-    return lambda asked: [asked.answer(version="2.3.0", time=moment(ahead))]
+    return lambda asked: [asked.build_response(version="2.3.0", time=moment(ahead))]
 
 
-def report(gateway: Gateway, device: str, ahead: float) -> None:
+def report(gateway: ScriptedGateway, device: str, ahead: float) -> None:
     """Report all that tells what a device is, and how it is."""
     front = f"mt/gateway/{gateway.mac}/device/{device}"
     gateway.report(f"{front}/property-decoded/model-number", time=moment(ahead), value=0x2011)
@@ -51,24 +51,24 @@ def report(gateway: Gateway, device: str, ahead: float) -> None:
 @pytest.mark.rule("report-48", "report-49", "rest-75", "rest-179")
 def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        service = stack.enter_context(Service(tmp_path, *loopback("--mqtt")))
+        service = stack.enter_context(ServiceProcess(tmp_path, *loopback_options("--mqtt")))
         gateways, passwords, port = {}, {}, service.mqtt["mqtt"].port
         for mac, ahead in CLOCKS.items():
             told = service.claim(mac)
             passwords[mac] = told.password
-            gateways[mac] = Gateway(port, mac, telling(ahead), password=told.password)
+            gateways[mac] = ScriptedGateway(port, mac, answer_with_clock(ahead), password=told.password)
             gateways[mac].start()
             stack.callback(gateways[mac].stop)
 
         def offsets() -> dict[str, Any]:
-            items = service.ask("GET", "/api/v1/gateways")["items"]
+            items = service.call("GET", "/api/v1/gateways")["items"]
             return {each["mac"]: each["clockOffset"] for each in items}
 
         eventually(lambda: None not in offsets().values())
         assert offsets() == pytest.approx(CLOCKS, abs=2)
 
         def device(mac: str) -> Any:
-            return service.ask("GET", f"/api/v1/devices/bmac-{mac}")
+            return service.call("GET", f"/api/v1/devices/bmac-{mac}")
 
         devices = {mac: f"c0ffee{mac[6:]}" for mac in CLOCKS}
         for mac, ahead in CLOCKS.items():
@@ -76,22 +76,22 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
         expected = {f"bmac-{mac}" for mac in devices.values()}
 
         def connected() -> set[str]:
-            return {each["id"] for each in service.ask("GET", "/api/v1/devices?Connected=true")["items"]}
+            return {each["id"] for each in service.call("GET", "/api/v1/devices?Connected=true")["items"]}
 
         eventually(lambda: expected <= connected())
         now = time.time()
         found = [(each["modelNumber"], each["firmwareVersion"]) for each in map(device, devices.values())]
         assert found == [("2011", "2.4.1")] * len(CLOCKS)
         reported = {mac: seconds(device(devices[mac])["live"]["lastReportAt"]) for mac in CLOCKS}
-        assert reported == pytest.approx(dict.fromkeys(CLOCKS, now), abs=PATIENCE)
+        assert reported == pytest.approx(dict.fromkeys(CLOCKS, now), abs=TEST_TIMEOUT)
 
         for mac, ahead in CLOCKS.items():
             path = f"/api/v1/devices/bmac-{devices[mac]}/samples?Kind=measurement"
-            (sample,) = service.ask("GET", path)["items"]
+            (sample,) = service.call("GET", path)["items"]
             assert sample["clock"] is None
-            assert seconds(sample["time"]) == pytest.approx(now + ahead, abs=PATIENCE)
+            assert seconds(sample["time"]) == pytest.approx(now + ahead, abs=TEST_TIMEOUT)
             if ahead:
-                assert seconds(sample["correctedTime"]) == pytest.approx(now, abs=PATIENCE)
+                assert seconds(sample["correctedTime"]) == pytest.approx(now, abs=TEST_TIMEOUT)
             else:
                 assert "correctedTime" not in sample
 
@@ -99,20 +99,20 @@ def test_devices_behind_wrong_clocks_are_known_and_connected(tmp_path: Path) -> 
         right = next(mac for mac, ahead in CLOCKS.items() if not ahead)
         old = "c0ffee27ffff"
         report(gateways[right], old, -6 * HOUR)
-        eventually(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + old)["items"])
+        eventually(lambda: service.call("GET", "/api/v1/devices?Ids=bmac-" + old)["items"])
         assert not device(old)["connectivity"]["connected"]
         assert offsets()[right] == pytest.approx(0, abs=2)
 
         # One that was ahead was set right while it was away; it reports what it kept before it answers.
         mended, late = next(iter(CLOCKS)), "c0ffee27fffe"
         gateways[mended].stop()
-        back = Gateway(port, mended, nothing, password=passwords[mended])
+        back = ScriptedGateway(port, mended, never_respond, password=passwords[mended])
         back.start()
         stack.callback(back.stop)
         report(back, late, -600)
         path = f"/api/v1/devices/bmac-{late}/samples?Kind=measurement"
-        eventually(lambda: service.ask("GET", "/api/v1/devices?Ids=bmac-" + late)["items"])
-        (sample,) = service.ask("GET", path)["items"]
+        eventually(lambda: service.call("GET", "/api/v1/devices?Ids=bmac-" + late)["items"])
+        (sample,) = service.call("GET", path)["items"]
         assert "correctedTime" not in sample
         now = time.time()
-        assert seconds(device(late)["live"]["lastReportAt"]) == pytest.approx(now - 600, abs=PATIENCE)
+        assert seconds(device(late)["live"]["lastReportAt"]) == pytest.approx(now - 600, abs=TEST_TIMEOUT)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.settings import Limits, Listen
-from meshfleet.wire.rest import BrokerPlace
-from tests.settings.reading import faults, settings
-from tests.tables import each_row
+from meshfleet.rest import BrokerPlace
+from meshfleet.settings import BrokerLimits, ListenAddress
+from tests.row_tables import each_row
+from tests.settings.from_flags import faults, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 def test_mqtt_is_served_on_this_machine_alone_unless_set() -> None:
     found = settings()
-    assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (Listen("127.0.0.1", 1883), None, None)
+    assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (ListenAddress("127.0.0.1", 1883), None, None)
 
 
 def test_a_listener_may_take_any_port_that_is_free(pem: Mapping[str, str]) -> None:
     found = settings(mqtt="a:0", mqtt_tls="b:0", mqtt_ws="c:0", tls_cert=pem["cert"], tls_key=pem["key"])
-    assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (Listen("a", 0), Listen("b", 0), Listen("c", 0))
+    assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (
+        ListenAddress("a", 0),
+        ListenAddress("b", 0),
+        ListenAddress("c", 0),
+    )
 
 
 @each_row("name", ["mqtt", "mqtt-tls", "mqtt-ws"])
@@ -56,18 +60,18 @@ def test_gateways_are_told_the_public_broker_else_the_listener_with_tls_else_the
     pem: Mapping[str, str],
 ) -> None:
     told = {"mqtt": "192.0.2.1:1884"}
-    assert settings(**told).broker == BrokerPlace(host="192.0.2.1", port=1884, tls=False)
+    assert settings(**told).gateway_broker == BrokerPlace(host="192.0.2.1", port=1884, tls=False)
     told |= {"mqtt_tls": "192.0.2.2:8884", "tls_cert": pem["cert"], "tls_key": pem["key"]}
-    assert settings(**told).broker == BrokerPlace(host="192.0.2.2", port=8884, tls=True)
+    assert settings(**told).gateway_broker == BrokerPlace(host="192.0.2.2", port=8884, tls=True)
     told |= {"public_mqtt": "mqtt://fleet.example.org"}
-    assert settings(**told).broker == BrokerPlace(host="fleet.example.org", port=1883, tls=False)
+    assert settings(**told).gateway_broker == BrokerPlace(host="fleet.example.org", port=1883, tls=False)
 
 
 @pytest.mark.rule("rest-168")
 def test_without_a_listener_gateways_are_told_the_public_broker_or_nothing() -> None:
-    assert settings(mqtt="off").broker is None
-    assert settings(mqtt="off", mqtt_ws="192.0.2.1:80").broker is None
-    public = settings(mqtt="off", public_mqtt="mqtts://fleet.example.org").broker
+    assert settings(mqtt="off").gateway_broker is None
+    assert settings(mqtt="off", mqtt_ws="192.0.2.1:80").gateway_broker is None
+    public = settings(mqtt="off", public_mqtt="mqtts://fleet.example.org").gateway_broker
     assert public == BrokerPlace(host="fleet.example.org", port=8883, tls=True)
 
 
@@ -122,7 +126,7 @@ def test_what_cannot_stand_in_front_of_topics_is_refused(text: str) -> None:
 
 
 def test_without_a_word_from_anybody_these_limits_hold() -> None:
-    assert settings().limits == Limits(
+    assert settings().limits == BrokerLimits(
         connections=10_000,
         connections_per_address=2000,
         connections_per_account=20,
@@ -144,7 +148,7 @@ def test_the_limit_on_the_number_of_messages_is_ignored_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "meshfleet.toml").write_text("[limits]\nqueue-length = 7\nretained = 3")
-    assert settings({"MESHFLEET_LIMITS_QUEUE_LENGTH": "7"}).limits == Limits(retained=3)
+    assert settings({"MESHFLEET_LIMITS_QUEUE_LENGTH": "7"}).limits == BrokerLimits(retained=3)
     lines = sorted(each.getMessage() for each in caplog.records)
     assert [line.split(" is ignored: ")[0] for line in lines] == [
         "MESHFLEET_LIMITS_QUEUE_LENGTH",
@@ -154,13 +158,13 @@ def test_the_limit_on_the_number_of_messages_is_ignored_with_a_warning(
 
 
 _BOUNDS = {
-    **dict.fromkeys(Limits.__struct_fields__, (1, 10**12)),
+    **dict.fromkeys(BrokerLimits.__struct_fields__, (1, 10**12)),
     "packet_size": (1024, 268_435_455),
     "in_flight": (1, 65_535),
 }
 
 
-@each_row("field", Limits.__struct_fields__)
+@each_row("field", BrokerLimits.__struct_fields__)
 def test_a_limit_is_a_whole_number_within_its_bounds(field: str, folder: Path) -> None:
     (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
     least, most = _BOUNDS[field]

@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from meshfleet.errors import Fault
-from meshfleet.settings import Listen
-from tests.settings.reading import faults, settings
-from tests.tables import each_row
+from meshfleet.settings import ListenAddress
+from tests.row_tables import each_row
+from tests.settings.from_flags import faults, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ def test_a_certificate_needs_its_key_and_a_key_its_certificate(pem: Mapping[str,
 @pytest.mark.rule("rest-172")
 def test_mqtt_over_tls_is_served_with_the_certificate(pem: Mapping[str, str]) -> None:
     found = settings(mqtt_tls="192.0.2.1:8883", tls_cert=pem["cert"], tls_key=pem["key"])
-    assert (found.mqtt_tls, found.tls_cert) == (Listen("192.0.2.1", 8883), Path(pem["cert"]))
+    assert (found.mqtt_tls, found.tls_cert) == (ListenAddress("192.0.2.1", 8883), Path(pem["cert"]))
 
 
 @each_row("text", ["a:1", "a"])
@@ -46,7 +46,7 @@ def test_mqtt_over_tls_needs_a_certificate_and_its_key(text: str, pem: Mapping[s
 
 def test_mqtt_that_is_off_or_in_plain_websockets_needs_no_certificate() -> None:
     found = settings(mqtt_tls="off", mqtt_ws="a:1")
-    assert (found.mqtt_tls, found.mqtt_ws) == (None, Listen("a", 1))
+    assert (found.mqtt_tls, found.mqtt_ws) == (None, ListenAddress("a", 1))
 
 
 def test_the_key_of_another_certificate_is_refused(pem: Mapping[str, str]) -> None:

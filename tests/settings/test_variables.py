@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshfleet.errors import WrongSettings
-from meshfleet.settings import load
-from tests.tables import each_row
+from meshfleet.settings import load_settings
+from tests.row_tables import each_row
 
 
 @pytest.mark.rule("rest-167")
@@ -27,7 +27,7 @@ from tests.tables import each_row
 )
 def test_a_misspelt_variable_is_told(name: str, meant: str) -> None:
     with pytest.raises(WrongSettings) as raised:
-        load({}, {name: "postgresql://somebody:secret@host/name"})
+        load_settings({}, {name: "postgresql://somebody:secret@host/name"})
     assert str(raised.value) == f"{name}: there is no such setting; did you mean {meant}?"
 
 
@@ -36,4 +36,4 @@ def test_a_misspelt_variable_is_told(name: str, meant: str) -> None:
     ["MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_PASSWORD", "MESHFLEET_FLAVOUR", "DATABASE"],
 )
 def test_variables_of_others_are_left_alone(name: str) -> None:
-    assert load({}, {name: "anything"}) == load({}, {})
+    assert load_settings({}, {name: "anything"}) == load_settings({}, {})

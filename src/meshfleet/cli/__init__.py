@@ -9,8 +9,8 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from meshfleet.cli import shells as shells  # click finds them by their names
-from meshfleet.cli.terminal import printable
+from meshfleet.cli import shell_completion  # noqa: F401 # click finds the shells by their names
+from meshfleet.cli.terminal import to_printable
 from meshfleet.errors import FleetError
 
 _COMMANDS: Final = {
@@ -40,37 +40,25 @@ _COMMANDS: Final = {
     "watch": "Show reports as they come.",
     "write": "Write a property of a device.",
 }
-"""Each is a module here or in `remote`, and a command of that name in it; for Python the hyphen is an
-underscore."""
+"""Help texts of all commands. A command is a function of the same name, with underscores for hyphens."""
 
-_REMOTE: Final = frozenset(
-    {
-        "ack",
-        "apiversion",
-        "devices",
-        "firmware",
-        "gateways",
-        "jobs",
-        "keys",
-        "labels",
-        "login",
-        "logout",
-        "read",
-        "requests",
-        "samples",
-        "users",
-        "watch",
-        "write",
-    }
-)
-"""Those that are in `remote`."""
+_MODULES: Final = {
+    "ack": "requests",
+    "apiversion": "requests",
+    "asyncapi": "api_documents",
+    "logout": "login",
+    "openapi": "api_documents",
+    "read": "requests",
+    "write": "requests",
+}
+"""Modules of commands that share one; every other command has a module of its own name."""
 
 
-_FULL: Final = {EDQUOT, EFBIG, EIO, ENOSPC}
+_DISK_FULL_ERRNOS: Final = {EDQUOT, EFBIG, EIO, ENOSPC}
 """What a disk says on which nothing more can be written."""
 
 
-class _Commands(click.Group):
+class _LazyGroup(click.Group):
     """Commands that are loaded when they are used, and whose errors are sentences, not tracebacks."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -81,9 +69,9 @@ class _Commands(click.Group):
         """Load one of them."""
         if name not in _COMMANDS:
             return None
-        module = name.replace("-", "_")
-        folder = "meshfleet.cli.remote" if name in _REMOTE else "meshfleet.cli"
-        command: click.Command = getattr(import_module(f"{folder}.{module}"), module)
+        function = name.replace("-", "_")
+        module = import_module(f"meshfleet.cli.commands.{_MODULES.get(name, function)}")
+        command: click.Command = getattr(module, function)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
@@ -103,14 +91,14 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FleetError as exc:
-            raise click.ClickException("\n".join(map(printable, str(exc).splitlines()))) from exc
+            raise click.ClickException("\n".join(map(to_printable, str(exc).splitlines()))) from exc
         except OSError as exc:
-            if exc.errno not in _FULL:
+            if exc.errno not in _DISK_FULL_ERRNOS:
                 raise
             raise click.ClickException(f"the output cannot be written: {exc.strerror}") from exc
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="meshfleet")
 def main() -> None:
     """Fleets of BLE-mesh devices behind MQTT gateways."""

@@ -8,33 +8,68 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from meshfleet.errors import MalformedMac, MalformedText, WireError, shown
-from meshfleet.link import Address
-from meshfleet.wire.ids import EVERY_GATEWAY, Mac, Version, parse_mac
-from meshfleet.wire.topics import Topics
+from meshfleet.errors import quote_input
+from meshfleet.errors.protocol import MalformedCatalogue, MalformedMac, MalformedText, Mistake, WireError
+from meshfleet.mqtt.client import BrokerAddress
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierCatalogue
+from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, Version, parse_mac
+from meshfleet.protocol.topics import TopicCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Text(click.ParamType[Any]):
+# The option `--table`: identifiers of the user's own, beside the built-in ones.
+
+
+def _load_catalogue(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> IdentifierCatalogue:
+    if path is None:
+        return BUILTIN_CATALOGUE
+    try:
+        return BUILTIN_CATALOGUE.extended(_read_utf8(path), str(path))
+    except MalformedCatalogue as exc:
+        # Each mistake at the beginning of a line, where editors look for file and line.
+        raise click.ClickException(f"the table cannot be used:\n{exc}") from exc
+
+
+def _read_utf8(path: Path) -> str:
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")  # some editors put a mark in front
+    except UnicodeDecodeError as exc:
+        line = raw[: exc.start].count(b"\n") + 1
+        raise MalformedCatalogue(str(path), [Mistake(line, "is not UTF-8")]) from exc
+
+
+def table_option(command: Any) -> Any:
+    """Give a command the option `--table`; it gets the catalogue as `catalogue`."""
+    return click.option(
+        "--table",
+        "catalogue",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        callback=_load_catalogue,
+        help="A table of your own identifiers, added to the built-in ones.",
+    )(command)
+
+
+class TextParamType(click.ParamType[Any]):
     """A text with a meaning, read by one of our parsers."""
 
-    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
-        self._read = read
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read it, or say what is wrong with it."""
         if not isinstance(value, str):
             return value
         try:
-            return self._read(value)
+            return self._parse(value)
         except WireError as exc:
             self.fail(exc.reason, param, ctx)
 
 
-class Number(click.FloatRange):
+class NumberParamType(click.FloatRange):
     """A number within limits. NaN is within none, but click lets it pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -45,18 +80,18 @@ class Number(click.FloatRange):
         return number
 
 
-def read_mac(text: str) -> Mac:
+def parse_any_mac(text: str) -> Mac:
     """Labels print MACs in other ways than topics do."""
     try:
         mac = parse_mac(text.replace(":", "").replace("-", "").lower())
     except MalformedMac:
-        raise MalformedMac("mac", f"{shown(text)} is not 12 hex digits") from None
+        raise MalformedMac("mac", f"{quote_input(text)} is not 12 hex digits") from None
     if mac == EVERY_GATEWAY:
         raise MalformedMac("mac", f"{mac} stands for all gateways")
     return mac
 
 
-def read_text(text: str, field: str = "text") -> str:
+def parse_text(text: str, field: str = "text") -> str:
     """Bytes of a command line or a variable that are no text come to us as halves of characters."""
     try:
         text.encode()
@@ -65,19 +100,19 @@ def read_text(text: str, field: str = "text") -> str:
     return text
 
 
-def _prefix(text: str) -> str:
-    Topics(text)
+def _parse_prefix(text: str) -> str:
+    TopicCodec(text)
     return text
 
 
-TEXT = Text("text", read_text)
-MAC = Text("mac", read_mac)
-VERSION = Text("version", Version.parse)
-ADDRESS = Text("url", Address.parse)
-PREFIX = Text("prefix", _prefix)
+TEXT = TextParamType("text", parse_text)
+MAC = TextParamType("mac", parse_any_mac)
+VERSION = TextParamType("version", Version.parse)
+ADDRESS = TextParamType("url", BrokerAddress.parse)
+PREFIX = TextParamType("prefix", _parse_prefix)
 
 
-TLS_CA: Final = "MESHFLEET_TLS_CA"
+TLS_CA_VARIABLE: Final = "MESHFLEET_TLS_CA"
 
 broker_option = click.option(
     "--broker",
@@ -86,16 +121,16 @@ broker_option = click.option(
     show_envvar=True,
     help="mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
 )
-authorities_option = click.option(
+tls_ca_option = click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar=TLS_CA,
+    envvar=TLS_CA_VARIABLE,
     show_envvar=True,
     help="Trust the authorities in this file, instead of the system's.",
 )
 speed_option = click.option(
     "--speed",
-    type=Number(0.001, 100_000),
+    type=NumberParamType(0.001, 100_000),
     default=1.0,
     show_default=True,
     help="Let the simulated world run so many times faster; times in reports stay those of the wall.",

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
+def to_printable(text: str) -> str:
     """Foreign text that cannot move the cursor, change colours or ring the bell."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -7,24 +7,24 @@ values          what callers write
 checking        answers that say no, as errors
 blocking        the same for programs without an event loop
 
-The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.wire.rest`. `reports` has what
+The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.rest`. `reports` has what
 reports over MQTT hold, kind by kind.
 """
 
-from meshfleet.client.checking import check
+from meshfleet.client.arguments import Moment
 from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.client.mesh.reports import Report
-from meshfleet.client.names import Moment
 from meshfleet.client.rest.devices import Sort
-from meshfleet.client.rest.events import Event, EventData, EventType
 from meshfleet.client.rest.fleet import Fleet
+from meshfleet.client.rest.live_events import Event, EventData, EventType
 from meshfleet.client.rest.samples import SampleKind
 from meshfleet.client.rest.session import Session
-from meshfleet.wire import reports
-from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
-from meshfleet.wire.products import Way
-from meshfleet.wire.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
-from meshfleet.wire.rest import (
+from meshfleet.client.status import check
+from meshfleet.protocol import reports
+from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
+from meshfleet.protocol.products import UpdateMethod
+from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
+from meshfleet.rest import (
     ApiKey,
     AuditRow,
     Catalogue,
@@ -179,9 +179,9 @@ __all__ = [
     "Summary",
     "Timeouts",
     "Transition",
+    "UpdateMethod",
     "User",
     "Wave",
-    "Way",
     "check",
     "reports",
 ]

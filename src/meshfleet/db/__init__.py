@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db import postgresql, sqlite
-from meshfleet.db.database import Database, words
-from meshfleet.db.schema import migrate
+from meshfleet.db.database import Database, describe_driver_error
+from meshfleet.db.schema import migrate_schema
 from meshfleet.errors import UnusableDatabase
 
 if TYPE_CHECKING:
@@ -43,14 +43,16 @@ def open_database(address: str, folder: Path, *, stop: Event | None = None) -> D
 def connect_database(address: str, folder: Path) -> Database:
     """Prepare connections to a database without changing it; a server is not asked yet."""
     return Database(
-        sqlite.engines(folder / "meshfleet.sqlite") if address == "sqlite" else postgresql.engines(address)
+        sqlite.create_sqlite_engines(folder / "meshfleet.sqlite")
+        if address == "sqlite"
+        else postgresql.create_postgresql_engines(address)
     )
 
 
 def upgrade_database(database: Database, stop: Event) -> None:
     """Bring a database up to date; wait while another program does that, until `stop` is set."""
     with explain_driver_errors():
-        database.write_now(migrate, stop)
+        database.write_now(migrate_schema, stop)
 
 
 @contextmanager
@@ -59,6 +61,6 @@ def explain_driver_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as exc:
-        raise UnusableDatabase(f"the database cannot be used: {words(exc)}") from exc
+        raise UnusableDatabase(f"the database cannot be used: {describe_driver_error(exc)}") from exc
     except AssertionError as exc:  # what SQLAlchemy says when it cannot read the version of a server
         raise UnusableDatabase("PostgreSQL 15 or newer is needed; this is another server") from exc

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _encode = msgspec.json.Encoder().encode
 
-_TYPES: Final = (
+_POSTGRESQL_TYPES: Final = (
     (Integer, "int8"),  # of every size: the driver cuts what is too large for less, the server refuses it
     (Boolean, "bool"),
     (LargeBinary, "bytea"),
@@ -26,7 +26,9 @@ _TYPES: Final = (
 """What PostgreSQL calls the types of our columns."""
 
 
-def insert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwise: str = "NOTHING") -> int:
+def insert_rows(
+    connection: Connection, table: Table, rows: Sequence[Row], *, on_conflict: str = "NOTHING"
+) -> int:
     """Add rows, each with a value for every column in the order of the table, and tell how many were added.
 
     `otherwise` is what to do about a row that is there already, in SQL: `UPDATE SET ...` perhaps. No two of
@@ -36,51 +38,53 @@ def insert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwi
         return 0
     if connection.dialect.name == "sqlite":
         return connection.exec_driver_sql(
-            _insert(table, _placeholders(table), otherwise), list(rows)
+            _build_insert(table, _placeholders(table), on_conflict), list(rows)
         ).rowcount
-    _copy_aside(connection, table, rows)
+    _copy_to_temporary_table(connection, table, rows)
     # The checks of foreign keys are queries too: they must not be planned anew for each row.
     connection.exec_driver_sql("SET LOCAL plan_cache_mode = auto")
-    added = connection.exec_driver_sql(_insert(table, f"TABLE new_{table.name}", otherwise)).rowcount
+    added = connection.exec_driver_sql(_build_insert(table, f"TABLE new_{table.name}", on_conflict)).rowcount
     connection.exec_driver_sql(f"TRUNCATE new_{table.name}")
     return added
 
 
-def upsert(connection: Connection, table: Table, rows: Sequence[Row], *, otherwise: str) -> None:
+def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on_conflict: str) -> None:
     """`insert` for rows of numbers and texts of which most are there already, again and again."""
     if not rows:
         return
     if connection.dialect.name != "sqlite":
-        insert(connection, table, rows, otherwise=otherwise)
+        insert_rows(connection, table, rows, on_conflict=on_conflict)
         return
     # One statement for all rows, as in `update`.
     parts = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(len(table.columns)))
     source = f"SELECT {parts} FROM json_each(?) WHERE true"  # noqa: S608 # our own names
-    connection.exec_driver_sql(_insert(table, source, otherwise), (_json(rows),))
+    connection.exec_driver_sql(_build_insert(table, source, on_conflict), (_json(rows),))
 
 
-def fill(
-    connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Row], **same: Any
+def insert_columns(
+    connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Row], **constants: Any
 ) -> None:
     """Add rows of numbers and texts that are not there: values for these columns, and the same in others.
 
     Columns of which nothing is said are NULL. Numbers must fit their columns: nobody would refuse them.
     """
-    named = [table.columns[name] for name in (*columns, *same)]
+    named = [table.columns[name] for name in (*columns, *constants)]
     if not rows:
         return
     if connection.dialect.name != "sqlite":
         exact = [(column.name, column.type.compile(connection.dialect).lower()) for column in named]
-        _copy(connection, table.name, exact, ((*row, *same.values()) for row in rows))
+        _copy(connection, table.name, exact, ((*row, *constants.values()) for row in rows))
         return
     # One statement for all rows, as in `update`.
-    parts = [f"json_extract(value, '$[{place}]')" for place in range(len(columns))] + ["?"] * len(same)
+    parts = [f"json_extract(value, '$[{place}]')" for place in range(len(columns))] + ["?"] * len(constants)
     source = f"SELECT {', '.join(parts)} FROM json_each(?)"  # noqa: S608 # our own names
     names = ", ".join(column.name for column in named)
-    connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) {source}", (*same.values(), _json(rows)))
+    connection.exec_driver_sql(
+        f"INSERT INTO {table.name} ({names}) {source}", (*constants.values(), _json(rows))
+    )
 
 
-def add(connection: Connection, table: Table, *values: Any) -> int:
+def insert_row(connection: Connection, table: Table, *values: Any) -> int:
     """Add one row, with a value for each column but the first, which numbers it; gives the number."""
     number, *columns = (column.name for column in table.columns)
     places = ", ".join("?" * len(values))
@@ -91,7 +95,7 @@ def add(connection: Connection, table: Table, *values: Any) -> int:
     return int(connection.exec_driver_sql(statement, values).scalar_one())
 
 
-def reserve(connection: Connection, table: Table, count: int) -> range | list[int]:
+def reserve_ids(connection: Connection, table: Table, count: int) -> range | list[int]:
     """Numbers for rows that are to be added, which nobody else gets. The first column numbers the table."""
     if connection.dialect.name != "sqlite":
         statement = (
@@ -105,23 +109,23 @@ def reserve(connection: Connection, table: Table, count: int) -> range | list[in
     return range(last + 1, last + 1 + count)
 
 
-def execute(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
+def execute_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
     """Run a statement, with `?` for its values, once for each of the rows."""
     if rows:
         text = statement if connection.dialect.name == "sqlite" else statement.replace("?", "%s")
         connection.exec_driver_sql(text, list(rows))
 
 
-class Update(NamedTuple):
+class BulkUpdate(NamedTuple):
     """A change of many rows: the key, then what is set, if a condition holds in which `{column}` is new."""
 
     columns: tuple[str, ...]
     condition: str
-    cleared: tuple[str, ...] = ()
+    null_columns: tuple[str, ...] = ()
     """Columns that are set to NULL. As values of rows these would cost SQLite's driver a microsecond each."""
 
 
-def update(connection: Connection, table: Table, change: Update, rows: Sequence[Row]) -> None:
+def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: Sequence[Row]) -> None:
     """Set columns of rows that are found by their key. Each row has a value for each column of the change."""
     key, *others = change.columns
     new = {column: f"new.{column}" for column in change.columns}
@@ -134,10 +138,12 @@ def update(connection: Connection, table: Table, change: Update, rows: Sequence[
         source = f" FROM (SELECT {parts} FROM json_each(?)) AS new"  # noqa: S608 # our own names
         values: tuple[object, ...] = (_json(rows),)
     else:
-        arrays = ", ".join(f"%s::{_type(table.columns[column])}[]" for column in change.columns)
+        arrays = ", ".join(f"%s::{_postgresql_type(table.columns[column])}[]" for column in change.columns)
         source = f" FROM unnest({arrays}) AS new ({', '.join(change.columns)})"
         values = tuple(list(column) for column in zip(*rows, strict=True))
-    assigned = [f"{each} = {new[each]}" for each in others] + [f"{each} = NULL" for each in change.cleared]
+    assigned = [f"{each} = {new[each]}" for each in others] + [
+        f"{each} = NULL" for each in change.null_columns
+    ]
     connection.exec_driver_sql(
         f"UPDATE {table.name} SET {', '.join(assigned)}{source}"  # noqa: S608 # our own names
         f" WHERE {table.name}.{key} = {new[key]} AND ({change.condition.format(**new)})",
@@ -145,25 +151,27 @@ def update(connection: Connection, table: Table, change: Update, rows: Sequence[
     )
 
 
-def pick(connection: Connection, query: str, numbers: Sequence[int] | Sequence[str]) -> Sequence[Row]:
+def query_in(connection: Connection, query: str, numbers: Sequence[int] | Sequence[str]) -> Sequence[Row]:
     """Run a query in which `IN numbers` stands for these, however many they are."""
-    return run(connection, query, numbers).fetchall()
+    return execute_in(connection, query, numbers).fetchall()
 
 
-def query(connection: Connection, text: str, values: Row, *, lock: str = "") -> Sequence[Row]:
+def query_rows(connection: Connection, text: str, values: Row, *, lock: str = "") -> Sequence[Row]:
     """Run a query with `?` for its values. `lock` ends it on a server, where others write too."""
     if connection.dialect.name == "sqlite":
         return connection.exec_driver_sql(text, tuple(values)).fetchall()
     return connection.exec_driver_sql(text.replace("?", "%s") + lock, tuple(values)).fetchall()
 
 
-def change(connection: Connection, text: str, values: Row) -> int:
+def execute_one(connection: Connection, text: str, values: Row) -> int:
     """Run a statement with `?` for its values, and tell how many rows it changed."""
     statement = text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
     return connection.exec_driver_sql(statement, tuple(values)).rowcount
 
 
-def run(connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str]) -> CursorResult[Any]:
+def execute_in(
+    connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str]
+) -> CursorResult[Any]:
     """Run any statement in which `IN numbers` stands for these, which may be texts as well."""
     if connection.dialect.name == "sqlite":
         # One value, not one for each number: SQLite keeps the statement ready, and has a limit on values.
@@ -173,12 +181,12 @@ def run(connection: Connection, statement: str, numbers: Sequence[int] | Sequenc
     return connection.exec_driver_sql(text, {"numbers": list(numbers)})
 
 
-def _insert(table: Table, source: str, otherwise: str) -> str:
+def _build_insert(table: Table, source: str, on_conflict: str) -> str:
     key = ", ".join(column.name for column in table.primary_key)
-    return f"INSERT INTO {table.name} ({_columns(table)}) {source} ON CONFLICT ({key}) DO {otherwise}"
+    return f"INSERT INTO {table.name} ({_column_list(table)}) {source} ON CONFLICT ({key}) DO {on_conflict}"
 
 
-def _columns(table: Table) -> str:
+def _column_list(table: Table) -> str:
     return ", ".join(column.name for column in table.columns)
 
 
@@ -186,11 +194,16 @@ def _placeholders(table: Table) -> str:
     return f"VALUES ({', '.join('?' * len(table.columns))})"
 
 
-def _copy_aside(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Send rows to a table that only this connection sees: COPY itself would stop at a row that exists."""
-    typed = ", ".join(f"{column.name} {_type(column)}" for column in table.columns)
+    typed = ", ".join(f"{column.name} {_postgresql_type(column)}" for column in table.columns)
     connection.exec_driver_sql(f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} ({typed})")
-    _copy(connection, f"new_{table.name}", [(column.name, _type(column)) for column in table.columns], rows)
+    _copy(
+        connection,
+        f"new_{table.name}",
+        [(column.name, _postgresql_type(column)) for column in table.columns],
+        rows,
+    )
 
 
 def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
@@ -212,5 +225,5 @@ def _json(rows: Sequence[Row]) -> str:
     return _encode(rows).decode()
 
 
-def _type(column: Column[Any]) -> str:
-    return next(name for kind, name in _TYPES if isinstance(column.type, kind))
+def _postgresql_type(column: Column[Any]) -> str:
+    return next(name for kind, name in _POSTGRESQL_TYPES if isinstance(column.type, kind))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from meshfleet.db.outages import cause_of
+from meshfleet.db.driver_errors import classify_error
 from meshfleet.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
-_FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
+_DATABASE_FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
 """Of the database, not of whoever asks. A server that only reads, since another took over, is among them."""
 
-TRIES: Final = 5
+MAX_ATTEMPTS: Final = 5
 """For a transaction that PostgreSQL ends because two of them stood in each other's way."""
 
-_CONFLICTS: Final = {"40001", "40P01", "23503"}
+_CONFLICT_SQLSTATES: Final = {"40001", "40P01", "23503"}
 """Serialization failure, deadlock, and a row that went while another began to refer to it."""
 
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
-_MESSAGE: Final = ord("M")
+_MESSAGE_FIELD: Final = ord("M")
 """The field of an error of PostgreSQL that says what is wrong."""
 
-_LEAVING: Final = 2.0
+_LOCK_WAIT_SECONDS: Final = 2.0
 """Seconds in which a server notices that a program was killed, and drops its locks. The server waits for the
 next query of that connection, so it learns of its end at once: within milliseconds, if it is not busy."""
 
-_PAUSE: Final = 0.05
+_LOCK_POLL_SECONDS: Final = 0.05
 """Seconds between two looks."""
 
 
-class Overtaken(Exception):
+class WriteConflict(Exception):
     """Another process wrote what this transaction was about to write: it is to run again."""
 
 
@@ -57,21 +57,21 @@ class Engines(NamedTuple):
 
     readers: Engine
     writers: Engine
-    reading: int
+    reader_threads: int
     """How many threads read."""
-    writing: int
+    writer_threads: int
     """How many threads write."""
 
 
 class Database:
     """An open database. `read` and `write` run a store's function and give back what it returns."""
 
-    def __init__(self, engines: Engines, *, tries: int = TRIES) -> None:
+    def __init__(self, engines: Engines, *, max_attempts: int = MAX_ATTEMPTS) -> None:
         """`tries` is how often a transaction runs that meets others, before it fails."""
         self._engines = engines
-        self._tries = tries
-        self._readers = ThreadPoolExecutor(engines.reading, "db.read")
-        self._writers = ThreadPoolExecutor(engines.writing, "db.write")
+        self._max_attempts = max_attempts
+        self._readers = ThreadPoolExecutor(engines.reader_threads, "db.read")
+        self._writers = ThreadPoolExecutor(engines.writer_threads, "db.write")
 
     @property
     def is_sqlite(self) -> bool:
@@ -111,7 +111,7 @@ class Database:
         try:
             with self._engines.readers.connect() as connection:
                 return work(connection, *args, **kwargs)
-        except _FAILURES as exc:
+        except _DATABASE_FAILURES as exc:
             raise _unavailable(exc) from exc
 
     def write_now(
@@ -121,11 +121,11 @@ class Database:
         **kwargs: Params.kwargs,
     ) -> Result:
         """`write` for programs without an event loop."""
-        for tries_left in reversed(range(self._tries)):
+        for tries_left in reversed(range(self._max_attempts)):
             try:
                 with self._engines.writers.begin() as connection:
                     return work(connection, *args, **kwargs)
-            except (IntegrityError, Overtaken, *_FAILURES) as exc:
+            except (IntegrityError, WriteConflict, *_DATABASE_FAILURES) as exc:
                 if tries_left and _is_conflict(exc):
                     continue
                 if isinstance(exc, IntegrityError):
@@ -136,7 +136,7 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
-    def only_one(self, lock: int) -> Iterator[bool]:
+    def hold_advisory_lock(self, lock: int) -> Iterator[bool]:
         """Hold an advisory lock of a server while the block runs. Give False if another program holds it.
 
         A file belongs to one service anyway. The lock lasts as long as a connection of its own. That of a
@@ -150,8 +150,8 @@ class Database:
                 connection = stack.enter_context(self._engines.writers.connect())
                 connection.execution_options(isolation_level="AUTOCOMMIT")
                 connection.detach()
-                is_ours = _locked(connection, lock)
-            except _FAILURES as exc:
+                is_ours = _acquire_lock(connection, lock)
+            except _DATABASE_FAILURES as exc:
                 raise _unavailable(exc) from exc
             yield is_ours
 
@@ -163,40 +163,45 @@ class Database:
         self._engines.writers.dispose()
 
 
-def _locked(connection: Connection, lock: int) -> bool:
-    until = time.monotonic() + _LEAVING
+def _acquire_lock(connection: Connection, lock: int) -> bool:
+    until = time.monotonic() + _LOCK_WAIT_SECONDS
     while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar():
         if time.monotonic() >= until:
             return False
-        time.sleep(_PAUSE)
+        time.sleep(_LOCK_POLL_SECONDS)
     return True
 
 
 def _is_conflict(exc: Exception) -> bool:
     """Whether another try may succeed."""
-    return isinstance(exc, Overtaken) or getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICTS
+    return (
+        isinstance(exc, WriteConflict)
+        or getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICT_SQLSTATES
+    )
 
 
-def is_duplicate(exc: IntegrityError) -> bool:
+def is_duplicate_error(exc: IntegrityError) -> bool:
     """Whether a row was refused because there is one like it already."""
     return not _is_conflict(exc)
 
 
 def _unavailable(exc: Exception) -> DatabaseUnavailable:
-    return DatabaseUnavailable(f"the database does not answer: {words(exc)}", cause_of(exc))
+    return DatabaseUnavailable(
+        f"the database does not answer: {describe_driver_error(exc)}", classify_error(exc)
+    )
 
 
-def words(exc: Exception) -> str:
+def describe_driver_error(exc: Exception) -> str:
     """Put what the driver says on one line, without the statement and its values, which may be secret."""
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
     diagnosis = getattr(reason, "diag", None)  # of PostgreSQL, whose text goes on with the statement
     text = getattr(diagnosis, "message_primary", None) or str(reason)
     if _UNREADABLE in text and hasattr(reason, "pgresult"):
-        text = _decoded(reason) or text.replace(_UNREADABLE, "?")
+        text = _decode_server_message(reason) or text.replace(_UNREADABLE, "?")
     return " ".join(text.split())
 
 
-def _decoded(error: Any) -> str | None:
+def _decode_server_message(error: Any) -> str | None:
     """Read a message of a server that is not UTF-8 throughout; show what cannot be read by its bytes.
 
     A server cuts long names after 63 bytes, be it within a character, and sends what comes before the login
@@ -204,7 +209,7 @@ def _decoded(error: Any) -> str | None:
     """
     raw = None
     if error.pgresult is not None:
-        raw = error.pgresult.error_field(_MESSAGE)
+        raw = error.pgresult.error_field(_MESSAGE_FIELD)
     elif error.pgconn is not None:
         raw = error.pgconn.error_message
     return str(raw, "utf-8", "backslashreplace") if raw else None

@@ -12,7 +12,7 @@ from meshfleet.errors import Fault, WrongSettings
 
 _CONNECTIONS: Final = 8
 
-_SESSION: Final = {
+_SESSION_OPTIONS: Final = {
     "timezone": "UTC",
     # A plan made for any value is slow for most: a filter may select ten devices or a million.
     "plan_cache_mode": "force_custom_plan",
@@ -24,7 +24,7 @@ _SESSION: Final = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
-_KEPT_ALIVE: Final = {
+_KEEPALIVE_OPTIONS: Final = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -33,7 +33,7 @@ _KEPT_ALIVE: Final = {
 """A server whose machine vanished is noticed within a minute, not within hours."""
 
 
-def engines(address: str) -> Engines:
+def create_postgresql_engines(address: str) -> Engines:
     """Prepare connections to a server; nobody is asked yet."""
     try:
         engine = _engine(make_url(address).set(drivername="postgresql+psycopg"))
@@ -42,11 +42,11 @@ def engines(address: str) -> Engines:
         raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
     # Readers see one moment, as on SQLite: a page is found by one query and fetched by another.
     readers = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Engines(readers=readers, writers=engine, reading=_CONNECTIONS, writing=_CONNECTIONS)
+    return Engines(readers=readers, writers=engine, reader_threads=_CONNECTIONS, writer_threads=_CONNECTIONS)
 
 
 def _engine(url: URL) -> Engine:
-    options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+    options = " ".join(f"-c {name}={value}" for name, value in _SESSION_OPTIONS.items())
     return create_engine(
         url,
         pool_size=_CONNECTIONS,
@@ -59,6 +59,6 @@ def _engine(url: URL) -> Engine:
             "connect_timeout": 10,
             "client_encoding": "utf8",  # else texts come in the database's own encoding, or as bytes
             "application_name": "meshfleet",
-            **_KEPT_ALIVE,
+            **_KEEPALIVE_OPTIONS,
         },
     )

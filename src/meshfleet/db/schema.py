@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_LOCK: Final = 0x6D657368
+_MIGRATION_LOCK: Final = 0x6D657368
 """Any number, as long as it is the same in all versions of this program."""
 
-_PAUSE: Final = 0.05
+_LOCK_POLL_SECONDS: Final = 0.05
 """Seconds between two tries."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -29,22 +29,22 @@ _OLDEST_SQLITE: Final = (3, 34)
 """The first that can search for parts of names."""
 
 
-def migrate(connection: Connection, stop: Event) -> None:
+def migrate_schema(connection: Connection, stop: Event) -> None:
     """Bring a database up to date. Safe to do again, and for two programs at once: the second waits.
 
     Who waits gives up when `stop` is set. Runs in the transaction of `connection`: whatever fails leaves the
     database as it was.
     """
-    _check_server(connection)
+    _check_server_version(connection)
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
         _wait_for_lock(connection, stop)
-    if not is_current(connection):
-        _check_known(connection)
-        upgrade(connection)
+    if not is_schema_current(connection):
+        _check_revision(connection)
+        run_migrations(connection)
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
+def run_migrations(connection: Connection, revision: str = "head") -> None:
     """Run the missing migrations up to this one. Alembic is loaded here, as a database is rarely old."""
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -58,12 +58,12 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 
 def _wait_for_lock(connection: Connection, stop: Event) -> None:
     """Wait for our turn by asking again and again: a query that waits could not be stopped."""
-    while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
-        if stop.wait(_PAUSE):
+    while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
+        if stop.wait(_LOCK_POLL_SECONDS):
             raise DatabaseUnavailable("stopped while another program brings the database up to date")
 
 
-def is_current(connection: Connection) -> bool:
+def is_schema_current(connection: Connection) -> bool:
     """Whether a database is exactly what this program needs."""
     return _revision(connection) == _revisions()[-1]
 
@@ -82,7 +82,7 @@ def _revisions() -> tuple[str, ...]:
     return tuple(sorted(each.name[1:5] for each in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
 
 
-def _check_server(connection: Connection) -> None:
+def _check_server_version(connection: Connection) -> None:
     version = connection.dialect.server_version_info or ()
     if connection.dialect.name == "postgresql" and version < (_OLDEST_POSTGRESQL,):
         raise UnusableDatabase(f"PostgreSQL {_OLDEST_POSTGRESQL} or newer is needed; this is {version[0]}")
@@ -90,7 +90,7 @@ def _check_server(connection: Connection) -> None:
         raise UnusableDatabase("SQLite 3.34 or newer is needed")
 
 
-def _check_known(connection: Connection) -> None:
+def _check_revision(connection: Connection) -> None:
     current = _revision(connection)
     taken = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
     if current is None and taken:

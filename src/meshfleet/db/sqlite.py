@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _READERS: Final = 4
 
-_TRIES: Final = 100
-_PAUSE: Final = 0.02
+_PRAGMA_ATTEMPTS: Final = 100
+_PRAGMA_RETRY_SECONDS: Final = 0.02
 """Seconds."""
 
 _PRAGMAS: Final = {
@@ -36,7 +36,7 @@ _PRAGMAS: Final = {
 }
 
 
-def engines(path: Path) -> Engines:
+def create_sqlite_engines(path: Path) -> Engines:
     """Open a file, or make it; only its owner can read it."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -45,8 +45,8 @@ def engines(path: Path) -> Engines:
     return Engines(
         readers=_engine(path, "BEGIN", size=_READERS),
         writers=_engine(path, "BEGIN IMMEDIATE", size=1),
-        reading=_READERS,
-        writing=1,
+        reader_threads=_READERS,
+        writer_threads=1,
     )
 
 
@@ -65,7 +65,7 @@ def _engine(path: Path, begin: str, *, size: int) -> Engine:
         # The driver would begin transactions by itself, but not before a read or a change of tables.
         connection.isolation_level = None
         for name, value in _PRAGMAS.items():
-            _set(connection, f"PRAGMA {name} = {value}")
+            _set_pragma(connection, f"PRAGMA {name} = {value}")
 
     @event.listens_for(engine, "begin")
     def start(connection: Connection) -> None:
@@ -74,14 +74,14 @@ def _engine(path: Path, begin: str, *, size: int) -> Engine:
     return engine
 
 
-def _set(connection: Any, pragma: str) -> None:
+def _set_pragma(connection: Any, pragma: str) -> None:
     """Set up a connection. Of two that make WAL of a new file one is refused at once, without waiting."""
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_PRAGMA_ATTEMPTS)):
         try:
             connection.execute(pragma)
         except sqlite3.OperationalError:
             if not tries_left:
                 raise
-            time.sleep(_PAUSE)
+            time.sleep(_PRAGMA_RETRY_SECONDS)
         else:
             return

@@ -9,78 +9,75 @@ from litestar.di import Provide
 
 from meshfleet.db import Database
 from meshfleet.db.samples import SampleStore
+from meshfleet.rest import BrokerPlace
 from meshfleet.service import clock
-from meshfleet.service.accounts import key_routes, people_routes
+from meshfleet.service.accounts import routes
 from meshfleet.service.accounts import routes as account_routes
-from meshfleet.service.accounts.gatekeeper import Gatekeeper
-from meshfleet.service.accounts.login import Reception
-from meshfleet.service.accounts.model import Actor
-from meshfleet.service.accounts.passwords import HASHER, Passwords
-from meshfleet.service.accounts.throttle import Throttle
-from meshfleet.service.accounts.tokens import Tokens
-from meshfleet.service.asyncapi import Messaging
+from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
+from meshfleet.service.accounts.login import Logins
+from meshfleet.service.accounts.passwords import PASSWORD_HASHER, PasswordVerifier
+from meshfleet.service.accounts.throttle import LoginThrottle
+from meshfleet.service.actor import Actor
+from meshfleet.service.asyncapi import MessagingDocument
 from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
 from meshfleet.service.catalogue import routes as catalogue_routes
-from meshfleet.service.console import site
-from meshfleet.service.console.serving import Console
+from meshfleet.service.console import static_files
+from meshfleet.service.console.static_files import ConsoleMiddleware
 from meshfleet.service.devices import routes as device_routes
-from meshfleet.service.devices.counting import Counting
+from meshfleet.service.devices.summary import SummaryCache
 from meshfleet.service.firmware import routes as firmware_routes
-from meshfleet.service.firmware.addresses import Addresses
-from meshfleet.service.firmware.images import Images, open_images
-from meshfleet.service.firmware.intake import Intake
+from meshfleet.service.firmware.image_store import ImageStore, open_image_store
+from meshfleet.service.firmware.signed_urls import ImageUrlSigner
+from meshfleet.service.firmware.uploads import UploadReceiver
 from meshfleet.service.gateways import routes as gateway_routes
-from meshfleet.service.gateways.traffic import Traffic
-from meshfleet.service.http import access, document
-from meshfleet.service.http.asked import Asked
-from meshfleet.service.http.door import Door
+from meshfleet.service.gateways.traffic import GatewayTraffic
+from meshfleet.service.http import access, openapi
+from meshfleet.service.http.dependencies import DependencyMiddleware, build_provider
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import read_limit
-from meshfleet.service.http.problems import answer
-from meshfleet.service.http.queries import QueryNames
-from meshfleet.service.http.sharing import Sharing, giving
+from meshfleet.service.http.middleware import OuterMiddleware
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.problems import build_problem_response
+from meshfleet.service.http.query import QueryNameMiddleware, parse_limit
+from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.ingest.rollups import Rollups
-from meshfleet.service.jobs import device_routes as update_routes
 from meshfleet.service.jobs import routes as job_routes
-from meshfleet.service.jobs.bell import Bell
-from meshfleet.service.jobs.shown.news import News
+from meshfleet.service.jobs import routes as update_routes
+from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
-from meshfleet.service.live.figures import LiveFigures
-from meshfleet.service.live.live import PACE, Live, Pace
+from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTimings
+from meshfleet.service.live.metrics import LiveMetrics
+from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
-from meshfleet.service.operations.figures import Figures
-from meshfleet.service.operations.readiness import Readiness
 from meshfleet.service.presence import routes as presence_routes
+from meshfleet.service.readiness import Readiness
 from meshfleet.service.requests import routes as request_routes
-from meshfleet.service.requests.window import Window
-from meshfleet.service.secrets import obtain
-from meshfleet.service.telemetry import hole_routes, link_routes
-from meshfleet.service.telemetry import routes as telemetry_routes
-from meshfleet.service.telemetry.reading import BLOCKS, Blocks
+from meshfleet.service.requests.dispatcher import RequestFacade
+from meshfleet.service.secret_store import load_or_create_secret
+from meshfleet.service.telemetry import gap_routes, link_routes
+from meshfleet.service.telemetry import sample_routes as telemetry_routes
+from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
 from meshfleet.settings import Settings
-from meshfleet.wire.rest import BrokerPlace
 
-_LARGEST_BODY: Final = 1024 * 1024
+_MAX_BODY_BYTES: Final = 1024 * 1024
 """Bytes (rest-27)."""
 
 _ROUTERS: Final = (
-    account_routes.router,
-    people_routes.router,
-    key_routes.router,
+    account_routes.auth_router,
+    routes.user_router,
+    routes.api_key_router,
     audit_routes.router,
     device_routes.router,
     label_routes.device_router,
     label_routes.router,
     gateway_routes.router,
     presence_routes.router,
-    update_routes.router,
+    update_routes.device_updates_router,
     telemetry_routes.device_router,
     telemetry_routes.router,
     link_routes.router,
-    hole_routes.router,
+    gap_routes.router,
     catalogue_routes.router,
     request_routes.device_router,
     request_routes.router,
@@ -92,38 +89,38 @@ _ROUTERS: Final = (
     asyncapi_routes.router,
 )
 
-_READ: Final = {"limit": Provide(read_limit, sync_to_thread=False)}
+_QUERY_PROVIDERS: Final = {"limit": Provide(parse_limit, sync_to_thread=False)}
 """Arguments that are read from every request in the same way."""
 
 
-class Shared(NamedTuple):
+class RouteDependencies(NamedTuple):
     """What routes are given beside what a request says; they call it by these names."""
 
-    addresses: Addresses
-    bell: Bell
-    blocks: Blocks
+    url_signer: ImageUrlSigner
+    job_wakeup: RunnerWakeup
+    blocks: ChunkSizes
     broker: BrokerPlace | None
-    counting: Counting
+    device_summaries: SummaryCache
     database: Database
-    figures: Figures
-    gatekeeper: Gatekeeper
-    images: Images
-    intake: Intake
-    live: Live
-    messaging: Messaging
-    news: News
+    metrics: Metrics
+    authenticator: BearerAuthenticator
+    image_store: ImageStore
+    upload_receiver: UploadReceiver
+    live: LiveEvents
+    messaging: MessagingDocument
+    job_notifier: JobNotifier
     now: clock.Now
-    pages: Pages
-    passwords: Passwords
+    pages: PageTokens
+    passwords: PasswordVerifier
     readiness: Readiness
-    reception: Reception
+    logins: Logins
     rollups: Rollups
     samples: SampleStore
-    traffic: Traffic
-    window: Window
+    traffic: GatewayTraffic
+    request_facade: RequestFacade
 
 
-class Api:
+class RestApi:
     """Everything that answers requests, on one database. `app` is for an ASGI server."""
 
     def __init__(  # noqa: PLR0913 # by name
@@ -132,12 +129,12 @@ class Api:
         settings: Settings,
         samples: SampleStore,
         *,
-        pace: Pace = PACE,
+        live_timings: LiveTimings = LIVE_TIMINGS,
         now: clock.Now = clock.now,
         steady: clock.Now = clock.steady,
-        hasher: PasswordHasher = HASHER,
+        hasher: PasswordHasher = PASSWORD_HASHER,
         limits: HttpLimits = HTTP_LIMITS,
-        blocks: Blocks = BLOCKS,
+        blocks: ChunkSizes = DEFAULT_CHUNK_SIZES,
     ) -> None:
         """Put everything together.
 
@@ -146,55 +143,63 @@ class Api:
         `hasher` and `limits` are other ones in tests alone, which make many passwords and do not wait,
         and so are `blocks`, as tests have few samples.
         """
-        self.figures = figures = Figures()
+        self.metrics = figures = Metrics()
         self.readiness = Readiness()
-        self.traffic = Traffic(steady)
-        tokens = Tokens(database.write_now(obtain, "tokens"))
-        gatekeeper = Gatekeeper(database, tokens, now)
-        self._passwords = Passwords(hasher)
-        self.reception = reception = Reception(
+        self.traffic = GatewayTraffic(steady)
+        tokens = TokenSigner(database.write_now(load_or_create_secret, "tokens"))
+        gatekeeper = BearerAuthenticator(database, tokens, now)
+        self._passwords = PasswordVerifier(hasher)
+        self.logins = reception = Logins(
             database,
-            passwords=self._passwords,
-            throttle=Throttle(),
-            tokens=tokens,
-            gatekeeper=gatekeeper,
-            figures=figures,
+            verifier=self._passwords,
+            throttle=LoginThrottle(),
+            signer=tokens,
+            authenticator=gatekeeper,
+            metrics=figures,
             now=now,
             steady=steady,
         )
         self.rollups = Rollups()
-        self.window = Window(database.write_now(obtain, "requests"))
-        self.live = Live(database, gatekeeper, self.traffic, now, pace=pace)
-        figures.show(LiveFigures(self.live.hub))
-        self.bell = Bell()
-        self.addresses = Addresses(database.write_now(obtain, "images"), settings.url, now)
-        images = open_images(database, settings.data)
-        images.sweep()
-        shared = Shared(
-            addresses=self.addresses,
-            bell=self.bell,
+        self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
+        self.live = LiveEvents(database, gatekeeper, self.traffic, now, timings=live_timings)
+        figures.register(LiveMetrics(self.live.hub))
+        self.job_wakeup = RunnerWakeup()
+        self.url_signer = ImageUrlSigner(
+            database.write_now(load_or_create_secret, "images"), settings.url, now
+        )
+        images = open_image_store(database, settings.data)
+        images.remove_orphans()
+        shared = RouteDependencies(
+            url_signer=self.url_signer,
+            job_wakeup=self.job_wakeup,
             blocks=blocks,
-            broker=settings.broker,
-            counting=Counting(database),
+            broker=settings.gateway_broker,
+            device_summaries=SummaryCache(database),
             database=database,
-            figures=figures,
-            gatekeeper=gatekeeper,
-            images=images,
-            intake=Intake(images.folder, largest=settings.firmware_max_size),
+            metrics=figures,
+            authenticator=gatekeeper,
+            image_store=images,
+            upload_receiver=UploadReceiver(images.folder, max_image_bytes=settings.firmware_max_size),
             live=self.live,
-            messaging=Messaging(settings),
-            news=News(self.live.jobs, self.bell),
+            messaging=MessagingDocument(settings),
+            job_notifier=JobNotifier(self.live.jobs, self.job_wakeup),
             now=now,
-            pages=Pages(database.write_now(obtain, "pages")),
+            pages=PageTokens(database.write_now(load_or_create_secret, "pages")),
             passwords=self._passwords,
             readiness=self.readiness,
-            reception=reception,
+            logins=reception,
             rollups=self.rollups,
             samples=samples,
             traffic=self.traffic,
-            window=self.window,
+            request_facade=self.request_facade,
         )
-        self.app = Door(Console(Sharing(routes(), shared), site.load()), figures, limits)
+        self.app = OuterMiddleware(
+            ConsoleMiddleware(
+                DependencyMiddleware(build_litestar_app(), shared), static_files.load_static_files()
+            ),
+            figures,
+            limits,
+        )
 
     def close(self) -> None:
         """Let go of threads."""
@@ -202,37 +207,42 @@ class Api:
 
 
 @cache
-def openapi_document() -> dict[str, Any]:
+def load_openapi_document() -> dict[str, Any]:
     """The REST interface as OpenAPI 3.1."""
-    return document.describe([*_ROUTERS, tell_document], ("actor", *Shared._fields), _READ)
+    return openapi.build_openapi_document(
+        [*_ROUTERS, tell_document], ("actor", *RouteDependencies._fields), _QUERY_PROVIDERS
+    )
 
 
 @get("/api/v1/openapi.json", tags=["Operations"])
 async def tell_document() -> dict[str, Any]:
     """Tell all that can be asked, as OpenAPI 3.1."""
-    return openapi_document()
+    return load_openapi_document()
 
 
 @cache
-def routes() -> Litestar:
+def build_litestar_app() -> Litestar:
     """All of them, for every service in this process."""
     app = Litestar(
-        [*_ROUTERS, live_routes.talk, tell_document],
+        [*_ROUTERS, live_routes.handle_websocket, tell_document],
         dependencies={
-            "actor": Provide(_actor, sync_to_thread=False),
-            **_READ,
-            **{name: Provide(giving(name), sync_to_thread=False) for name in Shared._fields},
+            "actor": Provide(_provide_actor, sync_to_thread=False),
+            **_QUERY_PROVIDERS,
+            **{
+                name: Provide(build_provider(name), sync_to_thread=False)
+                for name in RouteDependencies._fields
+            },
         },
-        middleware=[access.Access(giving("gatekeeper")), QueryNames()],
-        exception_handlers={Exception: answer},
-        request_class=Asked,
-        request_max_body_size=_LARGEST_BODY,
+        middleware=[access.AccessMiddleware(build_provider("authenticator")), QueryNameMiddleware()],
+        exception_handlers={Exception: build_problem_response},
+        request_class=ApiRequest,
+        request_max_body_size=_MAX_BODY_BYTES,
         openapi_config=None,
         logging_config=None,
     )
-    access.check(app)
+    access.check_required_roles(app)
     return app
 
 
-def _actor(request: Asked) -> Actor:
+def _provide_actor(request: ApiRequest) -> Actor:
     return request.user

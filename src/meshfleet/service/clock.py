@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 Now = Callable[[], int]
 """Tells the time in milliseconds since 1970."""
 
-_SAME: Final = 1000
+_TOLERANCE_MS: Final = 1000
 """Milliseconds by which two clocks that go alike may differ: each is read in its own moment, and rounded."""
 
 
@@ -35,7 +35,7 @@ class Moment(NamedTuple):
     wall: int
 
 
-class Steady:
+class SteadyClock:
     """A clock that does not jump: what waits for an hour waits for an hour, whoever sets the machine's clock.
 
     It begins with the time of the machine, and goes on by itself, also while the machine is suspended: what
@@ -53,11 +53,11 @@ class Steady:
         """The time in milliseconds since 1970."""
         return self._start + int(self._tick() * 1000)
 
-    def on_the_wall(self, at: int) -> int:
+    def to_wall_time(self, at: int) -> int:
         """What the clock of the machine will show at a time of this one, unless it is set again."""
         ahead = self._now() - self()
-        return at if abs(ahead) < _SAME else at + ahead
+        return at if abs(ahead) < _TOLERANCE_MS else at + ahead
 
 
-steady: Final = Steady(now)
+steady: Final = SteadyClock(now)
 """The one of this program, by which its jobs wait."""

@@ -12,45 +12,45 @@ from meshfleet.errors import UnusableAddress
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.settings import Listen
+    from meshfleet.settings import ListenAddress
 
-_TRIED: Final = 100
+_MAX_TRIED_PORTS: Final = 100
 """Ports that are tried one after the other."""
 
-_PORTS: Final = 65536
+_PORT_COUNT: Final = 65536
 
 
 @contextmanager
-def listening(place: Listen, name: str) -> Iterator[socket.socket]:
+def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket]:
     """Take an address before anything else is done: who comes second finds out at once."""
     try:
-        listener = _listen(place)
+        listener = _bind(address)
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:
             raise UnusableAddress(
-                f"cannot listen at {place}: port {place.port} is in use by another program; "
-                f"choose another with --{name} HOST:PORT"
+                f"cannot listen at {address}: port {address.port} is in use by another program; "
+                f"choose another with --{option} HOST:PORT"
             ) from exc
-        raise UnusableAddress(f"cannot listen at {place}: {exc.strerror}") from exc
+        raise UnusableAddress(f"cannot listen at {address}: {exc.strerror}") from exc
     with listener:
         yield listener
 
 
-def next_free(place: Listen) -> Listen:
+def find_free_port(address: ListenAddress) -> ListenAddress:
     """Find the first port from this one on that is not in use; the same place if none of the next is free."""
-    for port in range(place.port, min(place.port + _TRIED, _PORTS)):
-        candidate = place._replace(port=port)
+    for port in range(address.port, min(address.port + _MAX_TRIED_PORTS, _PORT_COUNT)):
+        candidate = address._replace(port=port)
         try:
-            _listen(candidate).close()
+            _bind(candidate).close()
         except OSError as exc:
             if exc.errno != errno.EADDRINUSE:
                 break
         else:
             return candidate
-    return place
+    return address
 
 
-def _listen(place: Listen) -> socket.socket:
+def _bind(place: ListenAddress) -> socket.socket:
     host, port = place
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     both = host == "::" and socket.has_dualstack_ipv6()

@@ -14,20 +14,32 @@ Who is told the settings needs no more than `model` and what it holds; the rest 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.settings.limits import Limits
-from meshfleet.settings.model import Listen, Settings
-from meshfleet.settings.retention import Retention
+from meshfleet.settings.model import BrokerLimits, ListenAddress, Retention, Settings
 
 if TYPE_CHECKING:
-    from meshfleet.settings.loading import load, names_given
+    from meshfleet.settings.loader import list_given_names, load_settings
     from meshfleet.settings.table import SETTINGS, Setting
 else:
-    _LATER: Final = {"SETTINGS": "table", "Setting": "table", "load": "loading", "names_given": "loading"}
+    _LAZY_NAMES: Final = {
+        "SETTINGS": "table",
+        "Setting": "table",
+        "list_given_names": "loader",
+        "load_settings": "loader",
+    }
 
     def __getattr__(name: str) -> object:
-        if name not in _LATER:
+        if name not in _LAZY_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
 
 
-__all__ = ["SETTINGS", "Limits", "Listen", "Retention", "Setting", "Settings", "load", "names_given"]
+__all__ = [
+    "SETTINGS",
+    "BrokerLimits",
+    "ListenAddress",
+    "Retention",
+    "Setting",
+    "Settings",
+    "list_given_names",
+    "load_settings",
+]

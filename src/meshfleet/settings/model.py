@@ -9,15 +9,72 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from meshfleet.link.address import Address
-from meshfleet.settings.limits import Limits
-from meshfleet.settings.retention import Retention
-from meshfleet.wire.rest import BrokerPlace
+from meshfleet.mqtt.client.address import BrokerAddress
+from meshfleet.rest import BrokerPlace
+
+# How much clients may ask of the broker. What is said here holds against those who mean harm too.
+
+
+class BrokerLimits(Struct, frozen=True, kw_only=True):
+    """The most that the broker does for its clients."""
+
+    connections: int = 10_000
+    """At once, of all clients."""
+    connections_per_address: int = 2000
+    """At once, from one network address."""
+    connections_per_account: int = 20
+    """At once, with the credentials of one account."""
+    failed_connections: int = 50
+    """Per second, from one network address: connections that end without a login."""
+    connect_seconds: int = 10
+    """From the beginning of a connection until its CONNECT is there."""
+    packet_size: int = 262_144
+    """Bytes of one packet that a client sends."""
+    subscriptions: int = 100
+    """Filters of one client."""
+    in_flight: int = 100
+    """Messages sent to one client that it has not acknowledged."""
+    queue_bytes: int = 67_108_864
+    """Bytes that wait for one client: sent and not acknowledged, or queued."""
+    queues_bytes: int = 268_435_456
+    """Bytes that wait for all clients together."""
+    publish_rate: int = 2000
+    """Packets per second from one client; who sends more is read more slowly."""
+    sessions_per_account: int = 20
+    """Sessions that outlast their connections, of one account."""
+    session_age: int = 604_800
+    """Seconds that a client may be absent before its session is forgotten."""
+    retained: int = 10_000
+    """Retained messages, on all topics."""
+
+
+# How long the past is kept.
+
+_QUARTER_SECONDS: Final = 90 * 86_400
+_MONTH_SECONDS: Final = 30 * 86_400
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """Seconds for each kind of sample; None: for ever."""
+
+    property: int | None = _QUARTER_SECONDS
+    measurement: int | None = _QUARTER_SECONDS
+    measurement_error: int | None = _QUARTER_SECONDS
+    event: int | None = _QUARTER_SECONDS
+    link: int | None = _MONTH_SECONDS
+    """How parents heard devices, minute by minute."""
+    heartbeat: int | None = _MONTH_SECONDS
+    """The same for heartbeats."""
+    connectivity: int | None = _QUARTER_SECONDS
+    """When devices were connected."""
+    request: int | None = _QUARTER_SECONDS
+    """What was asked of devices, and what became of it."""
+
 
 _SQLITE: Final = "sqlite"
 
 
-class Listen(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where connections are taken. Port 0 is any that is free."""
 
     host: str
@@ -31,14 +88,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How a service runs."""
 
     data: Path = Path("meshfleet-data")
-    http: Listen = Listen("127.0.0.1", 8080)
-    mqtt: Listen | None = Listen("127.0.0.1", 1883)
+    http: ListenAddress = ListenAddress("127.0.0.1", 8080)
+    mqtt: ListenAddress | None = ListenAddress("127.0.0.1", 1883)
     """Nowhere when another broker takes the place of the embedded one; neither are the next two."""
-    mqtt_tls: Listen | None = None
+    mqtt_tls: ListenAddress | None = None
     """Only with a certificate and its key."""
-    mqtt_ws: Listen | None = None
+    mqtt_ws: ListenAddress | None = None
     """MQTT in WebSockets; over TLS when there is a certificate."""
-    outside: Address | None = None
+    external_broker: BrokerAddress | None = None
     """Another broker, in the place of the embedded one (broker-21)."""
     broker_ca: Path | None = None
     """Who vouches for that broker, if not whom the system trusts."""
@@ -62,35 +119,37 @@ class Settings(Struct, frozen=True, kw_only=True):
     """As somebody set it; what holds is in `autoclaim`."""
     acks: bool = True
     """Whether samples are acknowledged to the devices that made them (ack-17)."""
-    limits: Limits = Limits()
+    limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
 
     @property
-    def broker(self) -> BrokerPlace | None:
+    def gateway_broker(self) -> BrokerPlace | None:
         """Where gateways are told to connect (rest-168); a port of 0 is known only to whoever listens."""
         if self.public_mqtt is not None:
             return self.public_mqtt
-        if self.outside is not None:
-            return BrokerPlace(host=self.outside.host, port=self.outside.port, tls=self.outside.tls)
+        if self.external_broker is not None:
+            return BrokerPlace(
+                host=self.external_broker.host, port=self.external_broker.port, tls=self.external_broker.tls
+            )
         listen = self.mqtt_tls or self.mqtt
         if listen is None:
             return None
         return BrokerPlace(host=listen.host, port=listen.port, tls=self.mqtt_tls is not None)
 
     @property
-    def own_url(self) -> str:
+    def listen_url(self) -> str:
         """Where HTTP is served; a port of 0 is known only to whoever listens."""
         return f"{'http' if self.tls_cert is None else 'https'}://{self.http}"
 
     @property
     def url(self) -> str:
         """How others reach this service, as addresses tell it (rest-168)."""
-        return self.public_url or self.own_url
+        return self.public_url or self.listen_url
 
     @property
     def autoclaim(self) -> bool:
         """Whether gateways register themselves at their first message (rest-79)."""
-        return self.outside is not None and self.gateways_autoclaim is not False
+        return self.external_broker is not None and self.gateways_autoclaim is not False
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

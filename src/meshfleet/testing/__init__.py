@@ -27,6 +27,6 @@ Everything listens on free ports of the loopback interface, and is gone when the
 
 from meshfleet.testing.fleet import running_fleet
 from meshfleet.testing.gateway import EmulatedGateway, emulated_gateway
-from meshfleet.testing.running import RunningFleet, RunningGateway
+from meshfleet.testing.handles import RunningFleet, RunningGateway
 
 __all__ = ["EmulatedGateway", "RunningFleet", "RunningGateway", "emulated_gateway", "running_fleet"]

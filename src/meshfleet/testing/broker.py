@@ -7,43 +7,43 @@ import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.broker import Account, Broker, Kind, Saved
-from meshfleet.errors import MalformedMac
+from meshfleet.errors.protocol import MalformedMac
+from meshfleet.mqtt.broker import Account, AccountKind, Broker, StoredState
+from meshfleet.protocol.ids import parse_mac
+from meshfleet.rest import Role
 from meshfleet.service import clock
-from meshfleet.settings import Limits
-from meshfleet.wire.ids import parse_mac
-from meshfleet.wire.rest import Role
+from meshfleet.settings import BrokerLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from meshfleet.broker import Batch
-    from meshfleet.wire.mqtt.packets import Connect
+    from meshfleet.mqtt.broker import ReportBatch
+    from meshfleet.mqtt.codec.packets import Connect
 
-_ANYBODY: Final = "anybody"
+_DEFAULT_USER: Final = "anybody"
 
-_LIMITS: Final = Limits(connections_per_account=1000, sessions_per_account=1000)
+_LIMITS: Final = BrokerLimits(connections_per_account=1000, sessions_per_account=1000)
 """Everybody shares one account."""
 
 
-class _Door:
+class _OpenAuthenticator:
     """Lets everybody in: who comes with a MAC as user name is that gateway, all others are operators."""
 
-    async def admit(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # as the broker asks
-        user = connect.user or _ANYBODY
+    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # as the broker asks
+        user = connect.user or _DEFAULT_USER
         try:
-            return Account(kind=Kind.GATEWAY, name=parse_mac(user.lower()))
+            return Account(kind=AccountKind.GATEWAY, name=parse_mac(user.lower()))
         except MalformedMac:
-            return Account(kind=Kind.PERSON, name=user, role=Role.OPERATOR)
+            return Account(kind=AccountKind.USER, name=user, role=Role.OPERATOR)
 
-    def forbidden(self, account: Account, address: str, deed: str, topic: str) -> None:
+    def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
         """Nobody wants to know."""
 
 
-class _Consumer:
+class _DiscardingConsumer:
     """Takes no reports, and writes nothing down."""
 
-    async def take(self, batch: Batch) -> None:
+    async def commit(self, batch: ReportBatch) -> None:
         """What subscribers are owed is in memory, and that is enough here."""
 
 
@@ -51,21 +51,21 @@ class _Consumer:
 async def running_broker(prefix: str) -> AsyncIterator[int]:
     """A broker on a free port of the loopback interface, which is given."""
     broker = Broker(
-        door=_Door(),
-        consumer=_Consumer(),
-        consumed=(),
+        authenticator=_OpenAuthenticator(),
+        consumer=_DiscardingConsumer(),
+        consumed_filters=(),
         limits=_LIMITS,
-        saved=Saved(sessions={}, subscriptions=[], messages=[], received=[], retained={}),
-        owner=b"",
-        now=clock.steady,
-        wall=clock.now,
-        prefix=prefix,
+        stored_state=StoredState(sessions={}, subscriptions=[], messages=[], unreleased_ids=[], retained={}),
+        owner_token=b"",
+        steady_clock=clock.steady,
+        wall_clock=clock.now,
+        topic_prefix=prefix,
     )
     running = asyncio.create_task(broker.run(), name="broker")
     try:
-        await broker.lobby.is_open.wait()
+        await broker.connect_handler.accepting.wait()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
-        server = await asyncio.get_running_loop().create_server(broker.connection, sock=listener)
+        server = await asyncio.get_running_loop().create_server(broker.create_connection, sock=listener)
         try:
             yield listener.getsockname()[1]
         finally:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from meshfleet.gateway import Clock, Mode, Settings, generate
-from meshfleet.testing.gateway import MAC
-from meshfleet.testing.place import Place
-from meshfleet.wire.ids import Version, mac_number, number_mac
+from meshfleet.emulator import EmulatorSettings, ReportMode, SimulatedClock, generate_site
+from meshfleet.protocol.ids import Version, mac_from_int, mac_to_int
+from meshfleet.testing.background import BackgroundContext
+from meshfleet.testing.gateway import DEFAULT_GATEWAY_MAC
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from meshfleet.testing.running import RunningFleet
+    from meshfleet.testing.handles import RunningFleet
 
 
 def running_fleet(  # noqa: PLR0913 # by name, each may be left out
@@ -26,7 +26,7 @@ def running_fleet(  # noqa: PLR0913 # by name, each may be left out
     speed: float = 1.0,
     seed: int = 1,
     prefix: str = "",
-) -> Place[RunningFleet]:
+) -> BackgroundContext[RunningFleet]:
     """A service and so many gateways with so many devices each, while a `with` or `async with` lasts.
 
     It is the real service on a SQLite of its own. It knows all devices from the beginning, so that requests
@@ -34,21 +34,21 @@ def running_fleet(  # noqa: PLR0913 # by name, each may be left out
     """
     if gateways < 1:
         raise ValueError("a fleet has one gateway or more")
-    settings = Settings(
-        mac=MAC,
-        mode=Mode(mode),
+    settings = EmulatorSettings(
+        mac=DEFAULT_GATEWAY_MAC,
+        mode=ReportMode(mode),
         api_version=Version.parse(api_version),
         topic_prefix=prefix,
         clean_session=True,
     )
-    macs = [number_mac(mac_number(MAC) + number) for number in range(gateways)]
-    emulated = [(replace(settings, mac=mac), generate(mac, devices=devices, seed=seed)) for mac in macs]
-    world = Clock(0, speed)
+    macs = [mac_from_int(mac_to_int(DEFAULT_GATEWAY_MAC) + number) for number in range(gateways)]
+    emulated = [(replace(settings, mac=mac), generate_site(mac, devices=devices, seed=seed)) for mac in macs]
+    world = SimulatedClock(0, speed)
 
     def make() -> AbstractAsyncContextManager[RunningFleet]:
         # It is heavy, and who wants a gateway alone does not need it.
-        from meshfleet.testing.serving import running_service  # noqa: PLC0415
+        from meshfleet.testing.service import running_service  # noqa: PLC0415
 
         return running_service(prefix, world, emulated)
 
-    return Place("running fleet", make)
+    return BackgroundContext("running fleet", make)

@@ -11,18 +11,27 @@ from typing import TYPE_CHECKING, Final
 import httpx
 from msgspec import Struct
 
-from meshfleet.gateway import ByClock, Clock, Faults, Fleet, Gateway, Mode, Settings, generate
-from meshfleet.link import Address, Options
+from meshfleet.emulator import (
+    EmulatedFleet,
+    EmulatorSettings,
+    Faults,
+    GatewayEmulator,
+    RealTimePace,
+    ReportMode,
+    SimulatedClock,
+    generate_site,
+)
+from meshfleet.mqtt.client import BrokerAddress, MqttOptions
+from meshfleet.protocol.ids import Mac, Version, parse_mac
+from meshfleet.testing.background import BackgroundContext
 from meshfleet.testing.broker import running_broker
-from meshfleet.testing.place import Place
-from meshfleet.wire.ids import Mac, Version, parse_mac
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from meshfleet.gateway import Site
+    from meshfleet.emulator import Site
 
-MAC: Final = Mac("02005e000001")
+DEFAULT_GATEWAY_MAC: Final = Mac("02005e000001")
 """Of the gateway, unless it has another one. Addresses that nobody owns begin so."""
 
 
@@ -48,41 +57,50 @@ def emulated_gateway(  # noqa: PLR0913 # by name, each may be left out
     mode: str = "raw",
     api_version: str = "2.4.0",
     speed: float = 1.0,
-    mac: str = MAC,
+    mac: str = DEFAULT_GATEWAY_MAC,
     seed: int = 1,
     prefix: str = "",
     faults: Mapping[str, float] | None = None,
     broker: str | None = None,
-) -> Place[EmulatedGateway]:
+) -> BackgroundContext[EmulatedGateway]:
     """A gateway with devices, for as long as a `with` or `async with` lasts.
 
     It is on a broker of its own, in memory, which lets everybody in; or on that of the URL `broker`. Devices
     report once in a minute of their own; `speed` makes it shorter. Faults are those of `meshfleet gateway`,
     such as `{"silent": 1}`.
     """
-    settings = Settings(
+    settings = EmulatorSettings(
         mac=parse_mac(mac.lower()),
-        mode=Mode(mode),
+        mode=ReportMode(mode),
         api_version=Version.parse(api_version),
         topic_prefix=prefix,
         clean_session=True,
         faults=Faults.parse(*(f"{name}={value}" for name, value in (faults or {}).items())),
     )
-    site = generate(settings.mac, devices=devices, seed=seed)
-    place = None if broker is None else Address.parse(broker)
-    return Place("emulated gateway", partial(_running, settings, site, Clock(0, speed), broker, place))
+    site = generate_site(settings.mac, devices=devices, seed=seed)
+    place = None if broker is None else BrokerAddress.parse(broker)
+    return BackgroundContext(
+        "emulated gateway",
+        partial(_run_emulated_gateway, settings, site, SimulatedClock(0, speed), broker, place),
+    )
 
 
 @asynccontextmanager
-async def _running(
-    settings: Settings, site: Site, clock: Clock, url: str | None, place: Address | None
+async def _run_emulated_gateway(
+    settings: EmulatorSettings,
+    site: Site,
+    clock: SimulatedClock,
+    url: str | None,
+    place: BrokerAddress | None,
 ) -> AsyncIterator[EmulatedGateway]:
     async with AsyncExitStack() as stack:
         if url is None or place is None:
             port = await stack.enter_async_context(running_broker(settings.topic_prefix))
             url = f"mqtt://127.0.0.1:{port}"
-            place = Address(host="127.0.0.1", port=port, user=settings.mac, password="")
-        await stack.enter_async_context(living(clock, [(Gateway(settings, site, clock), place)]))
+            place = BrokerAddress(host="127.0.0.1", port=port, user=settings.mac, password="")
+        await stack.enter_async_context(
+            running_gateways(clock, [(GatewayEmulator(settings, site, clock), place)])
+        )
         yield EmulatedGateway(
             broker=url,
             prefix=settings.topic_prefix,
@@ -92,15 +110,17 @@ async def _running(
 
 
 @asynccontextmanager
-async def living(clock: Clock, gateways: list[tuple[Gateway, Address]]) -> AsyncIterator[None]:
+async def running_gateways(
+    clock: SimulatedClock, gateways: list[tuple[GatewayEmulator, BrokerAddress]]
+) -> AsyncIterator[None]:
     """Gateways that are connected, each to its broker."""
     # Nothing is fetched over TLS here: to read all authorities of the system would take a while.
     async with httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False) as http:
-        fleet = Fleet(ByClock(clock), http=http, options=Options())
+        fleet = EmulatedFleet(RealTimePace(clock), http=http, options=MqttOptions())
         for gateway, place in gateways:
             fleet.add(gateway, place)
         running = asyncio.create_task(fleet.run(), name="emulated gateways")
-        complete = asyncio.create_task(fleet.is_complete.wait(), name="all connected")
+        complete = asyncio.create_task(fleet.all_connected.wait(), name="all connected")
         try:
             await asyncio.wait((running, complete), return_when=asyncio.FIRST_COMPLETED)
             if running.done():

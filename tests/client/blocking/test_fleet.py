@@ -14,13 +14,14 @@ import pytest
 
 from meshfleet.client import Role
 from meshfleet.client.blocking import Fleet
-from meshfleet.errors import LinkClosed, NotFound, ServiceUnreachable
+from meshfleet.errors import NotFound, ServiceUnreachable
+from meshfleet.errors.mqtt import LinkClosed
 from tests.servers import free_port
-from tests.service.http.running import PASSWORD
+from tests.service.http.running_service import PASSWORD
 from tests.service.ingest.messages import heartbeat, temperature
 
 if TYPE_CHECKING:
-    from tests.service.live.stage import Stage
+    from tests.service.live.live_service import LiveService
 
 
 def loops() -> set[threading.Thread]:
@@ -28,7 +29,7 @@ def loops() -> set[threading.Thread]:
     return {each for each in threading.enumerate() if each.name == "Fleet"}
 
 
-def test_methods_wait_and_lists_are_iterated(service: Stage) -> None:
+def test_methods_wait_and_lists_are_iterated(service: LiveService) -> None:
     device = service.new_device()
     with Fleet(service.url, user=service.new_user(Role.OPERATOR), password=PASSWORD) as fleet:
         assert fleet.devices.rename(device, name="Zebra").friendly_name == "Zebra"
@@ -45,7 +46,7 @@ def test_methods_wait_and_lists_are_iterated(service: Stage) -> None:
     assert not loops()
 
 
-def test_nothing_is_left_of_a_fleet_that_is_closed(service: Stage) -> None:
+def test_nothing_is_left_of_a_fleet_that_is_closed(service: LiveService) -> None:
     for _ in range(2):
         service.new_device()
     fleet = Fleet(service.url, token=service.key)
@@ -65,7 +66,7 @@ def test_nothing_is_left_of_a_fleet_that_is_closed(service: Stage) -> None:
     assert not loops()
 
 
-def test_a_fleet_is_open_once_at_a_time(service: Stage) -> None:
+def test_a_fleet_is_open_once_at_a_time(service: LiveService) -> None:
     with Fleet(service.url, token=service.key) as fleet:
         with pytest.raises(LinkClosed, match="already"):
             fleet.__enter__()
@@ -81,13 +82,13 @@ def test_a_fleet_is_used_inside_of_its_block() -> None:
         next(fleet.labels.list())
 
 
-def test_an_error_inside_of_the_block_closes_it(service: Stage) -> None:
+def test_an_error_inside_of_the_block_closes_it(service: LiveService) -> None:
     with pytest.raises(NotFound), Fleet(service.url, token=service.key) as fleet:
         fleet.devices.show(service.new_mac())
     assert not loops()
 
 
-def test_many_threads_share_one_fleet(service: Stage) -> None:
+def test_many_threads_share_one_fleet(service: LiveService) -> None:
     devices = [service.new_device() for _ in range(40)]
     with (
         Fleet(service.url, user=service.new_user(), password=PASSWORD) as fleet,
@@ -99,10 +100,12 @@ def test_many_threads_share_one_fleet(service: Stage) -> None:
         assert len(loops()) == 1
 
 
-def test_a_list_that_is_left_early_lets_go(service: Stage) -> None:
+def test_a_list_that_is_left_early_lets_go(service: LiveService) -> None:
     device = service.new_mac()
     at = service.clock()
-    service.settle(*(temperature(at + place, device=device, seq=place % 256) for place in range(300)))
+    service.ingest_and_flush(
+        *(temperature(at + place, device=device, seq=place % 256) for place in range(300))
+    )
     with Fleet(service.url, token=service.key) as fleet:
         for _ in fleet.samples.csv(device):
             break
@@ -111,7 +114,7 @@ def test_a_list_that_is_left_early_lets_go(service: Stage) -> None:
         assert len(list(fleet.samples.csv(device))) == 301
 
 
-def test_live_events_are_iterated(service: Stage) -> None:
+def test_live_events_are_iterated(service: LiveService) -> None:
     device = service.new_mac()
     heard: list[str] = []
     with Fleet(service.url, token=service.key) as fleet:
@@ -119,7 +122,7 @@ def test_live_events_are_iterated(service: Stage) -> None:
         listener = threading.Thread(target=lambda: heard.append(next(events).type))
         listener.start()
         for number in range(3000):
-            service.take(heartbeat(service.clock(), device=device, seq=number % 256))
+            service.ingest(heartbeat(service.clock(), device=device, seq=number % 256))
             listener.join(0.01)
             if heard:
                 break
@@ -128,7 +131,7 @@ def test_live_events_are_iterated(service: Stage) -> None:
         listener.join()
 
 
-def test_who_waits_when_it_is_closed_is_told(service: Stage) -> None:
+def test_who_waits_when_it_is_closed_is_told(service: LiveService) -> None:
     failed: list[BaseException] = []
     fleet = Fleet(service.url, token=service.key)
 
@@ -140,10 +143,10 @@ def test_who_waits_when_it_is_closed_is_told(service: Stage) -> None:
             failed.append(exc)
 
     with fleet:
-        before = service.listeners()
+        before = service.subscribers()
         listener = threading.Thread(target=listen)
         listener.start()
-        while service.listeners() <= before:
+        while service.subscribers() <= before:
             listener.join(0.01)
             assert listener.is_alive()
     listener.join(30)
@@ -168,8 +171,8 @@ with Fleet(sys.argv[1], token=sys.argv[2]) as fleet:
 """
 
 
-def test_ctrl_c_ends_a_program_that_waits(service: Stage) -> None:
-    before = service.listeners()
+def test_ctrl_c_ends_a_program_that_waits(service: LiveService) -> None:
+    before = service.subscribers()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, service.url, service.key],
         stdout=subprocess.PIPE,
@@ -179,7 +182,7 @@ def test_ctrl_c_ends_a_program_that_waits(service: Stage) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == "listening\n"
         for _ in range(3000):
-            if service.listeners() - before:
+            if service.subscribers() - before:
                 break
             assert program.poll() is None
             threading.Event().wait(0.01)

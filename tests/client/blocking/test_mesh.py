@@ -12,10 +12,10 @@ import pytest
 
 from meshfleet.client import check
 from meshfleet.client.blocking import Mesh
-from meshfleet.client.blocking.running import Runner
-from meshfleet.client.blocking.walking import Items
+from meshfleet.client.blocking.event_loop import EventLoopThread
+from meshfleet.client.blocking.proxies import BlockingIterator
 from meshfleet.client.mesh.mesh import Mesh as AsyncMesh
-from meshfleet.errors import BrokerUnreachable, LinkClosed
+from meshfleet.errors.mqtt import BrokerUnreachable, LinkClosed
 from meshfleet.testing import EmulatedGateway, emulated_gateway
 from tests.servers import free_port
 
@@ -71,9 +71,9 @@ def test_an_iterator_is_for_one_thread_at_a_time() -> None:
             next(items)
         ended.set()
 
-    runner = Runner("Mesh")
+    runner = EventLoopThread("Mesh")
     runner.start()
-    items = Items(wait_for_ever(), runner)
+    items = BlockingIterator(wait_for_ever(), runner)
     waiting = threading.Thread(target=wait)
     waiting.start()
     assert begun.wait(30)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.client.mesh.mesh import Mesh
-from meshfleet.errors import GatewayTooOld, MalformedMac, MalformedTime, UnencodableValue, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedMac, MalformedTime, UnencodableValue, WireError
+from meshfleet.protocol.codes import AckType, Kind, Origin, Status
+from meshfleet.protocol.ids import Version
+from meshfleet.protocol.responses import ReadDecodedResponse, ReadResponse
 from meshfleet.testing import emulated_gateway
 from meshfleet.testing.broker import running_broker
-from meshfleet.wire.codes import AckType, Kind, Origin, Status
-from meshfleet.wire.ids import Version
-from meshfleet.wire.responses import ReadDecodedResponse, ReadResponse
-from tests.client.mesh.ground import GATEWAY, LONG, hear, on
-from tests.tables import each_row
+from tests.client.mesh.gateways import GATEWAY, LONG, collect_reports, gateway_on
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ TX_POWER = "9802"
 
 @pytest.fixture(params=["raw", "decoded"])
 async def gateway(broker: str, request: pytest.FixtureRequest) -> AsyncIterator[EmulatedGateway]:
-    async with on(broker, request.param) as running:
+    async with gateway_on(broker, request.param) as running:
         yield running
 
 
@@ -119,7 +119,7 @@ async def test_an_ack_with_backfill_brings_what_was_not_acknowledged(
 
 
 async def test_only_measurements_and_events_are_acknowledged(gateway: EmulatedGateway, mesh: Mesh) -> None:
-    (heartbeat,) = await hear(mesh.reports(kinds=Kind.HEARTBEAT, gateway=gateway.mac), 1)
+    (heartbeat,) = await collect_reports(mesh.reports(kinds=Kind.HEARTBEAT, gateway=gateway.mac), 1)
     with pytest.raises(WireError, match="no heartbeat"):
         await mesh.acknowledge(heartbeat)
 
@@ -132,7 +132,7 @@ async def test_the_status_of_a_device_that_is_not_there_passes_through(
 
 
 async def test_the_status_of_a_silent_device_passes_through(broker: str, mesh: Mesh) -> None:
-    async with on(broker, faults={"silent": 1}) as gateway:
+    async with gateway_on(broker, faults={"silent": 1}) as gateway:
         answer = await mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG)
     assert answer.status == Status.TIMEOUT
 
@@ -151,7 +151,7 @@ async def test_requests_go_below_the_prefix() -> None:
         Mesh(gateway.broker, prefix="site/7") as mesh,
     ):
         assert (await mesh.apiversion(gateway.mac, timeout=LONG)).status == Status.OK
-        assert {each.gateway for each in await hear(mesh.reports(), 3)} == {gateway.mac}
+        assert {each.gateway for each in await collect_reports(mesh.reports(), 3)} == {gateway.mac}
 
 
 # --- What is refused before anything is sent ---
@@ -161,7 +161,7 @@ async def test_requests_go_below_the_prefix() -> None:
 async def test_a_gateway_that_is_too_old_is_not_asked_once_its_version_is_known(
     broker: str, mesh: Mesh
 ) -> None:
-    async with on(broker, api_version="2.0.0") as gateway:
+    async with gateway_on(broker, api_version="2.0.0") as gateway:
         told = await mesh.apiversion(gateway.mac, timeout=LONG)
         assert told.version == Version(2, 0, 0)
         with pytest.raises(GatewayTooOld, match="extenderId"):

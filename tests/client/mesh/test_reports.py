@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.client.mesh.mesh import Mesh
-from meshfleet.client.mesh.reports import Reports, Wish
-from meshfleet.errors import MalformedMac, SubscriptionRefused, WireError
-from meshfleet.link import Address, Link, Publish
-from meshfleet.wire.codes import Kind
-from meshfleet.wire.reports import STRUCTS, Heartbeat, MeasurementError
-from meshfleet.wire.topics import Topics
-from tests.broker.stage import Stage, report
-from tests.client.mesh.ground import DEVICE, GATEWAY, LONG, hear, on
-from tests.client.mesh.passer_by import passer_by
+from meshfleet.client.mesh.reports import ReportFilter, ReportSubscription
+from meshfleet.errors.mqtt import SubscriptionRefused
+from meshfleet.errors.protocol import MalformedMac, WireError
+from meshfleet.mqtt.client import BrokerAddress, MqttClient, Publish
+from meshfleet.protocol.codes import Kind
+from meshfleet.protocol.reports import REPORT_TYPES, Heartbeat, MeasurementError
+from meshfleet.protocol.topics import TopicCodec
+from tests.client.mesh.gateways import DEVICE, GATEWAY, LONG, collect_reports, gateway_on
+from tests.client.mesh.paho_client import connected_paho_client
 from tests.eventually import eventually_async
-from tests.link.proxy import EAGER
-from tests.link.scripted import until
+from tests.mqtt.broker.running_broker import RunningBroker, report
+from tests.mqtt.client.proxy import FAST_RECONNECT
+from tests.mqtt.client.scripted_broker import wait_until
+from tests.row_tables import each_row
 from tests.servers import Mosquitto
-from tests.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,8 +50,8 @@ def seqs(reports: list[Report]) -> list[int]:
 
 async def say(broker: str, *messages: Publish, gateway: str = GATEWAY) -> None:
     """Publish as a gateway."""
-    address = Address.parse(broker.replace("://", f"://{gateway}:any@"))
-    async with Link(address, gateway, clean=True, options=EAGER) as link:
+    address = BrokerAddress.parse(broker.replace("://", f"://{gateway}:any@"))
+    async with MqttClient(address, gateway, clean=True, options=FAST_RECONNECT) as link:
         await link.publish_all(messages)
 
 
@@ -76,28 +77,28 @@ async def listening(mesh: Mesh, broker: str, reports: AsyncIterator[Report]) -> 
 @each_row("mode", ["raw", "decoded"])
 async def test_reports_of_a_gateway_come_typed(broker: str, mode: str) -> None:
     before = datetime.now(UTC)
-    async with on(broker, mode, devices=10, speed=600) as gateway, Mesh(broker) as mesh:
+    async with gateway_on(broker, mode, devices=10, speed=600) as gateway, Mesh(broker) as mesh:
         wanted = {Kind.HEARTBEAT, Kind.RSSI, Kind(f"property{'' if mode == 'raw' else '-decoded'}")}
-        heard = await hear(mesh.reports(), lambda heard: wanted <= {each.kind for each in heard})
+        heard = await collect_reports(mesh.reports(), lambda heard: wanted <= {each.kind for each in heard})
     for each in heard:
         assert each.gateway == gateway.mac
         assert each.device in {gateway.mac, *gateway.devices}
-        assert type(each.body) is STRUCTS[each.kind]
+        assert type(each.body) is REPORT_TYPES[each.kind]
         assert (each.identifier is None) == (not each.kind.has_identifier)
         assert before <= each.received <= datetime.now(UTC)
     assert mesh.rejected == 0
 
 
 async def test_reports_are_chosen_by_gateway_device_and_kind(broker: str) -> None:
-    async with on(broker, devices=10) as gateway, Mesh(broker) as mesh:
+    async with gateway_on(broker, devices=10) as gateway, Mesh(broker) as mesh:
         device = gateway.devices[0]
         chosen = mesh.reports(
             gateway=gateway.mac.upper(), device=f"bmac-{device}", kinds=[Kind.HEARTBEAT, "rssi"]
         )
-        heard = await hear(chosen, lambda heard: len({each.kind for each in heard}) == 2)
+        heard = await collect_reports(chosen, lambda heard: len({each.kind for each in heard}) == 2)
         assert {each.device for each in heard} == {device}
         assert {each.kind for each in heard} == {Kind.HEARTBEAT, Kind.RSSI}
-        (other,) = await hear(mesh.reports(gateway=gateway.mac, kinds="property"), 1)
+        (other,) = await collect_reports(mesh.reports(gateway=gateway.mac, kinds="property"), 1)
         assert other.kind is Kind.PROPERTY
 
 
@@ -165,19 +166,22 @@ async def test_a_message_too_large_to_be_taken_is_rejected_and_others_follow(tmp
 
 async def test_other_clients_hear_the_same_reports(broker: str) -> None:
     async with (
-        on(broker) as gateway,
+        gateway_on(broker) as gateway,
         Mesh(broker) as mesh,
-        passer_by(Address.parse(broker).port, gateway.mac) as other,
+        connected_paho_client(BrokerAddress.parse(broker).port, gateway.mac) as other,
     ):
-        heard = await hear(mesh.reports(gateway=gateway.mac), 20)
+        heard = await collect_reports(mesh.reports(gateway=gateway.mac), 20)
         topics = {f"mt/gateway/{each.gateway}/device/{each.device}/{each.kind}" for each in heard}
-        await until(lambda: all(any(each.startswith(topic) for each in other.reported()) for topic in topics))
+        await wait_until(
+            lambda: all(any(each.startswith(topic) for each in other.report_topics()) for topic in topics)
+        )
 
 
 async def test_iterators_have_connections_of_their_own(broker: str) -> None:
-    async with on(broker), Mesh(broker) as mesh:
+    async with gateway_on(broker), Mesh(broker) as mesh:
         first, second = await asyncio.gather(
-            hear(mesh.reports(kinds=Kind.HEARTBEAT), 5), hear(mesh.reports(kinds=Kind.RSSI), 5)
+            collect_reports(mesh.reports(kinds=Kind.HEARTBEAT), 5),
+            collect_reports(mesh.reports(kinds=Kind.RSSI), 5),
         )
     assert {each.kind for each in first} == {Kind.HEARTBEAT}
     assert {each.kind for each in second} == {Kind.RSSI}
@@ -187,19 +191,19 @@ async def test_closing_the_mesh_ends_its_iterators(broker: str) -> None:
     async def listen() -> list[Report]:
         return [each async for each in mesh.reports()]
 
-    async with on(broker):
+    async with gateway_on(broker):
         async with Mesh(broker) as mesh:
             listener = asyncio.create_task(listen())
-            await hear(mesh.reports(), 3)
+            await collect_reports(mesh.reports(), 3)
         async with asyncio.timeout(LONG):
             await listener
 
 
 async def test_a_slow_consumer_holds_up_no_requests(broker: str) -> None:
-    async with on(broker) as gateway, Mesh(broker) as mesh, aclosing(mesh.reports()) as reports:
+    async with gateway_on(broker) as gateway, Mesh(broker) as mesh, aclosing(mesh.reports()) as reports:
         await anext(reports)
-        async with passer_by(Address.parse(broker).port, gateway.mac) as other:
-            await until(lambda: len(other.reported()) > 50)
+        async with connected_paho_client(BrokerAddress.parse(broker).port, gateway.mac) as other:
+            await wait_until(lambda: len(other.report_topics()) > 50)
             answers = await asyncio.gather(
                 *(mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG) for _ in range(50))
             )
@@ -211,12 +215,12 @@ async def test_a_slow_consumer_holds_up_no_requests(broker: str) -> None:
 
 async def test_who_may_not_read_is_told(sqlite_database: Database) -> None:
     """A gateway reads its own topics alone; here it comes with the name of another."""
-    async with Stage(sqlite_database) as stage:
-        place = Address(host="127.0.0.1", port=stage.port, user=OTHER, password="correct")  # noqa: S106 # of all
-        reports = Reports(place, OTHER, Topics(), clean=True, options=EAGER)
+    async with RunningBroker(sqlite_database) as stage:
+        place = BrokerAddress(host="127.0.0.1", port=stage.port, user=OTHER, password="correct")  # noqa: S106 # of all
+        reports = ReportSubscription(place, OTHER, TopicCodec(), clean=True, options=FAST_RECONNECT)
         with pytest.raises(SubscriptionRefused, match=f"mt/gateway/{GATEWAY}/device/"):
-            await anext(reports.hear(Wish.parse(GATEWAY, DEVICE, ())))
+            await anext(reports.receive(ReportFilter.parse(GATEWAY, DEVICE, ())))
         viewer = f"mqtt://viewer:correct@127.0.0.1:{stage.port}"
-        async with on(f"mqtt://127.0.0.1:{stage.port}", password="correct"), Mesh(viewer) as mesh:  # noqa: S106
-            assert len(await hear(mesh.reports(gateway=GATEWAY), 3)) == 3
+        async with gateway_on(f"mqtt://127.0.0.1:{stage.port}", password="correct"), Mesh(viewer) as mesh:  # noqa: S106
+            assert len(await collect_reports(mesh.reports(gateway=GATEWAY), 3)) == 3
     sqlite_database.close()

@@ -10,9 +10,9 @@ import pytest
 from meshfleet.client import Fleet
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
-from meshfleet.wire.rest import Role
-from tests.service.http.running import PASSWORD
-from tests.service.live.stage import Stage, staged
+from meshfleet.rest import Role
+from tests.service.http.running_service import PASSWORD
+from tests.service.live.live_service import LiveService, run_live_service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -26,18 +26,18 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="package")
-def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A service that takes reports. Tests bring devices, people and labels of their own."""
     path = tmp_path_factory.mktemp("service") / "meshfleet.sqlite"
     shutil.copy(sqlite_template, path)
-    database = Database(in_file.engines(path))
-    with staged(database) as stage:
+    database = Database(in_file.create_sqlite_engines(path))
+    with run_live_service(database) as stage:
         yield stage
     database.close()
 
 
 @pytest.fixture
-async def fleet(service: Stage) -> AsyncIterator[Fleet]:
+async def fleet(service: LiveService) -> AsyncIterator[Fleet]:
     """An admin who logs in when that is needed."""
     async with Fleet(service.url, user=service.new_user(Role.ADMIN), password=PASSWORD) as fleet:
         yield fleet

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.client import Fleet, NewRequest, Operation
-from meshfleet.errors import MalformedText, MalformedTime, UnencodableValue, WireError
-from meshfleet.wire.hextext import Secret
-from tests.client.rest.scripted import answer, scripted
-from tests.client.rest.test_discretion import all_of
-from tests.tables import each_row
+from meshfleet.errors.protocol import MalformedText, MalformedTime, UnencodableValue, WireError
+from meshfleet.protocol.hex import Secret
+from tests.client.rest.scripted_server import build_response, scripted_server
+from tests.client.rest.test_secrets import all_of
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.client.rest.scripted import Server
+    from tests.client.rest.scripted_server import ScriptedServer
 
 pytestmark = pytest.mark.anyio
 
@@ -30,22 +30,22 @@ KEY = "mfk_of-nobody"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with scripted(answer(200, {})) as running:
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with scripted_server(build_response(200, {})) as running:
         yield running
 
 
 @pytest.fixture
-async def fleet(server: Server) -> AsyncIterator[Fleet]:
+async def fleet(server: ScriptedServer) -> AsyncIterator[Fleet]:
     async with Fleet(server.url, token=KEY) as fleet:
         yield fleet
 
 
-async def refusal(deed: Callable[[], Awaitable[object]], server: Server) -> WireError:
+async def refusal(deed: Callable[[], Awaitable[object]], server: ScriptedServer) -> WireError:
     """The error that a deed begins or ends with, which has asked nobody."""
     with pytest.raises(WireError) as refused:
         await deed()
-    assert server.asked == []
+    assert server.requests == []
     return refused.value
 
 
@@ -57,7 +57,7 @@ async def refusal(deed: Callable[[], Awaitable[object]], server: Server) -> Wire
     [math.nan, math.inf, {"a": [-math.inf]}, object, "\ud800", "\ud800 and more", b"\x01", {1, 2}],
 )
 async def test_what_json_cannot_say_is_not_written_to_a_name(
-    fleet: Fleet, server: Server, value: object
+    fleet: Fleet, server: ScriptedServer, value: object
 ) -> None:
     """Above all not as null, which triggers commands."""
     new = NewRequest(operation=Operation.WRITE_DECODED, identifier="tx-power", value=value)
@@ -73,22 +73,24 @@ async def test_what_json_cannot_say_is_not_written_to_a_name(
 
 
 @each_row("value", [math.nan, 4, object, ["00"], "zz", "0", "\ud800"])
-async def test_a_raw_value_is_hex_or_bytes(fleet: Fleet, server: Server, value: object) -> None:
+async def test_a_raw_value_is_hex_or_bytes(fleet: Fleet, server: ScriptedServer, value: object) -> None:
     assert (await refusal(lambda: fleet.requests.write(DEVICE, "9802", value), server)).field == "value"
 
 
 @each_row("value", [b"\x01\xff", bytearray(b"\x01\xff"), memoryview(b"\x01\xff"), "01ff"])
-async def test_bytes_of_any_kind_are_written_as_hex(fleet: Fleet, server: Server, value: object) -> None:
-    server.asked.clear()  # of the row before
+async def test_bytes_of_any_kind_are_written_as_hex(
+    fleet: Fleet, server: ScriptedServer, value: object
+) -> None:
+    server.requests.clear()  # of the row before
     with pytest.raises(Exception, match="no proper"):  # for this server says nothing of use
         await fleet.requests.write(DEVICE, "9802", value)
-    assert b'"value":"01ff"' in server.asked[0].body
+    assert b'"value":"01ff"' in server.requests[0].body
 
 
-async def test_a_key_may_be_one_that_hides_itself(fleet: Fleet, server: Server) -> None:
+async def test_a_key_may_be_one_that_hides_itself(fleet: Fleet, server: ScriptedServer) -> None:
     with pytest.raises(Exception, match="no proper"):
         await fleet.requests.read(DEVICE, "8000", key=Secret(b"\x01\xff"), public_key="aa")
-    assert b'"publicKey":"aa","key":"01ff"' in server.asked[0].body
+    assert b'"publicKey":"aa","key":"01ff"' in server.requests[0].body
 
 
 # --- Texts ---
@@ -111,7 +113,7 @@ TEXTS: dict[str, Callable[[Fleet], Awaitable[object]]] = {
 
 @each_row("field", TEXTS)
 async def test_text_that_is_not_unicode_is_told_by_its_field(
-    fleet: Fleet, server: Server, field: str
+    fleet: Fleet, server: ScriptedServer, field: str
 ) -> None:
     refused = await refusal(lambda: TEXTS[field](fleet), server)
     assert (type(refused), refused.field) == (MalformedText, field)
@@ -119,14 +121,14 @@ async def test_text_that_is_not_unicode_is_told_by_its_field(
     assert refused.__context__ is None  # which would hold the text as a whole
 
 
-async def test_a_password_that_is_not_unicode_is_told_at_the_login(server: Server) -> None:
+async def test_a_password_that_is_not_unicode_is_told_at_the_login(server: ScriptedServer) -> None:
     async with Fleet(server.url, user="me", password=NO_TEXT) as fleet:
         refused = await refusal(fleet.log_in, server)
     assert (refused.field, refused.__context__) == ("password", None)
     assert "hunter22" not in all_of(refused)
 
 
-async def test_what_is_too_long_for_a_url_is_told(fleet: Fleet, server: Server) -> None:
+async def test_what_is_too_long_for_a_url_is_told(fleet: Fleet, server: ScriptedServer) -> None:
     await refusal(lambda: anext(fleet.devices.list(friendly_name="x" * 70_000)), server)
     ids = [f"{number:012x}" for number in range(4000)]
     for deed in (lambda: anext(fleet.devices.list(ids=ids)), lambda: fleet.devices.summary(ids=ids)):
@@ -149,7 +151,7 @@ OTHERS: dict[str, Callable[[Fleet], Any]] = {
 
 @each_row("field", OTHERS)
 async def test_arguments_of_the_wrong_kind_are_told_by_their_names(
-    fleet: Fleet, server: Server, field: str
+    fleet: Fleet, server: ScriptedServer, field: str
 ) -> None:
     refused = await refusal(lambda: OTHERS[field](fleet), server)
     assert refused.field == field

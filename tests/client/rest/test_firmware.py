@@ -10,21 +10,15 @@ import msgspec
 import pytest
 
 from meshfleet.client import Fleet
-from meshfleet.errors import (
-    AlreadyExists,
-    ImageCheckFailed,
-    ImageDamaged,
-    InvalidRequest,
-    NotFound,
-    WireError,
-)
-from tests.client.rest.scripted import answer, scripted
+from meshfleet.errors import AlreadyExists, ImageCheckFailed, ImageDamaged, InvalidRequest, NotFound
+from meshfleet.errors.protocol import WireError
+from tests.client.rest.scripted_server import build_response, scripted_server
 from tests.service.firmware.uploads import BUNDLE, MODEL, new_content, new_version, package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.service.live.stage import Stage
+    from tests.service.live.live_service import LiveService
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +105,7 @@ async def test_what_is_no_file_is_never_sent(fleet: Fleet, tmp_path: Path) -> No
 
 
 async def test_records_of_an_older_service_lack_fields_that_were_added_later(
-    service: Stage, fleet: Fleet
+    service: LiveService, fleet: Fleet
 ) -> None:
     record = await fleet.firmware.upload(
         io.BytesIO(new_content()), model_number=MODEL, version=new_version(), file_name="a.raucb"
@@ -123,7 +117,7 @@ async def test_records_of_an_older_service_lack_fields_that_were_added_later(
     for each, added in zip(sent, ("bare", "clockOffset"), strict=True):
         del each[added]
     async with (
-        scripted(*(answer(200, each) for each in sent)) as server,
+        scripted_server(*(build_response(200, each) for each in sent)) as server,
         Fleet(server.url, token="mfk_key") as other,  # noqa: S106 # of nobody
     ):
         assert await other.firmware.show(record) == record
@@ -136,9 +130,9 @@ async def test_an_image_that_comes_damaged_leaves_nothing(fleet: Fleet, tmp_path
     )
     kept = tmp_path / "image"
     kept.write_text("as it was")
-    shown = answer(200, msgspec.json.encode(record))
+    shown = build_response(200, msgspec.json.encode(record))
     damaged = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: 3\r\n\r\nbad"
-    async with scripted(shown, damaged) as server, Fleet(server.url, token="mfk_key") as other:  # noqa: S106
+    async with scripted_server(shown, damaged) as server, Fleet(server.url, token="mfk_key") as other:  # noqa: S106
         with pytest.raises(ImageDamaged):
             await other.firmware.save(record, kept)
     assert names(tmp_path) == {"image"}

@@ -29,21 +29,22 @@ from meshfleet.client import (
     Wave,
     blocking,
 )
-from meshfleet.errors import Conflict, NotFound, NotReleased, WireError
-from meshfleet.service.live.live import OF_ACCOUNT
+from meshfleet.errors import Conflict, NotFound, NotReleased
+from meshfleet.errors.protocol import WireError
+from meshfleet.protocol.firmware_image import build_package
+from meshfleet.protocol.ids import ModelNumber, Version
+from meshfleet.service.live.live_events import MAX_SUBSCRIBERS_PER_ACCOUNT
 from meshfleet.testing import running_fleet
-from meshfleet.wire.ids import ModelNumber, Version
-from meshfleet.wire.package import pack
-from tests.cli.outside import PATIENCE
+from tests.cli.programs import TEST_TIMEOUT
 from tests.eventually import eventually, eventually_async
-from tests.service.jobs.shop import Shop
+from tests.service.jobs.job_environment import JobEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from meshfleet.service.live.listener import Listener
+    from meshfleet.service.live.subscriber import LiveSubscriber
     from meshfleet.testing import RunningFleet
-    from tests.service.live.stage import Stage
+    from tests.service.live.live_service import LiveService
 
 pytestmark = pytest.mark.anyio
 
@@ -51,14 +52,14 @@ MODEL = "0018"
 
 
 @pytest.fixture
-def shop(service: Stage) -> Shop:
-    return Shop(service)
+def shop(service: LiveService) -> JobEnvironment:
+    return JobEnvironment(service)
 
 
 # Orders
 
 
-async def test_all_parts_of_an_order_reach_the_service(shop: Shop, fleet: Fleet) -> None:
+async def test_all_parts_of_an_order_reach_the_service(shop: JobEnvironment, fleet: Fleet) -> None:
     first, second, third = shop.devices(3)
     label = shop.label([second])
     job = await fleet.jobs.create(
@@ -99,7 +100,7 @@ async def test_all_parts_of_an_order_reach_the_service(shop: Shop, fleet: Fleet)
     assert job.on_newer_job == "supersede"
 
 
-async def test_a_dry_run_tells_and_makes_nothing(shop: Shop, fleet: Fleet) -> None:
+async def test_a_dry_run_tells_and_makes_nothing(shop: JobEnvironment, fleet: Fleet) -> None:
     device, newer = shop.device(), shop.device("9.0.0")
     told = await fleet.jobs.dry_run("Dry", shop.firmware(), devices=[device, newer])
     assert (told.targets, told.eligible, told.device_ids) == (2, 1, [device])
@@ -107,7 +108,7 @@ async def test_a_dry_run_tells_and_makes_nothing(shop: Shop, fleet: Fleet) -> No
     assert [each async for each in fleet.jobs.list(firmware=shop.firmware())] == []
 
 
-async def test_a_job_is_listed_steered_and_made_again(shop: Shop, fleet: Fleet) -> None:
+async def test_a_job_is_listed_steered_and_made_again(shop: JobEnvironment, fleet: Fleet) -> None:
     device = shop.device()
     job = await fleet.jobs.create("Steered", shop.firmware(), devices=device, auto_apply=False)
     assert (await fleet.jobs.apply(job)).state is JobState.IN_PROGRESS
@@ -134,7 +135,7 @@ async def test_a_job_is_listed_steered_and_made_again(shop: Shop, fleet: Fleet) 
     assert [each.id async for each in over] == [job.id]
 
 
-async def test_orders_that_cannot_be_are_told_by_their_kind(shop: Shop, fleet: Fleet) -> None:
+async def test_orders_that_cannot_be_are_told_by_their_kind(shop: JobEnvironment, fleet: Fleet) -> None:
     draft = shop.firmware("1.0.0", state="draft")
     with pytest.raises(NotReleased):
         await fleet.jobs.create("Draft", draft, devices=shop.device())
@@ -152,7 +153,7 @@ async def test_orders_that_cannot_be_are_told_by_their_kind(shop: Shop, fleet: F
 # Watching
 
 
-async def test_a_job_is_watched_until_it_is_over(shop: Shop, fleet: Fleet) -> None:
+async def test_a_job_is_watched_until_it_is_over(shop: JobEnvironment, fleet: Fleet) -> None:
     job = await fleet.jobs.create("Watched", shop.firmware(), devices=shop.device())
     seen = []
     async with aclosing(fleet.jobs.watch(job)) as changes:
@@ -165,28 +166,28 @@ async def test_a_job_is_watched_until_it_is_over(shop: Shop, fleet: Fleet) -> No
     assert seen == [JobState.IN_PROGRESS, JobState.PAUSED, JobState.COMPLETED]
 
 
-async def test_a_job_that_is_over_is_told_once(shop: Shop, fleet: Fleet) -> None:
+async def test_a_job_that_is_over_is_told_once(shop: JobEnvironment, fleet: Fleet) -> None:
     job = await fleet.jobs.create("Over", shop.firmware(), devices=shop.device())
     shop.set_job(job.id, state="COMPLETED", outcome="NONE", finished_at=shop.now)
     assert [each.state async for each in fleet.jobs.watch(job)] == [JobState.COMPLETED]
 
 
 async def test_where_there_are_no_live_events_a_job_is_asked_for(
-    shop: Shop, fleet: Fleet, service: Stage
+    shop: JobEnvironment, fleet: Fleet, service: LiveService
 ) -> None:
     job = await fleet.jobs.create("Polled", shop.firmware(), devices=shop.device())
     seen: list[JobState] = []
-    async with listening(fleet, service, OF_ACCOUNT) as others:
+    async with listening(fleet, service, MAX_SUBSCRIBERS_PER_ACCOUNT) as others:
         async for found in fleet.jobs.watch(job):
             if not seen:
                 shop.set_job(job.id, state="COMPLETED", outcome="NONE", finished_at=shop.now)
             seen.append(found.state)
-            assert service.listeners() == others
+            assert service.subscribers() == others
     assert seen == [JobState.IN_PROGRESS, JobState.COMPLETED]
 
 
 @asynccontextmanager
-async def listening(fleet: Fleet, service: Stage, times: int) -> AsyncIterator[set[Listener]]:
+async def listening(fleet: Fleet, service: LiveService, times: int) -> AsyncIterator[set[LiveSubscriber]]:
     """Listen to live events so many times, and tell who listens."""
 
     async def listen() -> None:
@@ -194,11 +195,11 @@ async def listening(fleet: Fleet, service: Stage, times: int) -> AsyncIterator[s
             async for _ in events:
                 pass
 
-    await eventually_async(lambda: not service.listeners(), "those of other tests left")
+    await eventually_async(lambda: not service.subscribers(), "those of other tests left")
     listeners = [asyncio.create_task(listen()) for _ in range(times)]
     try:
-        await eventually_async(lambda: len(service.listeners()) == times)
-        yield service.listeners()
+        await eventually_async(lambda: len(service.subscribers()) == times)
+        yield service.subscribers()
     finally:
         for each in listeners:
             each.cancel()
@@ -233,7 +234,9 @@ async def alive(place: RunningFleet) -> AsyncIterator[Fleet]:
 
 
 def _image(version: str) -> io.BytesIO:
-    return io.BytesIO(pack(bytes(20_000), model_number=ModelNumber(MODEL), version=Version.parse(version)))
+    return io.BytesIO(
+        build_package(bytes(20_000), model_number=ModelNumber(MODEL), version=Version.parse(version))
+    )
 
 
 @pytest.mark.rule("rest-146")
@@ -271,7 +274,7 @@ async def test_a_fleet_is_updated_and_every_step_of_it_is_told(alive: Fleet) -> 
 
 
 def test_a_program_without_an_event_loop_does_the_same(place: RunningFleet) -> None:
-    until, version = time.monotonic() + PATIENCE, f"9.0.{next(_versions)}"
+    until, version = time.monotonic() + TEST_TIMEOUT, f"9.0.{next(_versions)}"
     with blocking.Fleet(place.url, user=place.user, password=place.password) as fleet:
         record = fleet.firmware.upload(
             _image(version), model_number=MODEL, version=version, file_name="b.zip"

@@ -9,12 +9,12 @@ import pytest
 
 from meshfleet.client import Fleet
 from meshfleet.errors import ServiceRefused
-from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import Mac, device_id
-from tests.client.rest.scripted import answer, scripted
+from meshfleet.protocol.ids import Mac, to_device_id
+from meshfleet.service.devices.model import DeviceObservation
+from tests.client.rest.scripted_server import build_response, scripted_server
 
 if TYPE_CHECKING:
-    from tests.service.live.stage import Stage
+    from tests.service.live.live_service import LiveService
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +22,17 @@ KEY = "mfk_of-nobody"
 
 
 def page(labels: list[str], token: str | None) -> bytes:
-    return answer(200, {"items": [{"label": each, "deviceCount": 0} for each in labels], "nextToken": token})
+    return build_response(
+        200, {"items": [{"label": each, "deviceCount": 0} for each in labels], "nextToken": token}
+    )
 
 
 @pytest.mark.rule("rest-20")
-async def test_a_list_of_many_pages_has_each_once_while_others_come(service: Stage, fleet: Fleet) -> None:
+async def test_a_list_of_many_pages_has_each_once_while_others_come(
+    service: LiveService, fleet: Fleet
+) -> None:
     macs = [Mac(f"{0xD00000000000 + 2 * number:012x}") for number in range(2500)]
-    service.observe(*(Sighting(device=each, at=service.clock()) for each in macs))
+    service.observe(*(DeviceObservation(device=each, at=service.clock()) for each in macs))
     late, found = 0, []
     async for each in fleet.devices.list():
         found.append(each.id)
@@ -36,39 +40,39 @@ async def test_a_list_of_many_pages_has_each_once_while_others_come(service: Sta
             late += 1
             new = [Mac(f"{0xD00000000000 + 2 * place + 1:012x}") for place in (late, 2499 - late)]
             at = service.clock()
-            await asyncio.to_thread(service.observe, *(Sighting(device=mac, at=at) for mac in new))
+            await asyncio.to_thread(service.observe, *(DeviceObservation(device=mac, at=at) for mac in new))
     assert len(found) == len(set(found))
-    assert {device_id(each) for each in macs} <= set(found)
+    assert {to_device_id(each) for each in macs} <= set(found)
     assert found == sorted(found)
 
 
 async def test_a_page_is_fetched_when_it_is_wanted() -> None:
-    async with scripted(page(["a", "b"], "t"), page(["c"], None)) as server:
+    async with scripted_server(page(["a", "b"], "t"), page(["c"], None)) as server:
         async with Fleet(server.url, token=KEY) as fleet:
             labels = fleet.labels.list()
-            assert server.asked == []
+            assert server.requests == []
             assert [(await anext(labels)).label for _ in range(2)] == ["a", "b"]
-            assert [each.target for each in server.asked] == ["/api/v1/labels?MaxResults=1000"]
+            assert [each.target for each in server.requests] == ["/api/v1/labels?MaxResults=1000"]
             assert [each.label async for each in labels] == ["c"]
-        assert server.asked[1].target == "/api/v1/labels?MaxResults=1000&NextToken=t"
+        assert server.requests[1].target == "/api/v1/labels?MaxResults=1000&NextToken=t"
 
 
 @pytest.mark.rule("version-22")
 async def test_what_a_newer_service_adds_is_ignored() -> None:
     label = {"label": "a", "deviceCount": 0, "colour": {"of": "a later version"}}
-    newer = answer(200, {"items": [label], "nextToken": None, "total": 1})
-    async with scripted(newer) as server, Fleet(server.url, token=KEY) as fleet:
+    newer = build_response(200, {"items": [label], "nextToken": None, "total": 1})
+    async with scripted_server(newer) as server, Fleet(server.url, token=KEY) as fleet:
         assert [each.label async for each in fleet.labels.list()] == ["a"]
 
 
 async def test_an_empty_page_is_not_the_end() -> None:
     pages = [page([], "1"), page([], "2"), page(["a"], None)]
-    async with scripted(*pages) as server, Fleet(server.url, token=KEY) as fleet:
+    async with scripted_server(*pages) as server, Fleet(server.url, token=KEY) as fleet:
         assert [each.label async for each in fleet.labels.list()] == ["a"]
 
 
 async def test_a_list_that_never_moves_on_is_refused() -> None:
-    async with scripted(page(["a"], "t")) as server, Fleet(server.url, token=KEY) as fleet:
+    async with scripted_server(page(["a"], "t")) as server, Fleet(server.url, token=KEY) as fleet:
         with pytest.raises(ServiceRefused, match="no end"):
             assert [each async for each in fleet.labels.list()]
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2

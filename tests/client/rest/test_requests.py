@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.client import AckType, Fleet, NewRequest, Operation, RequestState, check
-from meshfleet.errors import (
-    Declined,
-    GatewayOffline,
-    GatewayTooOld,
-    MalformedMac,
-    NotFound,
-    Refused,
-    WireError,
-)
+from meshfleet.errors import Declined, GatewayOffline, NotFound, Refused
+from meshfleet.errors.protocol import GatewayTooOld, MalformedMac, WireError
+from meshfleet.protocol.codes import Status
 from meshfleet.testing import RunningFleet, running_fleet
-from meshfleet.wire.codes import Status
 from tests.eventually import eventually_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from meshfleet.wire.rest import RequestRecord
+    from meshfleet.rest import RequestRecord
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ import pytest
 
 from meshfleet.client import Fleet, NewRequest, Operation, blocking
 from meshfleet.errors import Unavailable
-from meshfleet.service.api import openapi_document
-from tests.client.rest.scripted import answer, scripted
-from tests.tables import each_row
+from meshfleet.service.api import load_openapi_document
+from tests.client.rest.scripted_server import build_response, scripted_server
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ WORDS = "another-horse-battery"
 
 DOCUMENTED = {
     operation["operationId"]: f"{method.upper()} {path}"
-    for path, item in openapi_document()["paths"].items()
+    for path, item in load_openapi_document()["paths"].items()
     for method, operation in item.items()
 }
 
@@ -136,12 +136,12 @@ def test_every_operation_has_a_method() -> None:
 @each_row("operation", [each for each, (name, _) in METHODS.items() if name])
 async def test_a_method_asks_for_its_operation(operation: str) -> None:
     name, call = METHODS[operation]
-    async with scripted(answer(500)) as server:
+    async with scripted_server(build_response(500)) as server:
         given = {"user": "me", "password": WORDS} if name == "log_in" else {"token": "mfk_key"}
         async with Fleet(server.url, **given) as fleet:  # type: ignore[arg-type] # by their names
             with pytest.raises(Unavailable):
                 await _do(call(method_of(fleet, name)))
-    [asked] = server.asked
+    [asked] = server.requests
     method, template = DOCUMENTED[operation].split(" ")
     pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
     assert asked.method == method

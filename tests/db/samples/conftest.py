@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.db.samples.trial import Trial
+from tests.db.samples.store_harness import StoreHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def trial(database: Database, tmp_path: Path) -> Iterator[Trial]:
+def trial(database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
     """An empty store, on each of the two databases."""
-    with Trial(database, tmp_path) as made:
+    with StoreHarness(database, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-def files(sqlite_database: Database, tmp_path: Path) -> Iterator[Trial]:
+def files(sqlite_database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
     """An empty store on SQLite, which is what has files."""
-    with Trial(sqlite_database, tmp_path) as made:
+    with StoreHarness(sqlite_database, tmp_path) as made:
         yield made
     sqlite_database.close()
 
 
 @pytest.fixture
-def tables(postgresql_database: Database, tmp_path: Path) -> Iterator[Trial]:
+def tables(postgresql_database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
     """An empty store on PostgreSQL, which is what has partitions."""
-    with Trial(postgresql_database, tmp_path) as made:
+    with StoreHarness(postgresql_database, tmp_path) as made:
         yield made
     postgresql_database.close()

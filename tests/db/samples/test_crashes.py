@@ -13,13 +13,22 @@ import pytest
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.samples import segments
-from meshfleet.db.samples.in_files import Limits
-from tests.db.samples.trial import DAY, DEVICE, NOON, OTHER, SMALL, Trial, row, stray
+from meshfleet.db.samples.sqlite_store import CompactionLimits
+from tests.db.samples.store_harness import (
+    DAY,
+    DEVICE,
+    NOON,
+    OTHER,
+    SMALL_LIMITS,
+    StoreHarness,
+    build_row,
+    build_stray_row,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from meshfleet.db.samples import Rows, Sample
+    from meshfleet.db.samples import SampleRows, StoredSample
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +38,7 @@ PATIENCE = 30.0
 """Seconds until something must have happened; reached only when it is broken."""
 
 
-class Camera:
+class SnapshotRecorder:
     """Takes pictures of a data directory before and after each step that changes something."""
 
     def __init__(self, source: Path, album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +48,11 @@ class Camera:
         self._monkeypatch = monkeypatch
         self._last: object = None
 
-    async def film(self, deed: Coroutine[Any, Any, None]) -> list[Path]:
+    async def record_steps(self, deed: Coroutine[Any, Any, None]) -> list[Path]:
         """Watch something from its beginning to its end."""
         for thing, name in (
-            (segments, "_finish"),
-            (segments, "write"),
+            (segments, "_publish_file"),
+            (segments, "write_segment"),
             (Database, "write"),
             (Path, "rename"),
             (Path, "unlink"),
@@ -87,164 +96,180 @@ class Camera:
 
 
 @pytest.fixture
-def camera(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Camera:
-    return Camera(tmp_path, tmp_path / "album", monkeypatch)
+def camera(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SnapshotRecorder:
+    return SnapshotRecorder(tmp_path, tmp_path / "album", monkeypatch)
 
 
-def batch(step: int) -> Rows:
+def batch(step: int) -> SampleRows:
     """Samples of two devices and days, one of them as before."""
-    rows = [row(NOON - DAY), row(NOON + step, float(step)), row(NOON + DAY + step), stray(step)]
+    rows = [
+        build_row(NOON - DAY),
+        build_row(NOON + step, float(step)),
+        build_row(NOON + DAY + step),
+        build_stray_row(step),
+    ]
     return {DEVICE: rows, OTHER: rows[:2]}
 
 
-async def everything(trial: Trial) -> list[list[Sample]]:
+async def everything(trial: StoreHarness) -> list[list[StoredSample]]:
     return [await trial.read(device) for device in (DEVICE, OTHER)]
 
 
-async def prove(picture: Path, expected: list[list[Sample]], limits: Limits) -> None:
+async def assert_recovers(
+    picture: Path, expected: list[list[StoredSample]], limits: CompactionLimits
+) -> None:
     """The picture has all samples, goes on having them, and nothing else is left lying about."""
-    database = Database(in_file.engines(picture / NAME))
+    database = Database(in_file.create_sqlite_engines(picture / NAME))
     try:
-        with Trial(database, picture) as after:
+        with StoreHarness(database, picture) as after:
             assert await everything(after) == expected
-            assert after.names == after.registered
+            assert after.segment_files == after.registered_files
             after.reopen(limits=limits)
-            await after.tend(after=DAY)
+            await after.maintain(after=DAY)
             assert await everything(after) == expected
-            assert after.names == after.registered
+            assert after.segment_files == after.registered_files
             assert after.count("sample_journal") == 0
     finally:
         database.close()
 
 
-async def test_a_program_that_ends_while_it_writes_out_loses_nothing(files: Trial, camera: Camera) -> None:
+async def test_a_program_that_ends_while_it_writes_out_loses_nothing(
+    files: StoreHarness, camera: SnapshotRecorder
+) -> None:
     for step in range(3):
-        files.put(batch(step))
+        files.commit(batch(step))
     expected = await everything(files)
-    pictures = await camera.film(files.tend())
+    pictures = await camera.record_steps(files.maintain())
     assert len(pictures) > 5
     for picture in pictures:
-        await prove(picture, expected, SMALL)
+        await assert_recovers(picture, expected, SMALL_LIMITS)
 
 
-async def test_a_program_that_ends_while_it_merges_loses_nothing(files: Trial, camera: Camera) -> None:
-    limits = Limits(full=1, fan=3)
+async def test_a_program_that_ends_while_it_merges_loses_nothing(
+    files: StoreHarness, camera: SnapshotRecorder
+) -> None:
+    limits = CompactionLimits(memtable_samples=1, merge_count=3)
     for step in range(3):
-        files.put(batch(step))
-        await files.tend()
+        files.commit(batch(step))
+        await files.maintain()
     expected = await everything(files)
     files.reopen(limits=limits)
-    pictures = await camera.film(files.tend())
-    assert len(files.names) == 4
+    pictures = await camera.record_steps(files.maintain())
+    assert len(files.segment_files) == 4
     assert len(pictures) > 15
     for picture in pictures:
-        await prove(picture, expected, limits)
+        await assert_recovers(picture, expected, limits)
 
 
-async def test_what_is_left_of_an_interrupted_write_goes_and_nothing_else_does(files: Trial) -> None:
-    files.put(batch(1))
-    await files.tend()
-    known = files.names
+async def test_what_is_left_of_an_interrupted_write_goes_and_nothing_else_does(files: StoreHarness) -> None:
+    files.commit(batch(1))
+    await files.maintain()
+    known = files.segment_files
     for name in ("00000099.unfinished", "notes.txt", "notes.samples"):
         (files.folder / name).write_bytes(b"half of it")
     files.reopen()
-    assert files.names == sorted([*known, "notes.txt", "notes.samples"])
-    assert files.put_aside == []
+    assert files.segment_files == sorted([*known, "notes.txt", "notes.samples"])
+    assert files.quarantined_files == []
 
 
 async def test_what_the_database_knew_once_goes_and_what_it_never_knew_is_put_aside(
-    files: Trial, caplog: pytest.LogCaptureFixture
+    files: StoreHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files.reopen(limits=Limits(full=1, fan=2))
+    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
     for step in range(2):
-        files.put(batch(step))
-        await files.tend()
-    known = files.names
+        files.commit(batch(step))
+        await files.maintain()
+    known = files.segment_files
     assert "00000001.samples" not in known
     (files.folder / "00000001.samples").write_bytes(b"merged into another one")
     files.reopen()
-    assert (files.names, files.put_aside, caplog.records) == (known, [], [])
+    assert (files.segment_files, files.quarantined_files, caplog.records) == (known, [], [])
     for content in (b"one", b"another"):
         (files.folder / "00000098.samples").write_bytes(content)
         files.reopen()
-    assert (files.names, files.put_aside) == (known, ["00000098.1.samples", "00000098.samples"])
+    assert (files.segment_files, files.quarantined_files) == (
+        known,
+        ["00000098.1.samples", "00000098.samples"],
+    )
     aside = files.folder / "unknown"
-    assert [(aside / name).read_bytes() for name in files.put_aside] == [b"another", b"one"]
+    assert [(aside / name).read_bytes() for name in files.quarantined_files] == [b"another", b"one"]
     assert aside.stat().st_mode & 0o777 == 0o700
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-    files.reopen(limits=SMALL)
-    files.put({DEVICE: [row(NOON)]})
-    await files.tend()
-    assert files.names == [*known, "00000099.samples"]
+    files.reopen(limits=SMALL_LIMITS)
+    files.commit({DEVICE: [build_row(NOON)]})
+    await files.maintain()
+    assert files.segment_files == [*known, "00000099.samples"]
 
 
-async def test_an_older_database_that_is_put_back_alone_costs_no_file(files: Trial, tmp_path: Path) -> None:
+async def test_an_older_database_that_is_put_back_alone_costs_no_file(
+    files: StoreHarness, tmp_path: Path
+) -> None:
     """And all is there again when the newer one comes back."""
     older, newer = tmp_path / "older", tmp_path / "newer"
-    files.put(batch(0))
-    await files.tend()
+    files.commit(batch(0))
+    await files.maintain()
     older.mkdir()
     for name in (NAME, f"{NAME}-wal"):
         shutil.copy(tmp_path / name, older / name)
     for step in range(1, 4):
-        files.put(batch(step))
-        await files.tend()
+        files.commit(batch(step))
+        await files.maintain()
     expected = await everything(files)
     newer.mkdir()
     for name in (NAME, f"{NAME}-wal"):
         shutil.copy(tmp_path / name, newer / name)
     shutil.copytree(files.folder, older / "samples")
 
-    database = Database(in_file.engines(older / NAME))
-    with Trial(database, older) as back:
-        assert (len(back.names), back.names) == (4, back.registered)
-        assert sorted(back.names + back.put_aside) == files.names
-        back.put(batch(9))
-        await back.tend()
-        assert not {*back.names} & {*back.put_aside}
+    database = Database(in_file.create_sqlite_engines(older / NAME))
+    with StoreHarness(database, older) as back:
+        assert (len(back.segment_files), back.segment_files) == (4, back.registered_files)
+        assert sorted(back.segment_files + back.quarantined_files) == files.segment_files
+        back.commit(batch(9))
+        await back.maintain()
+        assert not {*back.segment_files} & {*back.quarantined_files}
     database.close()
 
     for place in (older / "samples" / "unknown").iterdir():
         place.rename(older / "samples" / place.name)
     (older / "samples").rename(newer / "samples")
-    database = Database(in_file.engines(newer / NAME))
-    with Trial(database, newer) as again:
+    database = Database(in_file.create_sqlite_engines(newer / NAME))
+    with StoreHarness(database, newer) as again:
         assert await everything(again) == expected
-        assert again.names == files.names
-        assert len(again.put_aside) == 4
+        assert again.segment_files == files.segment_files
+        assert len(again.quarantined_files) == 4
     database.close()
 
 
 async def test_a_program_that_is_told_to_end_while_it_writes_out_leaves_nothing(
-    files: Trial, monkeypatch: pytest.MonkeyPatch
+    files: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.put(batch(1))
+    files.commit(batch(1))
     asked, may_write = threading.Event(), threading.Event()
-    real = segments.write
+    real = segments.write_segment
 
     def write(*args: Any) -> None:
-        if files.names:  # one of several is there
+        if files.segment_files:  # one of several is there
             asked.set()
             assert may_write.wait(PATIENCE)
         real(*args)
 
-    monkeypatch.setattr(segments, "write", write)
-    tending = asyncio.create_task(files.tend())
+    monkeypatch.setattr(segments, "write_segment", write)
+    tending = asyncio.create_task(files.maintain())
     assert await asyncio.to_thread(asked.wait, PATIENCE)
     tending.cancel()
     await asyncio.wait([tending])
     may_write.set()
     files.store.close()
-    assert (files.names, files.registered) == ([], [])
+    assert (files.segment_files, files.registered_files) == ([], [])
 
 
-async def test_upkeep_that_is_cancelled_at_any_moment_is_done_the_next_time(files: Trial) -> None:
-    files.reopen(limits=Limits(full=1, fan=2))
-    expected: list[list[Sample]] = []
+async def test_upkeep_that_is_cancelled_at_any_moment_is_done_the_next_time(files: StoreHarness) -> None:
+    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
+    expected: list[list[StoredSample]] = []
     for step in range(12):
-        files.put(batch(step))
+        files.commit(batch(step))
         expected = await everything(files)
-        tending = asyncio.create_task(files.tend())
+        tending = asyncio.create_task(files.maintain())
         for _ in range(step):
             await asyncio.sleep(0)
         tending.cancel()
@@ -253,9 +278,9 @@ async def test_upkeep_that_is_cancelled_at_any_moment_is_done_the_next_time(file
         if step % 3 == 2:
             files.reopen()
             assert await everything(files) == expected
-    await files.tend()
+    await files.maintain()
     assert await everything(files) == expected
     files.reopen()
-    assert files.names == files.registered
+    assert files.segment_files == files.registered_files
     assert files.count("sample_journal") == 0
     assert await everything(files) == expected

@@ -9,16 +9,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshfleet.db.samples import SampleKind
-from meshfleet.db.samples.in_files import Limits
-from tests.db.samples.made_up import MIDNIGHT
-from tests.db.samples.trial import DAY, DEVICE, HOUR, NOON, OTHER, SMALL, row, samples, stray
+from meshfleet.db.samples.sqlite_store import CompactionLimits
+from tests.db.samples.store_harness import (
+    DAY,
+    DEVICE,
+    HOUR,
+    NOON,
+    OTHER,
+    SMALL_LIMITS,
+    build_row,
+    build_stray_row,
+    to_samples,
+)
+from tests.db.samples.strategies import MIDNIGHT
 from tests.examples import examples
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from meshfleet.db.samples.retention import Retention
-    from tests.db.samples.trial import Trial
+    from meshfleet.db.samples.sample import Retention
+    from tests.db.samples.store_harness import StoreHarness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
@@ -34,22 +44,22 @@ def leaves(connection: Connection) -> int:
     return int(connection.exec_driver_sql(query).scalar_one())
 
 
-def places(trial: Trial) -> int:
+def places(trial: StoreHarness) -> int:
     """How many files or partitions there are that have samples."""
-    return len(trial.names) if trial.database.is_sqlite else trial.database.read_now(leaves)
+    return len(trial.segment_files) if trial.database.is_sqlite else trial.database.read_now(leaves)
 
 
-async def at(trial: Trial, now: int) -> list[int]:
+async def at(trial: StoreHarness, now: int) -> list[int]:
     """The times of what is there when the store was tended at a moment."""
     trial.now = now
-    await trial.tend()
+    await trial.maintain()
     return await trial.times()
 
 
-async def test_a_day_goes_as_a_whole_when_its_end_is_old_enough(trial: Trial) -> None:
+async def test_a_day_goes_as_a_whole_when_its_end_is_old_enough(trial: StoreHarness) -> None:
     trial.reopen(retention=ALIKE)
     times = [MIDNIGHT - 1, MIDNIGHT, MIDNIGHT + DAY - 1, MIDNIGHT + DAY]
-    trial.put({DEVICE: [row(time) for time in times], OTHER: [row(MIDNIGHT)]})
+    trial.commit({DEVICE: [build_row(time) for time in times], OTHER: [build_row(MIDNIGHT)]})
     assert await at(trial, MIDNIGHT) == times
     assert places(trial) == 3
     assert await at(trial, MIDNIGHT + 10 * DAY - 1) == times
@@ -62,82 +72,84 @@ async def test_a_day_goes_as_a_whole_when_its_end_is_old_enough(trial: Trial) ->
     assert await trial.times(OTHER) == []
     assert places(trial) == 1
     if trial.database.is_sqlite:
-        assert trial.names == trial.registered
+        assert trial.segment_files == trial.registered_files
 
 
-async def test_each_kind_goes_when_it_is_old_enough_and_some_never(trial: Trial) -> None:
+async def test_each_kind_goes_when_it_is_old_enough_and_some_never(trial: StoreHarness) -> None:
     trial.reopen(retention={PROPERTY: None, MEASUREMENT: 10 * DAY, EVENT: 20 * DAY, LINK: 5 * DAY})
-    rows = [row(NOON, kind=kind) for kind in SampleKind]
-    trial.put({DEVICE: rows})
-    await trial.tend()
+    rows = [build_row(NOON, kind=kind) for kind in SampleKind]
+    trial.commit({DEVICE: rows})
+    await trial.maintain()
     kept = set(SampleKind)
     for age, gone in ((5, LINK), (10, MEASUREMENT), (20, EVENT), (40_000, None)):
         trial.now = MIDNIGHT + DAY + age * DAY
-        await trial.tend()
+        await trial.maintain()
         kept -= {gone} if gone is not None else set()
-        assert await trial.read() == samples(each for each in rows if each[1] in kept)
+        assert await trial.read() == to_samples(each for each in rows if each[1] in kept)
     assert kept == {PROPERTY, SampleKind.MEASUREMENT_ERROR, SampleKind.HEARTBEAT}
 
 
-async def test_of_two_with_one_identity_the_first_stays_when_others_beside_it_go(files: Trial) -> None:
+async def test_of_two_with_one_identity_the_first_stays_when_others_beside_it_go(files: StoreHarness) -> None:
     """The file of the first one is written anew; that of the second has nothing that goes."""
-    files.reopen(limits=Limits(full=1, fan=3), retention={MEASUREMENT: DAY})
+    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=3), retention={MEASUREMENT: DAY})
     for number in (1.0, 2.0):
         for step in range(3):
-            rows = [row(NOON, number, kind=PROPERTY), row(NOON + step, kind=EVENT)]
-            files.put({DEVICE: [*rows, row(NOON + step)] if number == 1.0 else rows})
-            await files.tend()
-    assert len(files.names) == 2
-    first, second = files.names
-    await files.tend(after=3 * DAY)
-    assert first not in files.names
-    assert second in files.names
+            rows = [build_row(NOON, number, kind=PROPERTY), build_row(NOON + step, kind=EVENT)]
+            files.commit({DEVICE: [*rows, build_row(NOON + step)] if number == 1.0 else rows})
+            await files.maintain()
+    assert len(files.segment_files) == 2
+    first, second = files.segment_files
+    await files.maintain(after=3 * DAY)
+    assert first not in files.segment_files
+    assert second in files.segment_files
     for _ in range(2):
-        assert await files.read(kinds=frozenset({PROPERTY})) == samples([row(NOON, 1.0, kind=PROPERTY)])
-        files.reopen(limits=SMALL)
-    files.reopen(limits=Limits(full=1, fan=2))
-    await files.tend()
-    assert len(files.names) == 1
-    assert await files.read(kinds=frozenset({PROPERTY})) == samples([row(NOON, 1.0, kind=PROPERTY)])
+        assert await files.read(kinds=frozenset({PROPERTY})) == to_samples(
+            [build_row(NOON, 1.0, kind=PROPERTY)]
+        )
+        files.reopen(limits=SMALL_LIMITS)
+    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
+    await files.maintain()
+    assert len(files.segment_files) == 1
+    assert await files.read(kinds=frozenset({PROPERTY})) == to_samples([build_row(NOON, 1.0, kind=PROPERTY)])
 
 
-async def test_a_day_of_which_nothing_is_left_has_no_place_any_more(files: Trial) -> None:
+async def test_a_day_of_which_nothing_is_left_has_no_place_any_more(files: StoreHarness) -> None:
     files.reopen(retention={MEASUREMENT: DAY, PROPERTY: None})
-    files.put({DEVICE: [row(NOON)]})
+    files.commit({DEVICE: [build_row(NOON)]})
     for day in range(5):
         await at(files, NOON + day * DAY)
-    assert (files.names, files.registered) == ([], [])
+    assert (files.segment_files, files.registered_files) == ([], [])
 
 
-async def test_without_a_word_about_it_everything_is_kept(trial: Trial) -> None:
+async def test_without_a_word_about_it_everything_is_kept(trial: StoreHarness) -> None:
     trial.reopen(retention=dict.fromkeys(SampleKind))
-    trial.put({DEVICE: [row(0), stray(1), row(NOON)]})
+    trial.commit({DEVICE: [build_row(0), build_stray_row(1), build_row(NOON)]})
     for year in range(3):
         assert await at(trial, NOON + year * 40_000 * DAY) == [0, 1, NOON]
 
 
-async def test_late_samples_of_a_day_that_is_cleaned_already_go_as_well(trial: Trial) -> None:
+async def test_late_samples_of_a_day_that_is_cleaned_already_go_as_well(trial: StoreHarness) -> None:
     trial.reopen(retention={MEASUREMENT: DAY})
-    trial.put({DEVICE: [row(NOON), row(NOON, kind=PROPERTY)]})
+    trial.commit({DEVICE: [build_row(NOON), build_row(NOON, kind=PROPERTY)]})
     assert await at(trial, NOON + 5 * DAY) == [NOON]
-    trial.put({DEVICE: [row(NOON + 1), row(NOON + 2, kind=PROPERTY)]})
+    trial.commit({DEVICE: [build_row(NOON + 1), build_row(NOON + 2, kind=PROPERTY)]})
     await at(trial, NOON + 6 * DAY)
     assert await at(trial, NOON + 7 * DAY) == [NOON, NOON + 2]
 
 
-async def test_late_samples_of_a_day_that_went_go_as_well(trial: Trial) -> None:
+async def test_late_samples_of_a_day_that_went_go_as_well(trial: StoreHarness) -> None:
     trial.reopen(retention=ALIKE)
-    trial.put({DEVICE: [row(NOON)]})
+    trial.commit({DEVICE: [build_row(NOON)]})
     assert await at(trial, NOON + 20 * DAY) == []
-    trial.put({DEVICE: [row(NOON + 1), row(NOON + 19 * DAY)]})
+    trial.commit({DEVICE: [build_row(NOON + 1), build_row(NOON + 19 * DAY)]})
     assert await trial.times() == [NOON + 1, NOON + 19 * DAY]
     assert await at(trial, NOON + 21 * DAY) == [NOON + 19 * DAY]
 
 
 @pytest.mark.parametrize("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
-async def test_the_age_of_a_stray_counts_from_when_it_came(trial: Trial, time: int) -> None:
+async def test_the_age_of_a_stray_counts_from_when_it_came(trial: StoreHarness, time: int) -> None:
     trial.reopen(retention={MEASUREMENT: 10 * DAY})
-    trial.put({DEVICE: [stray(time), stray(time, kind=PROPERTY)]})
+    trial.commit({DEVICE: [build_stray_row(time), build_stray_row(time, kind=PROPERTY)]})
     assert await at(trial, NOON) == [time, time]
     trial.reopen()
     assert await at(trial, NOON + 10 * DAY - 1) == [time, time]
@@ -146,15 +158,15 @@ async def test_the_age_of_a_stray_counts_from_when_it_came(trial: Trial, time: i
     assert [each.kind for each in await trial.read()] == [PROPERTY]
 
 
-async def test_merging_strays_lets_none_go_too_early(files: Trial) -> None:
-    files.reopen(limits=Limits(full=1, fan=2), retention=ALIKE)
+async def test_merging_strays_lets_none_go_too_early(files: StoreHarness) -> None:
+    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2), retention=ALIKE)
     for day in range(8):
-        files.put({DEVICE: [stray(day)]})
+        files.commit({DEVICE: [build_stray_row(day)]})
         await at(files, NOON + day * DAY)
     assert await at(files, NOON + 10 * DAY - 1) == list(range(8))
     assert set(await at(files, NOON + 17 * DAY - 1)) >= {7}
     assert await at(files, NOON + 17 * DAY) == []
-    assert files.names == []
+    assert files.segment_files == []
 
 
 anything = given(
@@ -167,7 +179,7 @@ anything = given(
 @settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @anything
 async def test_exactly_what_is_too_old_goes(
-    files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+    files: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
     await _grow_old(files, rows, days, steps)
 
@@ -176,13 +188,13 @@ async def test_exactly_what_is_too_old_goes(
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @anything
 async def test_exactly_what_is_too_old_goes_over_a_long_search(
-    files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+    files: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
     await _grow_old(files, rows, days, steps)
 
 
 async def _grow_old(
-    files: Trial, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+    files: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
     def clear(connection: Connection) -> None:
         for table in ("sample_segment", "sample_journal"):
@@ -191,12 +203,12 @@ async def _grow_old(
     files.database.write_now(clear)
     files.now = MIDNIGHT
     retention = {kind: None if kept is None else kept * DAY for kind, kept in days.items()}
-    files.reopen(retention=retention, limits=Limits(full=1, fan=2))
+    files.reopen(retention=retention, limits=CompactionLimits(memtable_samples=1, merge_count=2))
     for day, kind in rows:
-        files.put({DEVICE: [row(MIDNIGHT + day * DAY, kind=kind)]})
-        await files.tend()
+        files.commit({DEVICE: [build_row(MIDNIGHT + day * DAY, kind=kind)]})
+        await files.maintain()
     for step in steps:
-        await files.tend(after=step * 6 * HOUR)
+        await files.maintain(after=step * 6 * HOUR)
         expected = {
             (day, kind)
             for day, kind in rows

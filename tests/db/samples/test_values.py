@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.db.samples import NO_SEQ, More
-from tests.db.samples.trial import DEVICE, NOON, row, samples
+from meshfleet.db.samples import NO_SEQ, SampleExtras
+from tests.db.samples.store_harness import DEVICE, NOON, build_row, to_samples
 
 if TYPE_CHECKING:
-    from tests.db.samples.trial import Trial
+    from tests.db.samples.store_harness import StoreHarness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
@@ -48,61 +48,66 @@ LARGE = 64 * 1024
 """Bytes of the largest payload."""
 
 
-async def test_numbers_at_their_limits_stay_what_they_are(trial: Trial) -> None:
-    trial.put({DEVICE: [row(NOON + step, number) for step, number in enumerate(NUMBERS)]})
+async def test_numbers_at_their_limits_stay_what_they_are(trial: StoreHarness) -> None:
+    trial.commit({DEVICE: [build_row(NOON + step, number) for step, number in enumerate(NUMBERS)]})
     for _ in range(2):
         found = [each.number for each in await trial.read()]
         assert found == NUMBERS
         assert str(found[1]) == "-0.0"
         trial.reopen()
-        await trial.tend()
+        await trial.maintain()
 
 
-async def test_what_is_no_number_stays_none(trial: Trial) -> None:
-    trial.put({DEVICE: [row(number=math.nan), row(NOON + 1, None)]})
-    await trial.tend()
+async def test_what_is_no_number_stays_none(trial: StoreHarness) -> None:
+    trial.commit({DEVICE: [build_row(number=math.nan), build_row(NOON + 1, None)]})
+    await trial.maintain()
     first, second = [each.number for each in await trial.read()]
     assert first is not None
     assert math.isnan(first)
     assert second is None
 
 
-async def test_odd_texts_stay_what_they_are(trial: Trial) -> None:
-    rows = [row(NOON + step, None, more=More(text=text)) for step, text in enumerate(TEXTS)]
-    rows += [row(NOON - 1 - step, None, more=More(ext=text, clock=2)) for step, text in enumerate(TEXTS)]
-    trial.put({DEVICE: rows})
+async def test_odd_texts_stay_what_they_are(trial: StoreHarness) -> None:
+    rows = [build_row(NOON + step, None, more=SampleExtras(text=text)) for step, text in enumerate(TEXTS)]
+    rows += [
+        build_row(NOON - 1 - step, None, more=SampleExtras(ext=text, clock=2))
+        for step, text in enumerate(TEXTS)
+    ]
+    trial.commit({DEVICE: rows})
     for _ in range(2):
-        assert await trial.read() == samples(sorted(rows, key=lambda each: each[0]))
+        assert await trial.read() == to_samples(sorted(rows, key=lambda each: each[0]))
         trial.reopen()
-        await trial.tend()
+        await trial.maintain()
 
 
-async def test_the_largest_values_stay_what_they_are(trial: Trial) -> None:
-    everything = More(
+async def test_the_largest_values_stay_what_they_are(trial: StoreHarness) -> None:
+    everything = SampleExtras(
         "ä" * (LARGE // 2), "x" * LARGE, error=2**53, error_ext=-(2**53), clock=1, shift=-(2**60)
     )
     rows = [
-        row(raw=bytes(range(256)) * (LARGE // 256), more=everything),
-        row(NOON + 1, raw=b"", more=More(text="")),
-        row(NOON + 2, identifier=2**63 - 1, seq=255, gateway=2**48 - 1),
-        row(NOON + 3, identifier=-(2**63), seq=NO_SEQ, gateway=0),
+        build_row(raw=bytes(range(256)) * (LARGE // 256), more=everything),
+        build_row(NOON + 1, raw=b"", more=SampleExtras(text="")),
+        build_row(NOON + 2, identifier=2**63 - 1, seq=255, gateway=2**48 - 1),
+        build_row(NOON + 3, identifier=-(2**63), seq=NO_SEQ, gateway=0),
     ]
-    trial.put({2**48 - 1: rows, 0: rows})
+    trial.commit({2**48 - 1: rows, 0: rows})
     for _ in range(2):
         for device in (2**48 - 1, 0):
-            assert await trial.read(device) == samples(rows)
+            assert await trial.read(device) == to_samples(rows)
         trial.reopen()
-        await trial.tend()
+        await trial.maintain()
 
 
-async def test_many_samples_of_one_moment_are_told_apart_by_kind_identifier_and_seq(trial: Trial) -> None:
+async def test_many_samples_of_one_moment_are_told_apart_by_kind_identifier_and_seq(
+    trial: StoreHarness,
+) -> None:
     rows = [
-        row(kind=kind, identifier=identifier, seq=seq)
+        build_row(kind=kind, identifier=identifier, seq=seq)
         for kind in range(6)
         for identifier in (-1, 0, 1)
         for seq in (NO_SEQ, 0, 1, 255)
     ]
-    trial.put({DEVICE: rows[::-1]})
-    await trial.tend()
-    assert await trial.read() == samples(rows)
-    assert await trial.read(identifier=-1, kinds=frozenset({3})) == samples(rows[36:40])
+    trial.commit({DEVICE: rows[::-1]})
+    await trial.maintain()
+    assert await trial.read() == to_samples(rows)
+    assert await trial.read(identifier=-1, kinds=frozenset({3})) == to_samples(rows[36:40])

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.errors import NotLoggedIn
-from meshfleet.service.accounts.tokens import Tokens
-from tests.tables import each_row
+from meshfleet.service.accounts.bearer import TokenSigner
+from tests.row_tables import each_row
 
 SECRET = bytes(range(32))
 NOW = 1_700_000_000
-TOKENS = Tokens(SECRET)
+TOKENS = TokenSigner(SECRET)
 
 
 def claims(**other: object) -> dict[str, Any]:
@@ -41,22 +41,22 @@ def forged(header: dict[str, object], body: dict[str, Any], signature: bytes = b
 
 @pytest.mark.rule("auth-6")
 def test_a_token_lives_thirty_minutes() -> None:
-    said = jwt.decode(TOKENS.write("ada", "login", NOW + 0.9), options={"verify_signature": False})
+    said = jwt.decode(TOKENS.issue("ada", "login", NOW + 0.9), options={"verify_signature": False})
     assert (said["iat"], said["exp"]) == (NOW, NOW + 1800)
 
 
 def test_a_token_tells_user_login_and_end() -> None:
-    token = TOKENS.read(TOKENS.write("ada", "login", NOW), NOW)
+    token = TOKENS.verify(TOKENS.issue("ada", "login", NOW), NOW)
     assert (token.username, token.session, token.expires_at) == ("ada", "login", NOW + 1800)
 
 
 def test_two_tokens_of_one_moment_differ() -> None:
-    assert TOKENS.write("ada", "login", NOW) != TOKENS.write("ada", "login", NOW)
+    assert TOKENS.issue("ada", "login", NOW) != TOKENS.issue("ada", "login", NOW)
 
 
 def test_our_idea_of_a_good_token_is_right() -> None:
     """Else the refusals below would prove nothing."""
-    assert TOKENS.read(jwt.encode(claims(), SECRET, "HS256"), NOW).username == "ada"
+    assert TOKENS.verify(jwt.encode(claims(), SECRET, "HS256"), NOW).username == "ada"
 
 
 @pytest.mark.rule("auth-7")
@@ -64,7 +64,7 @@ def test_our_idea_of_a_good_token_is_right() -> None:
 def test_another_algorithm_is_refused_even_with_the_right_secret(algorithm: str) -> None:
     token = jwt.encode(claims(), SECRET * 2, algorithm)
     with pytest.raises(NotLoggedIn):
-        Tokens(SECRET * 2).read(token, NOW)
+        TokenSigner(SECRET * 2).verify(token, NOW)
 
 
 @pytest.mark.rule("auth-7")
@@ -72,26 +72,26 @@ def test_another_algorithm_is_refused_even_with_the_right_secret(algorithm: str)
 def test_an_unsigned_token_is_refused_whatever_it_calls_itself(algorithm: object) -> None:
     for header in ({"alg": algorithm, "typ": "JWT"}, {"alg": algorithm}):
         with pytest.raises(NotLoggedIn):
-            TOKENS.read(forged(header, claims()), NOW)
+            TOKENS.verify(forged(header, claims()), NOW)
 
 
 @pytest.mark.rule("auth-7")
 @each_row("algorithm", ["none", "HS512", "RS256", "hs256"])
 def test_a_good_signature_under_another_algorithm_is_refused(algorithm: str) -> None:
-    head, body, signature = TOKENS.write("ada", "login", NOW).split(".")
+    head, body, signature = TOKENS.issue("ada", "login", NOW).split(".")
     other = (
         base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "typ": "JWT"}).encode()).rstrip(b"=").decode()
     )
     assert other != head
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(f"{other}.{body}.{signature}", NOW)
+        TOKENS.verify(f"{other}.{body}.{signature}", NOW)
 
 
 @pytest.mark.rule("auth-7")
 @each_row("secret", [b"", bytes(32), SECRET[::-1], SECRET[:31], b"meshfleet" * 4])
 def test_a_token_of_another_secret_is_refused(secret: bytes) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(_signed(claims(), secret), NOW)
+        TOKENS.verify(_signed(claims(), secret), NOW)
 
 
 def _signed(body: dict[str, Any], secret: bytes) -> str:
@@ -106,14 +106,14 @@ def _signed(body: dict[str, Any], secret: bytes) -> str:
 @each_row("other", ["other", "Meshfleet", "", ["other"], [], 5, "meshfleet "])
 def test_a_token_for_another_audience_is_refused(other: object) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(_signed(claims(aud=other), SECRET), NOW)
+        TOKENS.verify(_signed(claims(aud=other), SECRET), NOW)
 
 
 @pytest.mark.rule("auth-7")
 @each_row("name", ["aud", "exp", "iat", "jti", "sid", "sub"])
 def test_a_token_without_a_claim_is_refused(name: str) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(jwt.encode(claims(**{name: None}), SECRET, "HS256"), NOW)
+        TOKENS.verify(jwt.encode(claims(**{name: None}), SECRET, "HS256"), NOW)
 
 
 @pytest.mark.rule("auth-6", "auth-7")
@@ -131,38 +131,38 @@ def test_a_token_without_a_claim_is_refused(name: str) -> None:
     ],
 )
 def test_a_token_holds_from_its_beginning_until_before_its_end(now: float, *, holds: bool) -> None:
-    token = TOKENS.write("ada", "login", NOW)
+    token = TOKENS.issue("ada", "login", NOW)
     if holds:
-        assert TOKENS.read(token, now).session == "login"
+        assert TOKENS.verify(token, now).session == "login"
     else:
         with pytest.raises(NotLoggedIn):
-            TOKENS.read(token, now)
+            TOKENS.verify(token, now)
 
 
 @pytest.mark.rule("auth-7")
 def test_a_token_with_any_character_changed_is_refused() -> None:
-    token = TOKENS.write("ada", "login", NOW)
+    token = TOKENS.issue("ada", "login", NOW)
     for at, char in enumerate(token[:-1]):  # the last one holds bits that mean nothing
         changed = token[:at] + ("A" if char != "A" else "B") + token[at + 1 :]
         with pytest.raises(NotLoggedIn):
-            TOKENS.read(changed, NOW)
+            TOKENS.verify(changed, NOW)
 
 
 @given(st.text())
 def test_what_is_no_token_at_all_is_refused(text: str) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(text, NOW)
+        TOKENS.verify(text, NOW)
 
 
 @given(st.dictionaries(st.text(), st.none() | st.integers() | st.text()), st.binary())
 def test_what_only_looks_like_a_token_is_refused(header: dict[str, object], signature: bytes) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.read(forged({**header, "alg": "HS256"}, claims(), signature), NOW)
+        TOKENS.verify(forged({**header, "alg": "HS256"}, claims(), signature), NOW)
 
 
 def test_a_refusal_tells_nothing_of_the_token_or_the_secret() -> None:
     token = jwt.encode(claims(), bytes(32), "HS256")
     with pytest.raises(NotLoggedIn) as caught:
-        TOKENS.read(token, NOW)
+        TOKENS.verify(token, NOW)
     assert str(caught.value) == "the token does not hold"
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)

@@ -9,25 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.broker import Access, Account
-from meshfleet.broker import Kind as AccountKind
-from meshfleet.service.asyncapi import describe
-from meshfleet.service.asyncapi.examples import GATEWAY
-from meshfleet.wire import diagnostics
-from meshfleet.wire.codes import Kind, Operation
-from meshfleet.wire.identifiers import BUILTIN
-from meshfleet.wire.ids import EVERY_GATEWAY, Identifier, IdentifierName, Mac, is_identifier
-from meshfleet.wire.rest import Role
-from meshfleet.wire.topics import (
+from meshfleet.mqtt.broker import Account, AccountKind, TopicPermissions
+from meshfleet.protocol import diagnostics
+from meshfleet.protocol.codes import Kind, Operation
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.ids import EVERY_GATEWAY, Identifier, IdentifierName, Mac, is_identifier
+from meshfleet.protocol.topics import (
     AnyIdentifier,
     BroadcastTopic,
     ReportTopic,
     RequestTopic,
     ResponseTopic,
     Topic,
-    Topics,
+    TopicCodec,
 )
-from tests.tables import each_row
+from meshfleet.rest import Role
+from meshfleet.service.asyncapi import build_asyncapi_document
+from meshfleet.service.asyncapi.examples import EXAMPLE_GATEWAY
+from tests.row_tables import each_row
 
 LEVELS = {
     "gateway": "[0-9a-f]{12}",
@@ -38,10 +37,10 @@ LEVELS = {
 PREFIXES = ["", "site/7", "a.b*c"]
 
 macs = st.integers(0, 2**48 - 1).map(lambda number: Mac(f"{number:012x}"))
-names = st.sampled_from(sorted(BUILTIN.names)) | st.text("abc-é .{}", min_size=1, max_size=12).map(
+names = st.sampled_from(sorted(BUILTIN_CATALOGUE.names)) | st.text("abc-é .{}", min_size=1, max_size=12).map(
     IdentifierName
 )
-identifiers = st.sampled_from([entry.id for entry in BUILTIN]) | st.just(Identifier("ee8001"))
+identifiers = st.sampled_from([entry.id for entry in BUILTIN_CATALOGUE]) | st.just(Identifier("ee8001"))
 
 
 @st.composite
@@ -63,7 +62,7 @@ def topics(draw: st.DrawFn) -> Topic:
 def _identifier(draw: st.DrawFn, word: Kind | Operation) -> AnyIdentifier | None:
     if not word.has_identifier:
         return None
-    return draw(names) if word.decoded else draw(identifiers)
+    return draw(names) if word.is_decoded else draw(identifiers)
 
 
 def _matching(document: dict[str, Any], topic: str) -> list[str]:
@@ -90,23 +89,23 @@ def test_every_topic_that_we_spell_matches_exactly_one_address(prefix: str, topi
         ResponseTopic: "response",
     }
     word = topic.kind if isinstance(topic, ReportTopic) else topic.operation
-    found = _matching(describe(prefix=prefix), Topics(prefix).spell(topic))
+    found = _matching(build_asyncapi_document(prefix=prefix), TopicCodec(prefix).format_topic(topic))
     assert found == [f"{sorts[type(topic)]}-{word}"]
 
 
 @pytest.mark.rule("rest-162", "topic-9")
 @each_row("prefix", PREFIXES)
 def test_the_topics_of_diagnostics_match_theirs_whatever_the_prefix_is(prefix: str) -> None:
-    document = describe(prefix=prefix)
-    assert _matching(document, diagnostics.question_topic(GATEWAY)) == ["firmware-question"]
-    assert _matching(document, diagnostics.answer_topic(GATEWAY)) == ["firmware-answer"]
+    document = build_asyncapi_document(prefix=prefix)
+    assert _matching(document, diagnostics.format_question_topic(EXAMPLE_GATEWAY)) == ["firmware-question"]
+    assert _matching(document, diagnostics.format_answer_topic(EXAMPLE_GATEWAY)) == ["firmware-answer"]
 
 
 @pytest.mark.rule("rest-162")
 @each_row("prefix", PREFIXES)
 def test_every_address_with_the_examples_of_its_parameters_is_a_topic(prefix: str) -> None:
-    document = describe(prefix=prefix)
-    parse = Topics(prefix, names=BUILTIN.names).read
+    document = build_asyncapi_document(prefix=prefix)
+    parse = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names).parse_uncached
     for name, channel in document["channels"].items():
         for example in range(2):
             topic = channel["address"]
@@ -117,35 +116,38 @@ def test_every_address_with_the_examples_of_its_parameters_is_a_topic(prefix: st
                 topic = topic.replace(f"{{{level}}}", chosen)
             assert "{" not in topic
             if name.startswith("firmware-"):
-                assert topic in {diagnostics.question_topic(GATEWAY), diagnostics.answer_topic(GATEWAY)}
+                assert topic in {
+                    diagnostics.format_question_topic(EXAMPLE_GATEWAY),
+                    diagnostics.format_answer_topic(EXAMPLE_GATEWAY),
+                }
             else:
-                assert Topics(prefix).spell(parse(topic)) == topic
+                assert TopicCodec(prefix).format_topic(parse(topic)) == topic
 
 
 def test_an_ack_has_no_response_to_wait_for() -> None:
-    topic = ResponseTopic(GATEWAY, GATEWAY, Operation.ACK, Identifier("8800"))
-    assert _matching(describe(), str(topic)) == []
+    topic = ResponseTopic(EXAMPLE_GATEWAY, EXAMPLE_GATEWAY, Operation.ACK, Identifier("8800"))
+    assert _matching(build_asyncapi_document(), str(topic)) == []
 
 
 @pytest.mark.rule("rest-162")
 @each_row("prefix", PREFIXES)
 def test_who_may_use_a_channel_is_what_the_broker_allows(prefix: str) -> None:
     accounts: dict[str, Account] = {
-        "gateway": Account(kind=AccountKind.GATEWAY, name=GATEWAY),
-        **{role: Account(kind=AccountKind.PROGRAM, name="x", role=role) for role in Role},
+        "gateway": Account(kind=AccountKind.GATEWAY, name=EXAMPLE_GATEWAY),
+        **{role: Account(kind=AccountKind.API_KEY, name="x", role=role) for role in Role},
     }
-    for channel in describe(prefix=prefix)["channels"].values():
-        topic = channel["address"].replace("{gateway}", GATEWAY).replace("{device}", "02005e0000f1")
+    for channel in build_asyncapi_document(prefix=prefix)["channels"].values():
+        topic = channel["address"].replace("{gateway}", EXAMPLE_GATEWAY).replace("{device}", "02005e0000f1")
         topic = topic.replace("{identifier}", "8800").replace("{name}", "temperature")
         for who, account in accounts.items():
-            access = Access(account, prefix)
+            access = TopicPermissions(account, prefix)
             assert (who in channel["x-access"]["publish"]) is access.may_publish(topic)
             assert (who in channel["x-access"]["read"]) is access.may_read(topic)
 
 
 @pytest.mark.rule("broker-14")
 def test_requests_to_one_gateway_are_read_by_it_alone_and_reports_by_every_viewer() -> None:
-    channels = describe()["channels"]
+    channels = build_asyncapi_document()["channels"]
     assert channels["request-read"]["x-access"]["read"] == ["gateway"]
     assert channels["report-event"]["x-access"]["read"] == ["gateway", "viewer", "operator", "admin"]
     assert channels["request-to-all-read"]["x-access"]["publish"] == ["operator", "admin"]

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.cli import main
-from meshfleet.service.asyncapi import describe
-from meshfleet.service.asyncapi.servers import Server
-from meshfleet.wire.codes import Kind, Operation
-from tests.service.asyncapi.validator import judge
-from tests.tables import each_row
+from meshfleet.protocol.codes import Kind, Operation
+from meshfleet.service.asyncapi import build_asyncapi_document
+from meshfleet.service.asyncapi.document import ServerDescription
+from tests.row_tables import each_row
+from tests.service.asyncapi.validator import validate_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DOCUMENT = describe()
-OTHER = describe(
+DOCUMENT = build_asyncapi_document()
+OTHER = build_asyncapi_document(
     (
-        Server("mqtt-tls", "[2001:db8::1]:8883", "secure-mqtt", "Over TLS."),
-        Server("mqtt-ws", "fleet.example.org:443", "wss", "In WebSockets.", "/mqtt"),
+        ServerDescription("mqtt-tls", "[2001:db8::1]:8883", "secure-mqtt", "Over TLS."),
+        ServerDescription("mqtt-ws", "fleet.example.org:443", "wss", "In WebSockets.", "/mqtt"),
     ),
     "site/7",
 )
@@ -37,7 +37,7 @@ OTHER = describe(
 @pytest.mark.rule("rest-162")
 def test_it_is_asyncapi_3_0_by_the_parser_of_the_standard() -> None:
     assert [each["asyncapi"] for each in (DOCUMENT, OTHER)] == ["3.0.0"] * 2
-    *faults, faults_of_wrong = judge([DOCUMENT, OTHER, _spoilt(_dangling)])
+    *faults, faults_of_wrong = validate_documents([DOCUMENT, OTHER, _spoilt(_dangling)])
     assert faults == [[], []]
     assert faults_of_wrong, "the parser finds nothing wrong with anything"
 
@@ -75,13 +75,13 @@ def _spoilt(spoil: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
 
 @pytest.mark.part("variants")
 def test_it_is_so_without_a_server() -> None:
-    assert judge([describe(())]) == [[]]
+    assert validate_documents([build_asyncapi_document(())]) == [[]]
 
 
 @pytest.mark.part("variants")
 def test_the_parser_refuses_every_document_that_is_wrong() -> None:
     spoils = (_without_title, _unknown_action, _foreign_message, _no_schema, _wrong_binding)
-    verdicts = judge([_spoilt(spoil) for spoil in spoils])
+    verdicts = validate_documents([_spoilt(spoil) for spoil in spoils])
     accepted = [spoil.__name__ for spoil, faults in zip(spoils, verdicts, strict=True) if not faults]
     assert accepted == []
 
@@ -181,7 +181,7 @@ def test_another_process_makes_the_same_bytes(capfdbinary: pytest.CaptureFixture
 
 
 def test_it_is_made_once() -> None:
-    assert describe()["channels"] is describe(())["channels"]
+    assert build_asyncapi_document()["channels"] is build_asyncapi_document(())["channels"]
 
 
 def _texts(part: object) -> Iterator[str]:

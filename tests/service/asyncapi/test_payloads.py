@@ -9,16 +9,16 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from meshfleet.service.asyncapi import describe
-from meshfleet.wire import diagnostics, gating, payload, reports, requests, responses
-from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
-from meshfleet.wire.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
-from tests.tables import each_row
+from meshfleet.protocol import api_versions, diagnostics, payload, reports, requests, responses
+from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
+from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
+from meshfleet.service.asyncapi import build_asyncapi_document
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from enum import Enum
 
-DOCUMENT = describe()
+DOCUMENT = build_asyncapi_document()
 MESSAGES: dict[str, dict[str, Any]] = DOCUMENT["components"]["messages"]
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]
 
@@ -49,21 +49,21 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Draft7Validator:
 @each_row("kind", list(Kind))
 def test_the_examples_of_a_report_are_read_and_written_again_as_they_are(kind: Kind) -> None:
     for example in _examples(kind):
-        assert reports.encode(kind, reports.decode(kind, example)) == example
+        assert reports.encode_report(kind, reports.decode_report(kind, example)) == example
 
 
 @pytest.mark.rule("rest-162")
 @each_row("operation", list(Operation))
 def test_the_examples_of_a_request_are_read_and_written_again_as_they_are(operation: Operation) -> None:
     for example in _examples(f"{operation}-request"):
-        assert requests.encode(requests.decode(operation, example)) == example
+        assert requests.encode_request(requests.decode_request(operation, example)) == example
 
 
 @pytest.mark.rule("rest-162")
 @each_row("operation", ANSWERED)
 def test_the_examples_of_a_response_are_read_and_written_again_as_they_are(operation: Operation) -> None:
     for example in _examples(f"{operation}-response"):
-        assert responses.encode(operation, responses.decode(operation, example)) == example
+        assert responses.encode_response(operation, responses.decode_response(operation, example)) == example
 
 
 @pytest.mark.rule("rest-162")
@@ -92,13 +92,13 @@ def test_examples_fit_the_schema_and_what_is_spelt_otherwise_does_not(name: str)
 
 def _structs() -> dict[str, type[payload.Payload]]:
     """What the codecs make of each message."""
-    found: dict[str, type[payload.Payload]] = {str(kind): reports.STRUCTS[kind] for kind in Kind}
+    found: dict[str, type[payload.Payload]] = {str(kind): reports.REPORT_TYPES[kind] for kind in Kind}
     for operation in Operation:
         name = f"{operation}-request"
-        found[name] = type(requests.decode(operation, _examples(name)[0]))
+        found[name] = type(requests.decode_request(operation, _examples(name)[0]))
     for operation in ANSWERED:
         name = f"{operation}-response"
-        found[name] = type(responses.decode(operation, _examples(name)[0]))
+        found[name] = type(responses.decode_response(operation, _examples(name)[0]))
     return found
 
 
@@ -151,9 +151,9 @@ def test_a_field_is_told_to_people_and_a_text_has_its_spelling(name: str) -> Non
 @each_row(
     ("name", "field", "values"),
     [
-        ("Read", "priority", Priority),
-        ("Write", "accessType", AccessType),
-        ("Ack", "type", AckType),
+        ("ReadRequest", "priority", Priority),
+        ("WriteRequest", "accessType", AccessType),
+        ("AckRequest", "type", AckType),
         ("Response", "origin", Origin),
         ("FirmwareQuestion", "firmwareType", FirmwareType),
     ],
@@ -170,16 +170,16 @@ def test_every_status_is_told() -> None:
 
 @pytest.mark.rule("rest-162", "version-2", "version-3")
 def test_every_field_tells_the_version_that_brought_it() -> None:
-    parts: dict[str, tuple[gating.Part, Kind | Operation]] = {
+    parts: dict[str, tuple[api_versions.InterfacePart, Kind | Operation]] = {
         **{str(kind): ("report", kind) for kind in Kind},
         **{f"{operation}-request": ("request", operation) for operation in Operation},
         **{f"{operation}-response": ("response", operation) for operation in ANSWERED},
     }
     told = set()
     for name, (part, of) in parts.items():
-        assert MESSAGES[name].get("x-since") == _text(gating.since(part, of, None))
+        assert MESSAGES[name].get("x-since") == _text(api_versions.find_first_version(part, of, None))
         for field, schema in _schema(name)["properties"].items():
-            since = _text(gating.since(part, of, field))
+            since = _text(api_versions.find_first_version(part, of, field))
             assert schema.get("x-since") == since
             assert since is None or f"Since version {since}." in schema["description"]
             told.add(since)
@@ -203,6 +203,6 @@ def test_what_is_tolerated_is_read_but_is_not_what_the_document_says_is_sent(
     kind: Kind, change: dict[str, str]
 ) -> None:
     example = MESSAGES[kind]["examples"][0]["payload"]
-    read = reports.decode(kind, msgspec.json.encode(example | change))
+    read = reports.decode_report(kind, msgspec.json.encode(example | change))
     assert read.time.utcoffset() == timedelta(0)
     assert not _validator(_schema(kind)).is_valid(example | change)

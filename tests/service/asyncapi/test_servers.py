@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.link.address import Address
-from meshfleet.service.asyncapi import describe, servers_of
-from meshfleet.settings import Listen, Settings
-from meshfleet.wire.rest import BrokerPlace
-from tests.service.http.running import running
+from meshfleet.mqtt.client.address import BrokerAddress
+from meshfleet.rest import BrokerPlace
+from meshfleet.service.asyncapi import build_asyncapi_document, list_servers
+from meshfleet.settings import ListenAddress, Settings
+from tests.service.http.running_service import run_service
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
 def _told(settings: Settings) -> dict[str, tuple[str, str]]:
-    servers = describe(servers_of(settings))["servers"]
+    servers = build_asyncapi_document(list_servers(settings))["servers"]
     return {name: (server["protocol"], server["host"]) for name, server in servers.items()}
 
 
 def test_the_listeners_of_the_embedded_broker_are_told() -> None:
     settings = Settings(
-        mqtt=Listen("10.0.0.1", 1884),
-        mqtt_tls=Listen("::1", 8883),
-        mqtt_ws=Listen("fleet.example.org", 8884),
+        mqtt=ListenAddress("10.0.0.1", 1884),
+        mqtt_tls=ListenAddress("::1", 8883),
+        mqtt_ws=ListenAddress("fleet.example.org", 8884),
         tls_cert=Path("cert.pem"),
     )
     assert _told(settings) == {
@@ -35,38 +35,38 @@ def test_the_listeners_of_the_embedded_broker_are_told() -> None:
         "mqtt-tls": ("secure-mqtt", "[::1]:8883"),
         "mqtt-ws": ("wss", "fleet.example.org:8884"),
     }
-    assert _told(Settings(mqtt_ws=Listen("h", 1)))["mqtt-ws"] == ("ws", "h:1")
+    assert _told(Settings(mqtt_ws=ListenAddress("h", 1)))["mqtt-ws"] == ("ws", "h:1")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 # only told
 def test_a_listener_on_all_addresses_is_told_as_one_that_can_be_reached(host: str) -> None:
-    settings = Settings(mqtt=Listen(host, 1883))
+    settings = Settings(mqtt=ListenAddress(host, 1883))
     assert _told(settings) == {"mqtt": ("mqtt", "localhost:1883")}
-    assert servers_of(settings, "10.0.0.1")[0].host == "10.0.0.1:1883"
-    assert servers_of(settings, "::1")[0].host == "[::1]:1883"
+    assert list_servers(settings, "10.0.0.1")[0].host == "10.0.0.1:1883"
+    assert list_servers(settings, "::1")[0].host == "[::1]:1883"
 
 
 @pytest.mark.rule("rest-168")
 def test_the_public_address_stands_in_for_all_listeners() -> None:
     place = BrokerPlace(host="fleet.example.org", port=8883, tls=True)
-    settings = Settings(mqtt_tls=Listen("127.0.0.1", 1), public_mqtt=place)
+    settings = Settings(mqtt_tls=ListenAddress("127.0.0.1", 1), public_mqtt=place)
     assert _told(settings) == {"mqtt": ("secure-mqtt", "fleet.example.org:8883")}
 
 
 def test_of_another_broker_only_its_place_is_told() -> None:
-    outside = Address.parse("mqtts://somebody:sesame@broker.example.org:8884")
-    document = describe(servers_of(Settings(mqtt=None, outside=outside)))
+    outside = BrokerAddress.parse("mqtts://somebody:sesame@broker.example.org:8884")
+    document = build_asyncapi_document(list_servers(Settings(mqtt=None, external_broker=outside)))
     assert document["servers"]["mqtt"]["host"] == "broker.example.org:8884"
     assert "sesame" not in json.dumps(document)
     assert "somebody" not in json.dumps(document)
 
 
 def test_without_a_listener_there_is_no_server() -> None:
-    assert servers_of(Settings(mqtt=None)) == ()
+    assert list_servers(Settings(mqtt=None)) == ()
 
 
 def test_every_server_asks_for_name_and_password() -> None:
-    document = describe()
+    document = build_asyncapi_document()
     (scheme,) = document["components"]["securitySchemes"]
     assert document["components"]["securitySchemes"][scheme]["type"] == "userPassword"
     for server in document["servers"].values():
@@ -76,13 +76,13 @@ def test_every_server_asks_for_name_and_password() -> None:
 
 @pytest.mark.rule("rest-162", "topic-7")
 def test_the_document_of_an_installation_is_served_to_everybody(sqlite_database: Database) -> None:
-    settings = Settings(mqtt=Listen("0.0.0.0", 1999), topic_prefix="site/7")  # noqa: S104 # only told
-    with running(sqlite_database, settings) as service:
+    settings = Settings(mqtt=ListenAddress("0.0.0.0", 1999), topic_prefix="site/7")  # noqa: S104 # only told
+    with run_service(sqlite_database, settings) as service:
         answer = service.anonymous.get("/api/v1/asyncapi.json")
     sqlite_database.close()
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     document = answer.json()
-    assert document == describe(servers_of(settings, "127.0.0.1"), "site/7")
+    assert document == build_asyncapi_document(list_servers(settings, "127.0.0.1"), "site/7")
     assert document["servers"]["mqtt"]["host"] == "127.0.0.1:1999"
     assert document["channels"]["report-rssi"]["address"] == (
         "site/7/mt/gateway/{gateway}/device/{device}/rssi"

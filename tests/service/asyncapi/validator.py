@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tests.external_tools import ASYNCAPI_PARSER, require
 from tests.node import NODE, PROGRAMS
-from tests.parts import ASYNCAPI_PARSER, need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +34,9 @@ class _Verdict(msgspec.Struct, rename="camel"):
     faults: list[Fault]
 
 
-def judge(documents: Sequence[dict[str, Any]]) -> list[list[Fault]]:
+def validate_documents(documents: Sequence[dict[str, Any]]) -> list[list[Fault]]:
     """Errors and warnings of each document; none of one that is right."""
-    need(ASYNCAPI_PARSER)
+    require(ASYNCAPI_PARSER)
     run = subprocess.run(
         [NODE, PROGRAMS / "asyncapi.mjs"],
         input=msgspec.json.encode(documents),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from sqlalchemy import event, text
 
-from meshfleet.service.accounts.model import COMMAND_LINE
+from meshfleet.protocol.times import parse_millis
+from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.audit import log
-from meshfleet.service.audit.log import Choice, Position
-from meshfleet.wire.times import parse_millis
+from meshfleet.service.audit.log import AuditFilter, AuditPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _fill(connection: Connection) -> None:
         connection.exec_driver_sql("ANALYZE audit")  # it does so by itself after a while
 
 
-def _looked_at(connection: Connection, choice: Choice, before: Position | None) -> float:
+def _looked_at(connection: Connection, choice: AuditFilter, before: AuditPosition | None) -> float:
     """How many rows the database looks at, about."""
     if connection.dialect.name == "sqlite":
         steps = 0
@@ -55,12 +55,12 @@ def _looked_at(connection: Connection, choice: Choice, before: Position | None) 
 
         driver: Any = connection.connection.driver_connection
         driver.set_progress_handler(step, 1)
-        log.page(connection, choice, before=before, limit=_PAGE)
+        log.list_entries(connection, choice, before=before, limit=_PAGE)
         driver.set_progress_handler(None, 0)
         return steps / _STEPS
     said: list[Any] = []
     event.listen(connection, "before_cursor_execute", lambda *what: said.append(what[2:4]))
-    log.page(connection, choice, before=before, limit=_PAGE)
+    log.list_entries(connection, choice, before=before, limit=_PAGE)
     query, values = said[0]
     plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", values).scalar_one()
     return max(
@@ -77,7 +77,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.rule("auth-27")
 def test_a_page_of_a_long_log_is_found_without_walking_along_it(database: Database) -> None:
     database.write_now(_fill)
-    middle = Position(_END // 2, _ROWS // 2)
+    middle = AuditPosition(_END // 2, _ROWS // 2)
     filters: list[dict[str, str]] = [{}, {"actor": "often"}, {"actor": "rare"}, {"action": "label.remove"}]
     times = (
         (None, None, None),
@@ -93,7 +93,7 @@ def test_a_page_of_a_long_log_is_found_without_walking_along_it(database: Databa
     failures = []
     for chosen in filters:
         for since, until, before in times:
-            choice = Choice(**chosen, since=since, until=until)
+            choice = AuditFilter(**chosen, since=since, until=until)
             rows = database.read_now(_looked_at, choice, before)
             if rows > _FEW:
                 failures.append((choice, before, rows))
@@ -104,7 +104,7 @@ def test_a_page_of_a_long_log_is_found_without_walking_along_it(database: Databa
 def test_a_target_of_old_is_found_without_walking_along_the_log(database: Database) -> None:
     database.write_now(_fill)
     for since, until in ((None, None), (1000, 3_000_000), (None, 1000)):
-        choice = Choice(target="bmac-7", since=since, until=until)
+        choice = AuditFilter(target="bmac-7", since=since, until=until)
         assert database.read_now(_looked_at, choice, None) <= _FEW, choice
 
 
@@ -117,21 +117,23 @@ def test_pages_go_on_where_times_are_the_same_and_where_a_clock_went_back(databa
             connection.exec_driver_sql(f"{row} ({time}, 'a', 'b', 'c', '{{}}')")
 
     database.write_now(fill)
-    found: list[Position] = []
-    while some := database.read_now(log.page, Choice(until=9), before=found[-1] if found else None, limit=2):
-        found += map(log.position, some)
-    wanted = [Position(time, number) for number, time in enumerate(times, start=1) if time < 9]
+    found: list[AuditPosition] = []
+    while some := database.read_now(
+        log.list_entries, AuditFilter(until=9), before=found[-1] if found else None, limit=2
+    ):
+        found += map(log.build_position, some)
+    wanted = [AuditPosition(time, number) for number, time in enumerate(times, start=1) if time < 9]
     assert found == sorted(wanted, reverse=True)
 
 
 @pytest.mark.rule("auth-26", "auth-27")
 def test_a_change_that_had_to_wait_for_another_is_told_behind_it(database: Database) -> None:
     def rename(connection: Connection, now: int) -> None:
-        log.record(connection, COMMAND_LINE, "device.rename", str(now), now=now)
+        log.record_change(connection, COMMAND_LINE, "device.rename", str(now), now=now)
 
     for now in (1000, 5_000_000, 4_999_000, 4_999_500, 900_000):
         database.write_now(rename, now)
-    found = database.read_now(log.page, Choice(), before=None, limit=9)
+    found = database.read_now(log.list_entries, AuditFilter(), before=None, limit=9)
     assert [(row.target, parse_millis(row.time)) for row in found] == [
         ("4999500", 5_000_000),
         ("4999000", 5_000_000),

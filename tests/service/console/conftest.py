@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.databases import fresh_database
-from tests.service.http.running import Running, running
+from tests.service.http.running_service import RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
-def service(request: pytest.FixtureRequest) -> Iterator[Running]:
+def service(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """A service with the console as it was built."""
     database = fresh_database(request, "sqlite")
-    with running(database) as service:
+    with run_service(database) as service:
         yield service
     database.close()

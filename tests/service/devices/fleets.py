@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
 from meshfleet.db.tables import device, label
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
 from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Filter, Order, Sighting, Sort, name_key
-from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.service.devices.model import (
+    DeviceFilter,
+    DeviceObservation,
+    DeviceSort,
+    SortOrder,
+    normalize_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,17 +34,17 @@ LETTERS = 'aAbßẞéE\u0301İ\u0131ΣςǰJ\u030cﬁ"%_\\*^ 会議'
 """Letters whose case, length and spelling are in doubt, and what queries may take for their own."""
 
 
-class Member(Struct, frozen=True, kw_only=True):
+class FleetMember(Struct, frozen=True, kw_only=True):
     """A device of a fleet."""
 
-    sighting: Sighting
+    observation: DeviceObservation
     labels: frozenset[str]
 
 
 names = st.text(LETTERS, min_size=1, max_size=5)
 
-sightings = st.builds(
-    Sighting,
+observations = st.builds(
+    DeviceObservation,
     device=st.sampled_from(MACS),
     at=st.integers(1, 5),
     name=st.one_of(st.just(UNSET), names),
@@ -51,13 +57,13 @@ sightings = st.builds(
 )
 
 fleets = st.lists(
-    st.builds(Member, sighting=sightings, labels=st.frozensets(st.sampled_from(LABELS))),
+    st.builds(FleetMember, observation=observations, labels=st.frozensets(st.sampled_from(LABELS))),
     max_size=20,
-    unique_by=lambda member: member.sighting.device,
+    unique_by=lambda member: member.observation.device,
 )
 
 filters = st.builds(
-    Filter,
+    DeviceFilter,
     labels=st.lists(st.sampled_from([*LABELS, "unknown", "\0"]), max_size=2).map(tuple),
     connected=st.sampled_from([None, None, True, False]),
     model=st.sampled_from([None, None, *MODELS]),
@@ -68,25 +74,25 @@ filters = st.builds(
     ids=st.one_of(st.none(), st.lists(st.sampled_from(MACS), max_size=20).map(tuple)),
 )
 
-orders = st.builds(Order, sort=st.sampled_from(Sort), reverse=st.booleans())
+sort_orders = st.builds(SortOrder, sort=st.sampled_from(DeviceSort), reverse=st.booleans())
 
 
-def store(connection: Connection, fleet: Sequence[Member]) -> None:
+def store_fleet(connection: Connection, fleet: Sequence[FleetMember]) -> None:
     """Make a fleet all that is known."""
-    registry.observe(connection, [member.sighting for member in fleet])
-    registry.attach(
-        connection, [(text, member.sighting.device) for member in fleet for text in member.labels], at=1
+    registry.record_observations(connection, [member.observation for member in fleet])
+    registry.attach_labels(
+        connection, [(text, member.observation.device) for member in fleet for text in member.labels], at=1
     )
 
 
-def clear(connection: Connection) -> None:
+def clear_fleet(connection: Connection) -> None:
     """Forget all devices and labels."""
     for number in connection.scalars(device.select().with_only_columns(device.c.id)).all():
-        registry.forget(connection, Mac(f"{number:012x}"))
+        registry.delete_device(connection, Mac(f"{number:012x}"))
     connection.execute(label.delete())
 
 
-def name_of(seen: Sighting) -> str:
+def expected_name(seen: DeviceObservation) -> str:
     """What a device is called."""
     if seen.name is not UNSET:
         return seen.name
@@ -103,29 +109,29 @@ def name_of(seen: Sighting) -> str:
     return f"{product} {seen.device[-4:]}"
 
 
-def is_chosen(member: Member, chosen: Filter) -> bool:
+def matches_filter(member: FleetMember, device_filter: DeviceFilter) -> bool:
     """Whether a device meets a filter."""
-    seen = member.sighting
+    seen = member.observation
     return (
-        set(chosen.labels) <= member.labels
-        and chosen.connected in {None, seen.connected}
-        and chosen.model in {None, seen.model}
-        and _has_firmware(member, chosen.firmware)
-        and chosen.hardware in {None, seen.hardware}
-        and _is_called(name_of(seen), chosen.name)
-        and chosen.gateway in {None, seen.gateway}
-        and (chosen.ids is None or seen.device in chosen.ids)
+        set(device_filter.labels) <= member.labels
+        and device_filter.connected in {None, seen.connected}
+        and device_filter.model in {None, seen.model}
+        and _has_firmware(member, device_filter.firmware)
+        and device_filter.hardware in {None, seen.hardware}
+        and _is_called(expected_name(seen), device_filter.name)
+        and device_filter.gateway in {None, seen.gateway}
+        and (device_filter.ids is None or seen.device in device_filter.ids)
     )
 
 
-def firmware_of(member: Member) -> Version:
+def firmware_of(member: FleetMember) -> Version:
     """What a device of such a fleet always has."""
-    firmware = member.sighting.firmware
+    firmware = member.observation.firmware
     assert firmware is not UNSET
     return firmware
 
 
-def _has_firmware(member: Member, wanted: Version | None) -> bool:
+def _has_firmware(member: FleetMember, wanted: Version | None) -> bool:
     if wanted is None:
         return True
     firmware = firmware_of(member)
@@ -136,20 +142,20 @@ def _is_called(name: str, wanted: str | None) -> bool:
     if not wanted:
         return True
     if len(unicodedata.normalize("NFC", wanted)) < 3:
-        return name_key(name).startswith(name_key(wanted))
-    return name_key(wanted) in name_key(name)
+        return normalize_name(name).startswith(normalize_name(wanted))
+    return normalize_name(wanted) in normalize_name(name)
 
 
-def listed(fleet: Sequence[Member], chosen: Filter, order: Order) -> list[Mac]:
+def expected_list(fleet: Sequence[FleetMember], device_filter: DeviceFilter, order: SortOrder) -> list[Mac]:
     """The whole list."""
-    members = [member.sighting for member in fleet if is_chosen(member, chosen)]
+    members = [member.observation for member in fleet if matches_filter(member, device_filter)]
     members.sort(key=lambda seen: _sort_key(seen, order.sort), reverse=order.reverse)
     return [seen.device for seen in members]
 
 
-def _sort_key(seen: Sighting, sort: Sort) -> tuple[Any, ...]:
+def _sort_key(seen: DeviceObservation, sort: DeviceSort) -> tuple[Any, ...]:
     return {
-        Sort.ID: (),
-        Sort.NAME: (name_key(name_of(seen)),),
-        Sort.CONNECTIVITY: (seen.connected, seen.at),
+        DeviceSort.ID: (),
+        DeviceSort.NAME: (normalize_name(expected_name(seen)),),
+        DeviceSort.CONNECTIVITY: (seen.connected, seen.at),
     }[sort] + (seen.device,)

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.service.devices.model import Filter, Order, Position
-    from tests.service.devices.fleets import Member
+    from meshfleet.service.devices.model import DeviceFilter, DevicePosition, SortOrder
+    from tests.service.devices.fleets import FleetMember
 
 
-def _walk(connection: Connection, chosen: Filter, order: Order, limit: int) -> list[str]:
+def _list_all(connection: Connection, chosen: DeviceFilter, order: SortOrder, limit: int) -> list[str]:
     """The ids on all pages, which have `limit` devices but for the last."""
     ids: list[str] = []
-    after: Position | None = None
+    after: DevicePosition | None = None
     while True:
-        items, after = listing.page(connection, chosen, order, after=after, limit=limit)
+        items, after = listing.list_devices(connection, chosen, order, after=after, limit=limit)
         ids += [item.id for item in items]
         if after is None:
             assert len(items) <= limit
@@ -35,13 +35,15 @@ def _walk(connection: Connection, chosen: Filter, order: Order, limit: int) -> l
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fleet=fleets.fleets,
-    questions=st.lists(st.tuples(fleets.filters, fleets.orders, st.integers(1, 7)), min_size=1, max_size=8),
+    questions=st.lists(
+        st.tuples(fleets.filters, fleets.sort_orders, st.integers(1, 7)), min_size=1, max_size=8
+    ),
 )
 def test_the_pages_together_are_the_devices_that_meet_the_filter_in_order(
-    database: Database, fleet: Sequence[Member], questions: list[tuple[Filter, Order, int]]
+    database: Database, fleet: Sequence[FleetMember], questions: list[tuple[DeviceFilter, SortOrder, int]]
 ) -> None:
-    database.write_now(fleets.clear)
-    database.write_now(fleets.store, fleet)
+    database.write_now(fleets.clear_fleet)
+    database.write_now(fleets.store_fleet, fleet)
     for chosen, order, limit in questions:
-        expected = [f"bmac-{mac}" for mac in fleets.listed(fleet, chosen, order)]
-        assert database.read_now(_walk, chosen, order, limit) == expected
+        expected = [f"bmac-{mac}" for mac in fleets.expected_list(fleet, chosen, order)]
+        assert database.read_now(_list_all, chosen, order, limit) == expected

@@ -10,9 +10,9 @@ from msgspec import UNSET
 
 from meshfleet.db.tables import device, device_label, device_state, label
 from meshfleet.errors import NotFound
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
 from meshfleet.service.devices import listing, registry
-from meshfleet.service.devices.model import Filter, Order, Sighting
-from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.service.devices.model import DeviceFilter, DeviceObservation, SortOrder
 from tests.examples import examples
 from tests.service.devices import fleets
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.wire.rest.devices import DeviceDetail
+    from meshfleet.rest.devices import DeviceDetail
 
 pytestmark = pytest.mark.both_databases
 
@@ -28,16 +28,18 @@ MAC = Mac("c0ffee0000a1")
 GATEWAY = Mac("c0ffee000001")
 
 
-def _observe(database: Database, *sightings: Sighting) -> None:
-    database.write_now(registry.observe, sightings)
+def _observe(database: Database, *sightings: DeviceObservation) -> None:
+    database.write_now(registry.record_observations, sightings)
 
 
 def _detail(database: Database, mac: Mac = MAC) -> DeviceDetail:
-    return database.read_now(listing.detail, mac)
+    return database.read_now(listing.load_device_detail, mac)
 
 
 def _names(database: Database, text: str) -> list[str]:
-    items, _ = database.read_now(listing.page, Filter(name=text), Order(), after=None, limit=10)
+    items, _ = database.read_now(
+        listing.list_devices, DeviceFilter(name=text), SortOrder(), after=None, limit=10
+    )
     return [item.friendly_name for item in items]
 
 
@@ -48,7 +50,7 @@ def _all_rows(connection: Connection) -> list[list[tuple[Any, ...]]]:
 
 @pytest.mark.rule("rest-45", "rest-48")
 def test_of_a_new_device_only_what_was_seen_is_known(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1_000, heard=False))
+    _observe(database, DeviceObservation(device=MAC, at=1_000, heard=False))
     found = _detail(database)
     assert (found.id, found.friendly_name) == ("bmac-c0ffee0000a1", "Device 00a1")
     assert (found.model_number, found.firmware_version, found.hardware_version) == ("0000", "0.0.0", "0.0.0")
@@ -59,7 +61,7 @@ def test_of_a_new_device_only_what_was_seen_is_known(database: Database) -> None
 
 @pytest.mark.rule("rest-39", "rest-49", "rest-50")
 def test_all_that_was_seen_is_told(database: Database) -> None:
-    seen = Sighting(
+    seen = DeviceObservation(
         device=MAC,
         at=2_000,
         gateway=GATEWAY,
@@ -91,17 +93,17 @@ def test_all_that_was_seen_is_told(database: Database) -> None:
 
 @pytest.mark.rule("rest-45")
 def test_a_name_that_nobody_gave_follows_the_model(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1))
-    _observe(database, Sighting(device=MAC, at=2, model=ModelNumber("0018")))
+    _observe(database, DeviceObservation(device=MAC, at=1))
+    _observe(database, DeviceObservation(device=MAC, at=2, model=ModelNumber("0018")))
     assert _detail(database).friendly_name == "MT MotionSensor 15x 00a1"
     assert _names(database, "MOTION") == ["MT MotionSensor 15x 00a1"]
     assert _names(database, "Device") == []
 
 
 def test_a_name_that_somebody_gave_stays(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1))
-    database.write_now(registry.rename, [(MAC, "Büro 7")])
-    _observe(database, Sighting(device=MAC, at=2, model=ModelNumber("0018")))
+    _observe(database, DeviceObservation(device=MAC, at=1))
+    database.write_now(registry.set_device_names, [(MAC, "Büro 7")])
+    _observe(database, DeviceObservation(device=MAC, at=2, model=ModelNumber("0018")))
     assert _detail(database).friendly_name == "Büro 7"
     assert _names(database, "BÜRO") == ["Büro 7"]
     assert _names(database, "Device") == []
@@ -110,14 +112,14 @@ def test_a_name_that_somebody_gave_stays(database: Database) -> None:
 @pytest.mark.rule("rest-53")
 def test_the_time_of_connectivity_moves_only_when_it_changes(database: Database) -> None:
     for at, connected in ((1_000, True), (2_000, True), (3_000, False), (4_000, False)):
-        _observe(database, Sighting(device=MAC, at=at, connected=connected))
+        _observe(database, DeviceObservation(device=MAC, at=at, connected=connected))
     connectivity = _detail(database).connectivity
     assert (connectivity.connected, connectivity.timestamp) == (False, "1970-01-01T00:00:03.000Z")
 
 
 def test_an_older_report_changes_no_state(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=2_000, rssi=-50))
-    _observe(database, Sighting(device=MAC, at=1_000, rssi=-90, battery=5))
+    _observe(database, DeviceObservation(device=MAC, at=2_000, rssi=-50))
+    _observe(database, DeviceObservation(device=MAC, at=1_000, rssi=-90, battery=5))
     live = _detail(database).live
     assert (live.rssi, live.last_report_at) == (-50, "1970-01-01T00:00:02.000Z")
     assert live.battery == 5  # which nobody had told before
@@ -127,13 +129,13 @@ def test_an_older_report_moves_no_fact_back(database: Database) -> None:
     version = Version.parse
     _observe(
         database,
-        Sighting(
+        DeviceObservation(
             device=MAC, at=2_000, connected=True, firmware=version("2.0.0"), gateway=Mac("d0cf5e000001")
         ),
     )
     _observe(
         database,
-        Sighting(
+        DeviceObservation(
             device=MAC,
             at=1_000,
             connected=False,
@@ -152,14 +154,16 @@ def test_two_processes_that_first_hear_a_device_lose_nothing(postgresql_database
     heard, told = threading.Event(), threading.Event()
 
     def hear_slowly(connection: Connection) -> None:
-        registry.observe(connection, [Sighting(device=MAC, at=1_000, gateway=Mac("d0cf5e000001"))])
+        registry.record_observations(
+            connection, [DeviceObservation(device=MAC, at=1_000, gateway=Mac("d0cf5e000001"))]
+        )
         heard.set()
         told.wait(1.0)  # the other one waits for us, or is done
 
     def hear_too() -> None:
         heard.wait()
-        seen = Sighting(device=MAC, at=2_000, connected=True, model=ModelNumber("000F"))
-        postgresql_database.write_now(registry.observe, [seen])
+        seen = DeviceObservation(device=MAC, at=2_000, connected=True, model=ModelNumber("000F"))
+        postgresql_database.write_now(registry.record_observations, [seen])
         told.set()
 
     other = threading.Thread(target=hear_too)
@@ -173,14 +177,14 @@ def test_two_processes_that_first_hear_a_device_lose_nothing(postgresql_database
 
 
 def test_a_silence_that_is_noticed_is_no_report(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1_000, connected=True))
-    _observe(database, Sighting(device=MAC, at=9_000, connected=False, heard=False))
+    _observe(database, DeviceObservation(device=MAC, at=1_000, connected=True))
+    _observe(database, DeviceObservation(device=MAC, at=9_000, connected=False, heard=False))
     found = _detail(database)
     assert (found.connectivity.connected, found.live.last_report_at) == (False, "1970-01-01T00:00:01.000Z")
 
 
 states = st.builds(
-    Sighting,
+    DeviceObservation,
     device=st.sampled_from(fleets.MACS[:3]),
     at=st.integers(1, 4),
     heard=st.booleans(),
@@ -201,42 +205,42 @@ states = st.builds(
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.lists(states, max_size=4), batch=st.lists(states, max_size=8))
 def test_a_batch_does_what_its_sightings_do_one_by_one(
-    database: Database, before: list[Sighting], batch: list[Sighting]
+    database: Database, before: list[DeviceObservation], batch: list[DeviceObservation]
 ) -> None:
     outcomes = []
     for groups in ([before, batch], [[seen] for seen in before + batch]):
-        database.write_now(fleets.clear)
+        database.write_now(fleets.clear_fleet)
         for group in groups:
-            database.write_now(registry.observe, group)
+            database.write_now(registry.record_observations, group)
         outcomes.append(database.read_now(_all_rows))
     assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.rule("rest-33", "rest-62")
 def test_labels_are_made_when_they_are_attached_and_listed_in_order(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1))
-    database.write_now(registry.attach, [(text, MAC) for text in ("é", "b", "倉庫", "B", "b")], at=1)
-    database.write_now(registry.attach, [("b", MAC)], at=2)
+    _observe(database, DeviceObservation(device=MAC, at=1))
+    database.write_now(registry.attach_labels, [(text, MAC) for text in ("é", "b", "倉庫", "B", "b")], at=1)
+    database.write_now(registry.attach_labels, [("b", MAC)], at=2)
     assert _detail(database).labels == ["B", "b", "é", "倉庫"]
 
 
 @pytest.mark.rule("rest-41")
 def test_a_forgotten_device_comes_back_when_it_is_heard(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1, name="Lamp", rssi=-50))
-    database.write_now(registry.attach, [("a", MAC)], at=1)
-    assert database.write_now(registry.forget, MAC)
-    assert not database.write_now(registry.forget, MAC)
+    _observe(database, DeviceObservation(device=MAC, at=1, name="Lamp", rssi=-50))
+    database.write_now(registry.attach_labels, [("a", MAC)], at=1)
+    assert database.write_now(registry.delete_device, MAC)
+    assert not database.write_now(registry.delete_device, MAC)
     with pytest.raises(NotFound):
-        database.read_now(listing.device, MAC)
+        database.read_now(listing.load_device, MAC)
     assert database.read_now(lambda connection: connection.execute(device_label.select()).all()) == []
     assert _names(database, "Lamp") == []
-    _observe(database, Sighting(device=MAC, at=2))
+    _observe(database, DeviceObservation(device=MAC, at=2))
     found = _detail(database)
     assert (found.friendly_name, found.labels, found.live.rssi) == ("Device 00a1", [], None)
 
 
 def test_a_label_is_not_made_twice(database: Database) -> None:
-    _observe(database, Sighting(device=MAC, at=1), Sighting(device=GATEWAY, at=1))
+    _observe(database, DeviceObservation(device=MAC, at=1), DeviceObservation(device=GATEWAY, at=1))
     for mac in (MAC, GATEWAY):
-        database.write_now(registry.attach, [("a", mac)], at=1)
+        database.write_now(registry.attach_labels, [("a", mac)], at=1)
     assert len(database.read_now(lambda connection: connection.execute(label.select()).all())) == 1

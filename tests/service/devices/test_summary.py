@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from meshfleet.errors import TooManyAttempts
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
+from meshfleet.rest import Summary
 from meshfleet.service.devices import summary
-from meshfleet.service.devices.counting import Counting
-from meshfleet.service.devices.model import Filter, Sighting, three_parts
-from meshfleet.wire.ids import Mac, ModelNumber, Version
-from meshfleet.wire.rest import Summary
+from meshfleet.service.devices.model import DeviceFilter, DeviceObservation, format_base_version
+from meshfleet.service.devices.summary import SummaryCache
 from tests.examples import examples
 from tests.service.devices import fleets
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.db import Database
-    from meshfleet.wire.rest.devices import Share
-    from tests.service.devices.fleets import Member
+    from meshfleet.rest.devices import Share
+    from tests.service.devices.fleets import FleetMember
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fleet=fleets.fleets, chosen=fleets.filters)
 def test_a_summary_counts_the_devices_that_the_list_has(
-    database: Database, fleet: Sequence[Member], chosen: Filter
+    database: Database, fleet: Sequence[FleetMember], chosen: DeviceFilter
 ) -> None:
-    database.write_now(fleets.clear)
-    database.write_now(fleets.store, fleet)
-    found = database.read_now(summary.count, chosen)
-    members = [member for member in fleet if fleets.is_chosen(member, chosen)]
+    database.write_now(fleets.clear_fleet)
+    database.write_now(fleets.store_fleet, fleet)
+    found = database.read_now(summary.count_devices, chosen)
+    members = [member for member in fleet if fleets.matches_filter(member, chosen)]
     assert found.total == len(members)
-    assert found.connected == sum(member.sighting.connected is True for member in members)
+    assert found.connected == sum(member.observation.connected is True for member in members)
     assert found.disconnected == found.total - found.connected
-    assert _counted(found.models) == Counter(str(member.sighting.model) for member in members)
+    assert _counted(found.models) == Counter(str(member.observation.model) for member in members)
     assert _counted(found.labels) == Counter(label for member in members for label in member.labels)
-    firmware = Counter(three_parts(fleets.firmware_of(member)) for member in members)
+    firmware = Counter(format_base_version(fleets.firmware_of(member)) for member in members)
     assert _counted(found.firmware) == firmware
     assert found.exact
 
@@ -46,11 +46,15 @@ def test_a_summary_counts_the_devices_that_the_list_has(
 def test_the_largest_share_comes_first_and_of_equals_the_smaller_value(database: Database) -> None:
     versions = ("2.0.0", "1.0.0", "1.0.0-beta.1", "3.0.0")
     sightings = [
-        Sighting(device=Mac(f"{number:012x}"), at=1, model=ModelNumber("0018"), firmware=Version.parse(text))
+        DeviceObservation(
+            device=Mac(f"{number:012x}"), at=1, model=ModelNumber("0018"), firmware=Version.parse(text)
+        )
         for number, text in enumerate(versions)
     ]
-    database.write_now(fleets.store, [fleets.Member(sighting=seen, labels=frozenset()) for seen in sightings])
-    found = database.read_now(summary.count, Filter())
+    database.write_now(
+        fleets.store_fleet, [fleets.FleetMember(observation=seen, labels=frozenset()) for seen in sightings]
+    )
+    found = database.read_now(summary.count_devices, DeviceFilter())
     assert [(share.value, share.count) for share in found.firmware] == [
         ("1.0.0", 2),
         ("2.0.0", 1),
@@ -60,13 +64,13 @@ def test_the_largest_share_comes_first_and_of_equals_the_smaller_value(database:
 
 @pytest.mark.anyio
 async def test_only_so_many_different_counts_wait_at_a_time(sqlite_database: Database) -> None:
-    counting = Counting(sqlite_database)
-    waiting = [counting.count(Filter(labels=(f"{number}",))) for number in range(25)]
+    counting = SummaryCache(sqlite_database)
+    waiting = [counting.get(DeviceFilter(labels=(f"{number}",))) for number in range(25)]
     told = await asyncio.gather(*waiting, return_exceptions=True)
     assert [each.total for each in told if isinstance(each, Summary)] == [0] * 20
     refused = [each for each in told if isinstance(each, TooManyAttempts)]
     assert [each.retry_after for each in refused] == [1] * 5
-    assert (await counting.count(Filter())).total == 0
+    assert (await counting.get(DeviceFilter())).total == 0
 
 
 def _counted(shares: list[Share]) -> dict[str, int]:

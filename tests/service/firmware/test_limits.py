@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.errors import TooSlow
-from meshfleet.service.http.door import Door
+from meshfleet.rest import FIRMWARE_PATH
 from meshfleet.service.http.limits import HTTP_LIMITS
-from meshfleet.service.operations.figures import Figures
+from meshfleet.service.http.middleware import OuterMiddleware
+from meshfleet.service.metrics import Metrics
 from meshfleet.settings import Settings
-from meshfleet.wire.rest import FIRMWARE
 from tests.service.firmware.uploads import kept, under_way, upload
-from tests.service.http.by_hand import ask, bearer, head
-from tests.service.http.running import Running, running
+from tests.service.http.raw_http import build_bearer_header, build_head, exchange_raw
+from tests.service.http.running_service import RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +26,14 @@ LARGEST = 2_000_000
 
 
 @pytest.fixture(scope="module")
-def service(sqlite_of_module: Database) -> Iterator[Running]:
-    with running(sqlite_of_module, Settings(firmware_max_size=LARGEST)) as service:
+def service(sqlite_of_module: Database) -> Iterator[RunningService]:
+    with run_service(sqlite_of_module, Settings(firmware_max_size=LARGEST)) as service:
         yield service
     sqlite_of_module.close()
 
 
 @pytest.mark.rule("rest-27")
-def test_an_image_may_be_as_large_as_is_set_and_no_larger(service: Running) -> None:
+def test_an_image_may_be_as_large_as_is_set_and_no_larger(service: RunningService) -> None:
     assert upload(service, b"x" * LARGEST, "x.raucb").status_code == 201
     before = kept(service)
     for more in (1, 500_000, 5_000_000):
@@ -43,25 +43,28 @@ def test_an_image_may_be_as_large_as_is_set_and_no_larger(service: Running) -> N
 
 
 @pytest.mark.rule("rest-27")
-def test_a_body_that_says_it_is_too_large_is_not_read(service: Running) -> None:
+def test_a_body_that_says_it_is_too_large_is_not_read(service: RunningService) -> None:
     kind = "Content-Type: multipart/form-data; boundary=x"
-    answer = ask(service, head(f"POST {FIRMWARE}", bearer(service), kind, "Content-Length: 99999999"))
+    answer = exchange_raw(
+        service,
+        build_head(f"POST {FIRMWARE_PATH}", build_bearer_header(service), kind, "Content-Length: 99999999"),
+    )
     assert answer is not None
     assert (answer.status, answer.json()["code"]) == (413, "body-too-large")
 
 
-def test_what_is_around_an_image_has_a_limit_too(service: Running) -> None:
+def test_what_is_around_an_image_has_a_limit_too(service: RunningService) -> None:
     def endless() -> Iterator[bytes]:
         for _ in range(LARGEST // 100_000 + 20):
             yield b"no boundary " * 10_000
 
     answer = service.admin.post(
-        FIRMWARE, content=endless(), headers={"Content-Type": "multipart/form-data; boundary=x"}
+        FIRMWARE_PATH, content=endless(), headers={"Content-Type": "multipart/form-data; boundary=x"}
     )
     assert answer.status_code == 413
 
 
-def test_other_bodies_are_as_short_as_before(service: Running) -> None:
+def test_other_bodies_are_as_short_as_before(service: RunningService) -> None:
     answer = service.admin.post("/api/v1/labels", content=b" " * 1_100_000)
     assert answer.status_code == 413
 
@@ -69,7 +72,8 @@ def test_other_bodies_are_as_short_as_before(service: Running) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
-    ("path", "status"), [(FIRMWARE, 200), (f"{FIRMWARE}/", 200), (f"{FIRMWARE}/x", 408), ("/other", 408)]
+    ("path", "status"),
+    [(FIRMWARE_PATH, 200), (f"{FIRMWARE_PATH}/", 200), (f"{FIRMWARE_PATH}/x", 408), ("/other", 408)],
 )
 async def test_an_upload_may_take_its_time_as_long_as_it_goes_on(
     monkeypatch: pytest.MonkeyPatch, path: str, status: int
@@ -100,5 +104,5 @@ async def test_an_upload_may_take_its_time_as_long_as_it_goes_on(
         statuses.append(message["status"])
 
     scope: Any = {"type": "http", "scheme": "http", "method": "POST", "raw_path": path.encode(), "state": {}}
-    await Door(read_all, Figures(), HTTP_LIMITS)(scope, receive, send)
+    await OuterMiddleware(read_all, Metrics(), HTTP_LIMITS)(scope, receive, send)
     assert statuses == [status]

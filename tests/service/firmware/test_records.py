@@ -9,31 +9,33 @@ import pytest
 from sqlalchemy import insert, select
 
 from meshfleet.db.tables import job, transition
-from meshfleet.wire.rest import FIRMWARE, JobState
+from meshfleet.rest import FIRMWARE_PATH, JobState
+from tests.row_tables import each_row
 from tests.service.firmware.uploads import digest, faults, kept, new_content, new_version, released, uploaded
-from tests.tables import each_row
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 _numbers = count(10**12)
 """Of jobs, far above those that a service gives."""
 
 
-def _list(service: Running, **query: Any) -> list[dict[str, Any]]:
-    answer = service.viewer.get(FIRMWARE, params=query)
+def _list(service: RunningService, **query: Any) -> list[dict[str, Any]]:
+    answer = service.viewer.get(FIRMWARE_PATH, params=query)
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
-def _do(service: Running, deed: str, record: dict[str, Any]) -> httpx.Response:
-    return service.admin.post(f"{FIRMWARE}/{record['id']}/{deed}")
+def _do(service: RunningService, deed: str, record: dict[str, Any]) -> httpx.Response:
+    return service.admin.post(f"{FIRMWARE_PATH}/{record['id']}/{deed}")
 
 
-def _new_job(service: Running, record: dict[str, Any], state: JobState, *, finished: bool = False) -> int:
+def _new_job(
+    service: RunningService, record: dict[str, Any], state: JobState, *, finished: bool = False
+) -> int:
     """A job in the database, of which nobody but the database knows."""
     number = next(_numbers)
     made = insert(job).values(
@@ -54,7 +56,7 @@ def _new_job(service: Running, record: dict[str, Any], state: JobState, *, finis
     return number
 
 
-def _audit(service: Running, target: str) -> list[dict[str, Any]]:
+def _audit(service: RunningService, target: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = service.admin.get("/api/v1/audit", params={"Target": target}).json()[
         "items"
     ]
@@ -63,20 +65,20 @@ def _audit(service: Running, target: str) -> list[dict[str, Any]]:
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-110")
-def test_a_record_is_shown_and_listed_the_newest_first(service: Running) -> None:
+def test_a_record_is_shown_and_listed_the_newest_first(service: RunningService) -> None:
     records = [uploaded(service, modelNumber="0A01") for _ in range(3)]
-    assert service.viewer.get(f"{FIRMWARE}/{records[0]['id']}").json() == records[0]
+    assert service.viewer.get(f"{FIRMWARE_PATH}/{records[0]['id']}").json() == records[0]
     listed = _list(service, ModelNumber="0a01")
     assert listed == sorted(records, key=lambda each: (each["createdAt"], each["id"]), reverse=True)
 
 
 @pytest.mark.both_databases
-def test_a_list_comes_in_pages(service: Running) -> None:
+def test_a_list_comes_in_pages(service: RunningService) -> None:
     ids = {uploaded(service, modelNumber="0A02")["id"] for _ in range(25)}
     found, token = [], None
     for _ in range(10):
         query = {"ModelNumber": "0A02", "MaxResults": "10", **({"NextToken": token} if token else {})}
-        page = service.viewer.get(FIRMWARE, params=query).json()
+        page = service.viewer.get(FIRMWARE_PATH, params=query).json()
         found += [each["id"] for each in page["items"]]
         token = page["nextToken"]
         if token is None:
@@ -84,17 +86,17 @@ def test_a_list_comes_in_pages(service: Running) -> None:
     assert (len(found), set(found)) == (25, ids)
 
 
-def test_a_token_belongs_to_its_filters(service: Running) -> None:
+def test_a_token_belongs_to_its_filters(service: RunningService) -> None:
     for _ in range(11):
         uploaded(service, modelNumber="0A03")
     query = {"ModelNumber": "0A03", "MaxResults": "10"}
-    token = service.viewer.get(FIRMWARE, params=query).json()["nextToken"]
-    answer = service.viewer.get(FIRMWARE, params={"ModelNumber": "0A02", "NextToken": token})
+    token = service.viewer.get(FIRMWARE_PATH, params=query).json()["nextToken"]
+    answer = service.viewer.get(FIRMWARE_PATH, params={"ModelNumber": "0A02", "NextToken": token})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid-token")
 
 
 @pytest.mark.both_databases
-def test_filters_hold_together(service: Running) -> None:
+def test_filters_hold_together(service: RunningService) -> None:
     version = new_version()
     draft = uploaded(service, modelNumber="0A04", version=version)
     other = released(service, modelNumber="0A05", version=version)
@@ -106,13 +108,13 @@ def test_filters_hold_together(service: Running) -> None:
     assert _list(service, ModelNumber="0A04", State="withdrawn") == []
 
 
-def test_a_wrong_filter_is_named(service: Running) -> None:
+def test_a_wrong_filter_is_named(service: RunningService) -> None:
     query = {"ModelNumber": "x", "Version": "y", "State": "z"}
-    assert set(faults(service.viewer.get(FIRMWARE, params=query))) == set(query)
+    assert set(faults(service.viewer.get(FIRMWARE_PATH, params=query))) == set(query)
 
 
 @pytest.mark.rule("rest-111", "rest-108")
-def test_a_draft_is_released_once(service: Running) -> None:
+def test_a_draft_is_released_once(service: RunningService) -> None:
     record = uploaded(service)
     first = _do(service, "release", record).json()
     assert first == {**record, "state": "released", "releasedAt": first["releasedAt"]}
@@ -128,7 +130,7 @@ def test_a_draft_is_released_once(service: Running) -> None:
 
 @pytest.mark.rule("rest-111", "rest-108")
 @pytest.mark.parametrize("make", [uploaded, released])
-def test_what_is_withdrawn_stays_so(service: Running, make: Any) -> None:
+def test_what_is_withdrawn_stays_so(service: RunningService, make: Any) -> None:
     record = make(service)
     first = _do(service, "withdraw", record)
     assert (first.status_code, first.json()) == (200, {**record, "state": "withdrawn"})
@@ -139,7 +141,7 @@ def test_what_is_withdrawn_stays_so(service: Running, make: Any) -> None:
     assert len(_audit(service, record["id"])) == (2 if make is uploaded else 3)
 
 
-def test_the_audit_log_tells_model_and_version(service: Running) -> None:
+def test_the_audit_log_tells_model_and_version(service: RunningService) -> None:
     record = uploaded(service)
     (row,) = _audit(service, record["id"])
     told = {"modelNumber": record["modelNumber"], "version": record["version"], "bare": True}
@@ -154,7 +156,7 @@ STOPPED = ["CREATED", "PENDING_APPROVAL", "SCHEDULED", "IN_PROGRESS", "PAUSED"]
 @each_row("state", list(JobState))
 @each_row("finished", [False, True])
 def test_withdrawing_stops_the_jobs_that_are_not_over(
-    service: Running, state: JobState, *, finished: bool
+    service: RunningService, state: JobState, *, finished: bool
 ) -> None:
     record = released(service)
     number = _new_job(service, record, state, finished=finished)
@@ -172,19 +174,19 @@ def test_withdrawing_stops_the_jobs_that_are_not_over(
     assert told == (["job.cancel"] if stops else [])
 
 
-def test_withdrawing_wakes_whoever_runs_jobs(service: Running) -> None:
+def test_withdrawing_wakes_whoever_runs_jobs(service: RunningService) -> None:
     record, woken = released(service), []
-    service.bell.hear(lambda: woken.append(record["id"]))
+    service.job_wakeup.subscribe(lambda: woken.append(record["id"]))
     _do(service, "withdraw", record)
     assert woken == [record["id"]]
 
 
-def _job(service: Running, number: int) -> tuple[str, str | None]:
+def _job(service: RunningService, number: int) -> tuple[str, str | None]:
     query = select(job.c.state, job.c.stop_cause).where(job.c.id == number)
     return service.database.read_now(lambda connection: tuple(connection.execute(query).one()))
 
 
-def _moves(service: Running, number: int) -> list[tuple[Any, ...]]:
+def _moves(service: RunningService, number: int) -> list[tuple[Any, ...]]:
     columns = transition.c
     query = select(
         columns.device, columns.before, columns.after, columns.version, columns.attempt, columns.actor
@@ -193,15 +195,15 @@ def _moves(service: Running, number: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.rule("rest-112")
-def test_a_record_is_removed_with_its_image(service: Running) -> None:
+def test_a_record_is_removed_with_its_image(service: RunningService) -> None:
     content = new_content()
     record = uploaded(service, content)
     assert digest(content) in kept(service)
-    assert service.admin.delete(f"{FIRMWARE}/{record['id']}").status_code == 204
+    assert service.admin.delete(f"{FIRMWARE_PATH}/{record['id']}").status_code == 204
     assert digest(content) not in kept(service)
     for path in ("", "/image"):
-        assert service.viewer.get(f"{FIRMWARE}/{record['id']}{path}").status_code == 404
-    assert service.admin.delete(f"{FIRMWARE}/{record['id']}").status_code == 404
+        assert service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}{path}").status_code == 404
+    assert service.admin.delete(f"{FIRMWARE_PATH}/{record['id']}").status_code == 404
     assert _audit(service, record["id"])[0]["action"] == "firmware.delete"
     assert uploaded(service, content, version=record["version"])["id"] != record["id"]
 
@@ -209,17 +211,17 @@ def test_a_record_is_removed_with_its_image(service: Running) -> None:
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-112")
 @pytest.mark.parametrize("finished", [False, True])
-def test_what_a_job_has_used_is_not_removed(service: Running, *, finished: bool) -> None:
+def test_what_a_job_has_used_is_not_removed(service: RunningService, *, finished: bool) -> None:
     record = released(service)
     _new_job(service, record, JobState.COMPLETED, finished=finished)
-    answer = service.admin.delete(f"{FIRMWARE}/{record['id']}")
+    answer = service.admin.delete(f"{FIRMWARE_PATH}/{record['id']}")
     assert (answer.status_code, answer.json()["code"]) == (409, "in-use")
-    assert service.viewer.get(f"{FIRMWARE}/{record['id']}/image").status_code == 200
+    assert service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image").status_code == 200
 
 
 @each_row("firmware_id", ["fw-", "x", "%00", "a%2Fb", "%FF", "0" * 5000])
-def test_what_nobody_knows_is_not_found(service: Running, firmware_id: str) -> None:
-    path = f"{FIRMWARE}/{firmware_id}"
+def test_what_nobody_knows_is_not_found(service: RunningService, firmware_id: str) -> None:
+    path = f"{FIRMWARE_PATH}/{firmware_id}"
     answers = [
         service.viewer.get(path),
         service.viewer.get(f"{path}/image"),

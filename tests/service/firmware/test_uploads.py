@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.wire.package import MAX_SIZE
-from meshfleet.wire.rest import FIRMWARE
+from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES
+from meshfleet.rest import FIRMWARE_PATH
 from tests.eventually import eventually
+from tests.row_tables import each_row
 from tests.service.firmware.uploads import (
     BUNDLE,
     MODEL,
@@ -24,19 +25,18 @@ from tests.service.firmware.uploads import (
     upload,
     uploaded,
 )
-from tests.service.http.by_hand import bearer, head, talk
-from tests.tables import each_row
+from tests.service.http.raw_http import build_bearer_header, build_head, connect_raw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 
 @pytest.mark.rule("rest-107", "rest-109", "rest-8", "rest-108")
-def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
+def test_an_upload_makes_a_record_that_is_a_draft(service: RunningService) -> None:
     version = new_version()
     content = package(version)
     answer = upload(
@@ -71,7 +71,7 @@ def test_an_upload_makes_a_record_that_is_a_draft(service: Running) -> None:
     }
 
 
-def test_what_nobody_says_is_as_usual(service: Running) -> None:
+def test_what_nobody_says_is_as_usual(service: RunningService) -> None:
     record = uploaded(service, modelNumber="00ab")
     assert (record["modelNumber"], record["hardwareVersions"], record["minVersion"]) == ("00AB", [], None)
     assert (record["notes"], record["type"], record["bare"]) == ("", 1, True)
@@ -85,7 +85,7 @@ def test_what_nobody_says_is_as_usual(service: Running) -> None:
     assert (record["type"], record["bare"]) == (1, False)
 
 
-def test_parts_may_come_in_any_order(service: Running) -> None:
+def test_parts_may_come_in_any_order(service: RunningService) -> None:
     content = new_content()
     parts: list[tuple[str, Any]] = [
         ("image", ("a.bin", content)),
@@ -94,7 +94,7 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
         ("bare", (None, "true")),
     ]
     for ordered in (parts, parts[::-1]):
-        answer = service.admin.post(FIRMWARE, files=ordered)
+        answer = service.admin.post(FIRMWARE_PATH, files=ordered)
         assert answer.status_code in {201, 409}, answer.text
     assert digest(content) in kept(service)
 
@@ -111,13 +111,13 @@ def test_parts_may_come_in_any_order(service: Running) -> None:
         ("a\u202eb\u200b\u2028.bin", "ab.bin"),
     ],
 )
-def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> None:
+def test_a_file_name_is_cleaned(service: RunningService, given: str, expected: str) -> None:
     version = new_version()
     record = uploaded(
         service, package(version) if given.endswith(".zip") else None, name=given, version=version
     )
     assert record["fileName"] == expected
-    image = service.viewer.get(f"{FIRMWARE}/{record['id']}/image")
+    image = service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image")
     assert image.status_code == 200
     assert image.headers["Content-Disposition"].startswith("attachment; filename=")
 
@@ -158,38 +158,38 @@ def test_a_file_name_is_cleaned(service: Running, given: str, expected: str) -> 
         ({"ModelNumber": "0018"}, "ModelNumber"),
     ],
 )
-def test_a_wrong_field_is_named(service: Running, fields: dict[str, Any], field: str) -> None:
+def test_a_wrong_field_is_named(service: RunningService, fields: dict[str, Any], field: str) -> None:
     content = new_content()
     assert list(faults(upload(service, content, **fields))) == [field]
     assert digest(content) not in kept(service)
     assert not under_way(service)
 
 
-def test_the_least_version_may_be_the_version_itself(service: Running) -> None:
+def test_the_least_version_may_be_the_version_itself(service: RunningService) -> None:
     version = new_version()
     assert uploaded(service, version=version, minVersion=version)["minVersion"] == version
 
 
 @pytest.mark.rule("rest-109")
-def test_all_that_is_wrong_is_told_at_once(service: Running) -> None:
+def test_all_that_is_wrong_is_told_at_once(service: RunningService) -> None:
     answer = upload(service, modelNumber="x", version=None, minVersion="y", type="0", unknown="z", sha256="-")
     assert set(faults(answer)) == {"modelNumber", "version", "minVersion", "type", "unknown", "sha256"}
 
 
-def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(service: Running) -> None:
+def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(service: RunningService) -> None:
     fields = {"modelNumber": (None, MODEL), "version": (None, new_version())}
-    assert faults(service.admin.post(FIRMWARE, files=fields)) == {"image": "is missing"}
-    assert faults(service.admin.post(FIRMWARE, files={**fields, "image": (None, b"x")})) == {
+    assert faults(service.admin.post(FIRMWARE_PATH, files=fields)) == {"image": "is missing"}
+    assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": (None, b"x")})) == {
         "image": "has no file name"
     }
-    assert faults(service.admin.post(FIRMWARE, files={**fields, "image": ("..", b"x")})) == {
+    assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": ("..", b"x")})) == {
         "image": "has no file name"
     }
-    assert faults(service.admin.post(FIRMWARE, files={**fields, "image": ("a.bin", b"")})) == {
+    assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": ("a.bin", b"")})) == {
         "image": "is empty"
     }
     twice: list[tuple[str, Any]] = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
-    assert faults(service.admin.post(FIRMWARE, files=twice)) == {"image": "is given more than once"}
+    assert faults(service.admin.post(FIRMWARE_PATH, files=twice)) == {"image": "is given more than once"}
     assert not under_way(service)
 
 
@@ -207,7 +207,7 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
     ],
 )
 def test_a_package_that_gateways_would_refuse_is_refused(
-    service: Running, content: bytes, reason: str
+    service: RunningService, content: bytes, reason: str
 ) -> None:
     for name in ("fw.zip", "fw"):
         refused = upload(service, content, name, version="3.4.2", bare=None)
@@ -218,7 +218,7 @@ def test_a_package_that_gateways_would_refuse_is_refused(
 
 
 @pytest.mark.rule("rest-220")
-def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service: Running) -> None:
+def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service: RunningService) -> None:
     answer = upload(service, package("1.2.3", "0005"), "fw.zip", version="3.4.2", override="true")
     assert [each["message"] for each in answer.json()["errors"]] == [
         "is a package for model 0005; the record says 0018",
@@ -231,7 +231,7 @@ def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service
 
 @pytest.mark.rule("rest-213", "firmware-44")
 @each_row("name", ["hostname", "hostname.bin", "hostname.zip"])
-def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, name: str) -> None:
+def test_a_file_that_is_no_package_needs_to_be_called_bare(service: RunningService, name: str) -> None:
     for content in (b"my-host\n", new_content()):
         assert faults(upload(service, content, name, bare=None, override="true")) == {
             "image": "is not a Nordic package (a zip file)",
@@ -242,7 +242,7 @@ def test_a_file_that_is_no_package_needs_to_be_called_bare(service: Running, nam
 
 @pytest.mark.rule("rest-213", "rest-221", "firmware-44")
 def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_keeps(
-    service: Running,
+    service: RunningService,
 ) -> None:
     content = b"my-desk\n"
     answer = upload(service, content, "hostname")
@@ -266,7 +266,7 @@ def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_
 
 
 @pytest.mark.rule("rest-213")
-def test_a_package_is_no_bare_image_whatever_is_overridden(service: Running) -> None:
+def test_a_package_is_no_bare_image_whatever_is_overridden(service: RunningService) -> None:
     version = new_version()
     answer = upload(service, package(version), "fw.bin", version=version, bare="true", override="true")
     assert faults(answer) == {"bare": "is true, but the image is a zip file, such as a Nordic package"}
@@ -274,18 +274,22 @@ def test_a_package_is_no_bare_image_whatever_is_overridden(service: Running) -> 
 
 @pytest.mark.rule("firmware-17")
 @pytest.mark.parametrize(
-    "content", [bytes(MAX_SIZE + 1), package("3.4.2").ljust(MAX_SIZE + 1)], ids=["bare", "zip"]
+    "content",
+    [bytes(MAX_PACKAGE_BYTES + 1), package("3.4.2").ljust(MAX_PACKAGE_BYTES + 1)],
+    ids=["bare", "zip"],
 )
-def test_what_is_larger_than_any_package_is_none(service: Running, content: bytes) -> None:
+def test_what_is_larger_than_any_package_is_none(service: RunningService, content: bytes) -> None:
     reason = faults(upload(service, content, "fw.zip"))["image"]
-    assert reason.startswith(f"has {MAX_SIZE + 1} bytes; a Nordic package has at most {MAX_SIZE}")
+    assert reason.startswith(
+        f"has {MAX_PACKAGE_BYTES + 1} bytes; a Nordic package has at most {MAX_PACKAGE_BYTES}"
+    )
     assert digest(content) not in kept(service)
     assert not under_way(service)
-    assert uploaded(service, content, name="fw.raucb")["size"] == MAX_SIZE + 1
+    assert uploaded(service, content, name="fw.raucb")["size"] == MAX_PACKAGE_BYTES + 1
 
 
 @pytest.mark.rule("rest-113")
-def test_the_same_model_and_version_a_second_time_is_a_conflict(service: Running) -> None:
+def test_the_same_model_and_version_a_second_time_is_a_conflict(service: RunningService) -> None:
     first, second, version = new_content(), new_content(), new_version()
     record = uploaded(service, first, version=version)
     answer = upload(service, second, version=version)
@@ -297,7 +301,7 @@ def test_the_same_model_and_version_a_second_time_is_a_conflict(service: Running
 
 
 @pytest.mark.rule("rest-113", "rest-114")
-def test_of_many_at_the_same_moment_one_is_kept(service: Running) -> None:
+def test_of_many_at_the_same_moment_one_is_kept(service: RunningService) -> None:
     version, contents = new_version(), [new_content() for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda content: upload(service, content, version=version), contents))
@@ -308,8 +312,8 @@ def test_of_many_at_the_same_moment_one_is_kept(service: Running) -> None:
 
 
 @each_row("kind", ["application/json", "multipart/mixed; boundary=x", "text/plain"])
-def test_another_content_type_is_refused(service: Running, kind: str) -> None:
-    answer = service.admin.post(FIRMWARE, content=b"{}", headers={"Content-Type": kind})
+def test_another_content_type_is_refused(service: RunningService, kind: str) -> None:
+    answer = service.admin.post(FIRMWARE_PATH, content=b"{}", headers={"Content-Type": kind})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
 
 
@@ -321,12 +325,14 @@ _WHOLE = (
 )
 
 
-def _send(service: Running, body: bytes, kind: str = "multipart/form-data; boundary=x") -> httpx.Response:
-    return service.admin.post(FIRMWARE, content=body, headers={"Content-Type": kind})
+def _send(
+    service: RunningService, body: bytes, kind: str = "multipart/form-data; boundary=x"
+) -> httpx.Response:
+    return service.admin.post(FIRMWARE_PATH, content=body, headers={"Content-Type": kind})
 
 
 @each_row("cut", [1, 5, 9, 40, 300])
-def test_a_form_without_its_end_is_refused(service: Running, cut: int) -> None:
+def test_a_form_without_its_end_is_refused(service: RunningService, cut: int) -> None:
     content = new_content()
     whole = _WHOLE % (new_version().encode(), content)
     assert faults(_send(service, whole[:-cut] if cut > 2 else whole[:-4]))
@@ -348,23 +354,25 @@ def test_a_form_without_its_end_is_refused(service: Running, cut: int) -> None:
         b'--x\r\nContent-Disposition: form-data; name="notes"\r\n\r\n\r\n' * 500 + b"--x--",
     ],
 )
-def test_what_is_no_form_is_refused(service: Running, body: bytes) -> None:
+def test_what_is_no_form_is_refused(service: RunningService, body: bytes) -> None:
     assert faults(_send(service, body))
     assert not under_way(service)
 
 
-def test_a_form_must_say_what_parts_it(service: Running) -> None:
+def test_a_form_must_say_what_parts_it(service: RunningService) -> None:
     assert list(faults(_send(service, b"", "multipart/form-data"))) == ["Content-Type"]
     assert list(faults(_send(service, b"", "multipart/form-data; boundary="))) == ["Content-Type"]
 
 
 @pytest.mark.rule("rest-114")
-def test_who_goes_away_in_the_middle_leaves_nothing_behind(service: Running) -> None:
+def test_who_goes_away_in_the_middle_leaves_nothing_behind(service: RunningService) -> None:
     content = b"x" * 3_000_000
     whole = _WHOLE % (new_version().encode(), content)
     lines = ["Content-Type: multipart/form-data; boundary=x", f"Content-Length: {len(whole)}"]
-    with talk(service) as connection:
-        connection.send(head(f"POST {FIRMWARE}", bearer(service), *lines) + whole[:2_500_000])
+    with connect_raw(service) as connection:
+        connection.send(
+            build_head(f"POST {FIRMWARE_PATH}", build_bearer_header(service), *lines) + whole[:2_500_000]
+        )
         eventually(lambda: under_way(service), "the file of an upload")
         connection.hang_up()
     eventually(lambda: not under_way(service), "the end of that file")
@@ -372,7 +380,9 @@ def test_who_goes_away_in_the_middle_leaves_nothing_behind(service: Running) -> 
 
 
 @pytest.mark.rule("rest-27")
-def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memory(service: Running) -> None:
+def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memory(
+    service: RunningService,
+) -> None:
     pieces = 20
     content = bytes(range(256)) * 4096
 
@@ -386,7 +396,7 @@ def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memor
     tracemalloc.start()
     try:
         answer = service.admin.post(
-            FIRMWARE, content=body(), headers={"Content-Type": "multipart/form-data; boundary=x"}
+            FIRMWARE_PATH, content=body(), headers={"Content-Type": "multipart/form-data; boundary=x"}
         )
         most = tracemalloc.get_traced_memory()[1]
     finally:

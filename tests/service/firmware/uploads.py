@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 
 from meshfleet.db.tables import image_chunk
-from meshfleet.wire.ids import ModelNumber, Version
-from meshfleet.wire.package import is_zip, pack
-from meshfleet.wire.rest import FIRMWARE
-from tests.images import bare_image
+from meshfleet.protocol.firmware_image import build_package, is_zip
+from meshfleet.protocol.ids import ModelNumber, Version
+from meshfleet.rest import FIRMWARE_PATH
+from tests.firmware_images import bare_image
 
 if TYPE_CHECKING:
     import httpx
 
     from meshfleet.db import Database
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 MODEL = "0018"
 BUNDLE = b"\x00hsqs bundle" * 1000
@@ -33,7 +33,7 @@ def new_content() -> bytes:
 
 def package(version: str, model: str = MODEL) -> bytes:
     """A Nordic package of this version."""
-    return pack(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(version))
+    return build_package(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(version))
 
 
 def new_version() -> str:
@@ -43,7 +43,7 @@ def new_version() -> str:
 
 
 def upload(
-    service: Running, content: bytes | None = None, name: str = "image.bin", **fields: Any
+    service: RunningService, content: bytes | None = None, name: str = "image.bin", **fields: Any
 ) -> httpx.Response:
     """Upload an image, by its look a bare one or a package; a field of None is left out."""
     image = new_content() if content is None else content
@@ -51,13 +51,13 @@ def upload(
     bare = {"bare": "true"} if is_bare else {}
     given = {"modelNumber": MODEL, "version": new_version(), **bare, **fields}
     return service.admin.post(
-        FIRMWARE,
+        FIRMWARE_PATH,
         data={field: value for field, value in given.items() if value is not None},
         files={"image": (name, image)},
     )
 
 
-def uploaded(service: Running, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
+def uploaded(service: RunningService, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
     """The record of an image that is uploaded just now."""
     answer = upload(service, content, **fields)
     assert answer.status_code == 201, answer.text
@@ -65,9 +65,9 @@ def uploaded(service: Running, content: bytes | None = None, **fields: Any) -> d
     return record
 
 
-def released(service: Running, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
+def released(service: RunningService, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
     """The same, released."""
-    answer = service.admin.post(f"{FIRMWARE}/{uploaded(service, content, **fields)['id']}/release")
+    answer = service.admin.post(f"{FIRMWARE_PATH}/{uploaded(service, content, **fields)['id']}/release")
     assert answer.status_code == 200, answer.text
     record: dict[str, Any] = answer.json()
     return record
@@ -77,7 +77,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def kept(service: Running) -> set[str]:
+def kept(service: RunningService) -> set[str]:
     """The images that are kept, by their hashes."""
     if service.database.is_sqlite:
         folder = service.data / "images"
@@ -93,7 +93,7 @@ def kept(service: Running) -> set[str]:
     )
 
 
-def under_way(service: Running) -> list[str]:
+def under_way(service: RunningService) -> list[str]:
     """What arrives at the moment."""
     folder = service.data / "images"
     return [each.name for each in folder.iterdir() if each.name.startswith(".")] if folder.exists() else []

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from meshfleet.db.samples import open_samples
-from meshfleet.service.accounts import keys
-from meshfleet.service.accounts.model import COMMAND_LINE
-from meshfleet.service.api import Api
+from meshfleet.db.samples import open_sample_store
+from meshfleet.protocol.ids import Mac, mac_to_int
+from meshfleet.rest import Role
+from meshfleet.service.accounts import api_key_store
+from meshfleet.service.actor import COMMAND_LINE
+from meshfleet.service.api import RestApi
 from meshfleet.service.gateways import store
-from meshfleet.service.ingest.draft import Draft
+from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.settings import Settings
-from meshfleet.wire.ids import Mac, mac_number
-from meshfleet.wire.rest import Role
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,40 +35,40 @@ async def test_version_mode_and_rate_are_shown_in_the_list_and_alone(
 ) -> None:
     now = time.time_ns() // 1_000_000
     key = database.write_now(
-        keys.issue, "viewer", role=Role.VIEWER, expires_at=None, by=COMMAND_LINE, now=now
+        api_key_store.insert_api_key, "viewer", role=Role.VIEWER, expires_at=None, by=COMMAND_LINE, now=now
     ).key
     for mac in (G, H):
-        database.write_now(store.claim, mac, name=None, by=COMMAND_LINE, now=now)
-    database.write_now(store.set_api_versions, {mac_number(G): "2.4.0"})
+        database.write_now(store.claim_gateway, mac, name=None, by=COMMAND_LINE, now=now)
+    database.write_now(store.update_api_versions, {mac_to_int(G): "2.4.0"})
     with (
-        closing(open_samples(database, tmp_path, {}, now=now)) as samples,
-        closing(Api(database, Settings(), samples, now=lambda: now)) as api,
+        closing(open_sample_store(database, tmp_path, {}, now=now)) as samples,
+        closing(RestApi(database, Settings(), samples, now=lambda: now)) as api,
     ):
-        draft = Draft(now)
-        draft.seen += ["measurement-decoded"] * 90
-        draft.gateways += [mac_number(G)] * 90
-        api.traffic.follow(draft)
-        database.write_now(api.traffic.collect({}, now).write, ())
+        draft = ParsedBatch(now)
+        draft.report_kinds += ["measurement-decoded"] * 90
+        draft.report_gateways += [mac_to_int(G)] * 90
+        api.traffic.on_commit(draft)
+        database.write_now(api.traffic.prepare_flush({}, now).write, ())
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=_Served(api)),
+            transport=httpx.ASGITransport(app=_ApiApp(api)),
             base_url="http://service",
             headers={"Authorization": f"Bearer {key}"},
         ) as client:
             listed = (await client.get("/api/v1/gateways")).json()["items"]
             alone = [(await client.get(f"/api/v1/gateways/{mac}")).json() for mac in (G, H)]
     assert listed == alone
-    assert [_learned(each) for each in listed] == [("2.4.0", "decoded", 90.0), (None, None, 0.0)]
+    assert [_learned_fields(each) for each in listed] == [("2.4.0", "decoded", 90.0), (None, None, 0.0)]
 
 
-class _Served:
+class _ApiApp:
     """The service as a server calls it, which has a place for what lasts as long as a request."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: RestApi) -> None:
         self._app: Any = api.app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app({**scope, "state": {}}, receive, send)
 
 
-def _learned(shown: dict[str, Any]) -> tuple[str | None, str | None, float]:
+def _learned_fields(shown: dict[str, Any]) -> tuple[str | None, str | None, float]:
     return shown["apiVersion"], shown["mode"], shown["reportsPerMinute"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.databases import fresh_database
-from tests.service.http.running import Running, running
+from tests.service.http.running_service import RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
     """A service with an empty registry, shared by the tests of a module."""
     database = fresh_database(request, database_kind)
-    with running(database) as service:
+    with run_service(database) as service:
         yield service
     database.close()
 
 
 @pytest.fixture(scope="module")
-def slow_hashing(request: pytest.FixtureRequest) -> Iterator[Running]:
+def slow_hashing(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """A service that hashes passwords with the usual effort, as the other ones do not."""
     database = fresh_database(request, "sqlite")
-    with running(database, hashes_slowly=True) as service:
+    with run_service(database, hashes_slowly=True) as service:
         yield service
     database.close()
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.http.access import OPEN, ROLES
-from meshfleet.wire.rest import Role
-from meshfleet.wire.rest.live import STREAM
-from tests.tables import each_row
+from meshfleet.rest import Role
+from meshfleet.rest.live import STREAM_PATH
+from meshfleet.service.http.access import PUBLIC, REQUIRED_ROLES
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
-OURS = [(name, least) for name, least in ROLES.items() if least is not OPEN]
+OURS = [(name, least) for name, least in REQUIRED_ROLES.items() if least is not PUBLIC]
 LOWER = [(name, role) for name, least in OURS for role in Role if not role.includes(least)]
 NOBODY = {
     "device_id": "bmac-0",
@@ -35,15 +35,15 @@ NOBODY = {
 
 @pytest.mark.rule("auth-4", "rest-13", "rest-12")
 @each_row("name", [name for name, _ in OURS])
-def test_without_a_token_a_route_is_closed(service: Running, name: str) -> None:
+def test_without_a_token_a_route_is_closed(service: RunningService, name: str) -> None:
     answer = _ask(service.anonymous, name)
     assert (answer.status_code, answer.json()["code"]) == (401, "not-logged-in")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
 @pytest.mark.rule("auth-4")
-@each_row("name", [name for name, least in ROLES.items() if least is OPEN])
-def test_an_open_route_needs_no_token_and_looks_at_none(service: Running, name: str) -> None:
+@each_row("name", [name for name, least in REQUIRED_ROLES.items() if least is PUBLIC])
+def test_an_open_route_needs_no_token_and_looks_at_none(service: RunningService, name: str) -> None:
     with service.client("nonsense") as client:
         assert _ask(client, name).status_code == _ask(service.anonymous, name).status_code
     assert _ask(service.anonymous, name).status_code in {200, 400, *([404] if "{token}" in name else [])}
@@ -51,15 +51,17 @@ def test_an_open_route_needs_no_token_and_looks_at_none(service: Running, name: 
 
 @pytest.mark.rule("auth-16", "auth-17", "auth-18", "rest-12")
 @each_row(("name", "role"), LOWER)
-def test_a_lower_role_is_refused(service: Running, name: str, role: Role) -> None:
+def test_a_lower_role_is_refused(service: RunningService, name: str, role: Role) -> None:
     answer = _ask(_client(service, role), name)
     assert (answer.status_code, answer.json()["code"]) == (403, "not-allowed")
-    assert ROLES[name] in answer.json()["detail"]
+    assert REQUIRED_ROLES[name] in answer.json()["detail"]
 
 
 @pytest.mark.rule("auth-16", "auth-17", "auth-18")
 @each_row(("name", "least"), OURS)
-def test_the_least_role_is_let_in_and_so_are_those_above(service: Running, name: str, least: Role) -> None:
+def test_the_least_role_is_let_in_and_so_are_those_above(
+    service: RunningService, name: str, least: Role
+) -> None:
     for role in Role:
         if role.includes(least):
             assert _ask(_client(service, role), name).status_code in {200, 400, 404, 409, 415}
@@ -67,7 +69,7 @@ def test_the_least_role_is_let_in_and_so_are_those_above(service: Running, name:
 
 @pytest.mark.rule("auth-4")
 def test_only_these_routes_are_open() -> None:
-    assert {name for name, least in ROLES.items() if least is OPEN} == {
+    assert {name for name, least in REQUIRED_ROLES.items() if least is PUBLIC} == {
         "POST /api/v1/auth/login",
         "GET /api/v1/openapi.json",
         "GET /api/v1/asyncapi.json",
@@ -90,31 +92,31 @@ def test_reading_takes_a_viewer_work_an_operator_and_people_and_gateways_an_admi
 
 
 @pytest.mark.rule("rest-162")
-def test_the_table_of_roles_and_the_document_have_the_same_routes(service: Running) -> None:
+def test_the_table_of_roles_and_the_document_have_the_same_routes(service: RunningService) -> None:
     document = service.anonymous.get("/api/v1/openapi.json").json()
     documented = {
         f"{method.upper()} {path}": operation
         for path, item in document["paths"].items()
         for method, operation in item.items()
     }
-    assert set(documented) == set(ROLES)
-    for name, least in ROLES.items():
-        assert documented[name]["security"] == ([] if least is OPEN else [{"token": []}])
+    assert set(documented) == set(REQUIRED_ROLES)
+    for name, least in REQUIRED_ROLES.items():
+        assert documented[name]["security"] == ([] if least is PUBLIC else [{"token": []}])
         assert ("401" in documented[name]["responses"]) is (
-            least is not OPEN or name == "POST /api/v1/auth/login"
+            least is not PUBLIC or name == "POST /api/v1/auth/login"
         )
-        assert ("403" in documented[name]["responses"]) is (least not in {OPEN, Role.VIEWER})
+        assert ("403" in documented[name]["responses"]) is (least not in {PUBLIC, Role.VIEWER})
 
 
 @each_row("path", ["/api", "/api/v1", "/api/schema", "/api/v1/docs", "/openapi.json"])
-def test_nothing_else_is_served(service: Running, path: str) -> None:
+def test_nothing_else_is_served(service: RunningService, path: str) -> None:
     assert service.admin.get(path).status_code == 404
 
 
-@each_row("name", list(ROLES))
-def test_no_other_method_gets_in(service: Running, name: str) -> None:
+@each_row("name", list(REQUIRED_ROLES))
+def test_no_other_method_gets_in(service: RunningService, name: str) -> None:
     path = name.split()[1]
-    allowed = {each.split()[0] for each in ROLES if each.split()[1] == path}
+    allowed = {each.split()[0] for each in REQUIRED_ROLES if each.split()[1] == path}
     allowed |= {"HEAD"} if "GET" in allowed else set()
     for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - allowed:
         assert service.admin.request(method, path.format(**NOBODY)).status_code == 405
@@ -122,7 +124,7 @@ def test_no_other_method_gets_in(service: Running, name: str) -> None:
 
 @pytest.mark.rule("auth-4")
 @each_row("name", [name for name, _ in OURS if name.startswith("GET ")])
-def test_a_head_needs_what_a_get_needs(service: Running, name: str) -> None:
+def test_a_head_needs_what_a_get_needs(service: RunningService, name: str) -> None:
     path = _place(name.removeprefix("GET "))
     assert service.anonymous.head(path).status_code == 401
     for client in (service.viewer, service.operator, service.admin):
@@ -132,7 +134,7 @@ def test_a_head_needs_what_a_get_needs(service: Running, name: str) -> None:
 
 @pytest.mark.rule("auth-5")
 @each_row("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
-def test_the_scheme_is_read_in_any_case(service: Running, scheme: str) -> None:
+def test_the_scheme_is_read_in_any_case(service: RunningService, scheme: str) -> None:
     key = service.viewer.headers["Authorization"].removeprefix("Bearer ")
     answer = service.anonymous.get("/api/v1/auth/me", headers={"Authorization": f"{scheme} {key}"})
     assert answer.status_code == 200
@@ -153,7 +155,7 @@ def test_the_scheme_is_read_in_any_case(service: Running, scheme: str) -> None:
         'Bearer "{}"',
     ],
 )
-def test_no_other_form_is_a_token(service: Running, form: str) -> None:
+def test_no_other_form_is_a_token(service: RunningService, form: str) -> None:
     key = service.viewer.headers["Authorization"].removeprefix("Bearer ")
     answer = service.anonymous.get("/api/v1/auth/me", headers={"Authorization": form.format(key)})
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -161,7 +163,7 @@ def test_no_other_form_is_a_token(service: Running, form: str) -> None:
 
 
 @pytest.mark.rule("auth-4", "auth-5")
-def test_a_token_counts_in_its_header_alone_and_once(service: Running) -> None:
+def test_a_token_counts_in_its_header_alone_and_once(service: RunningService) -> None:
     token = service.viewer.headers["Authorization"]
     twice = [("Authorization", token), ("Authorization", token)]
     key = token.removeprefix("Bearer ")
@@ -171,7 +173,7 @@ def test_a_token_counts_in_its_header_alone_and_once(service: Running) -> None:
     assert service.anonymous.get(me, headers={"Cookie": f"token={key}"}).status_code == 401
 
 
-def _client(service: Running, role: Role) -> httpx.Client:
+def _client(service: RunningService, role: Role) -> httpx.Client:
     return {Role.VIEWER: service.viewer, Role.OPERATOR: service.operator, Role.ADMIN: service.admin}[role]
 
 
@@ -184,7 +186,7 @@ def _ask(client: httpx.Client, name: str) -> httpx.Response:
 
 def _place(path: str) -> str:
     """Where nothing is; a stream is asked for with a mistake, or it would never end."""
-    return path.format(**NOBODY) + ("?Types=none" if path == STREAM else "")
+    return path.format(**NOBODY) + ("?Types=none" if path == STREAM_PATH else "")
 
 
 def _is_for_admins(path: str) -> bool:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.wire.rest import Role
-from meshfleet.wire.times import from_millis, write_time
-from tests.service.http.addresses import behind_a_proxy
-from tests.service.http.running import PASSWORD, Running, running
-from tests.tables import each_row
+from meshfleet.protocol.times import format_time, from_millis
+from meshfleet.rest import Role
+from tests.row_tables import each_row
+from tests.service.http.proxied_logins import behind_a_proxy
+from tests.service.http.running_service import PASSWORD, RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,12 @@ OTHER = "another-horse-battery"
 
 
 @pytest.fixture(scope="module")
-def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
     yield from behind_a_proxy(request, database_kind)
 
 
 @pytest.fixture
-def ada(service: Running) -> Iterator[httpx.Client]:
+def ada(service: RunningService) -> Iterator[httpx.Client]:
     """An admin who came from somewhere, and whose name only this test has."""
     username = service.new_user(Role.ADMIN)
     with service.client(service.log_in(username)) as client:
@@ -40,24 +40,24 @@ def ada(service: Running) -> Iterator[httpx.Client]:
         yield client
 
 
-def rows(service: Running, **params: object) -> list[dict[str, Any]]:
+def rows(service: RunningService, **params: object) -> list[dict[str, Any]]:
     answer = service.admin.get(AUDIT, params={"MaxResults": "1000", **{k: str(v) for k, v in params.items()}})
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
-def newest(service: Running) -> int:
+def newest(service: RunningService) -> int:
     return max((row["id"] for row in rows(service)), default=0)
 
 
-def since(service: Running, mark: int) -> list[dict[str, Any]]:
+def since(service: RunningService, mark: int) -> list[dict[str, Any]]:
     """What happened after that, the oldest first."""
     return [row for row in reversed(rows(service)) if row["id"] > mark]
 
 
 @pytest.mark.rule("auth-26", "auth-27", "rest-169")
-def test_a_row_tells_when_who_what_and_from_where(service: Running, ada: httpx.Client) -> None:
+def test_a_row_tells_when_who_what_and_from_where(service: RunningService, ada: httpx.Client) -> None:
     username = service.new_name("user")
     body = {"username": username, "password": PASSWORD, "role": "viewer"}
     assert ada.post(USERS, json=body).status_code == 201
@@ -65,7 +65,7 @@ def test_a_row_tells_when_who_what_and_from_where(service: Running, ada: httpx.C
     assert list(row) == ["id", "time", "actor", "action", "target", "detail", "address"]
     assert row == {
         "id": row["id"],
-        "time": write_time(from_millis(service.clock())),
+        "time": format_time(from_millis(service.clock())),
         "actor": ada.headers["X-Name"],
         "action": "user.create",
         "target": username,
@@ -75,7 +75,7 @@ def test_a_row_tells_when_who_what_and_from_where(service: Running, ada: httpx.C
 
 
 @pytest.mark.rule("auth-26", "auth-27")
-def test_every_change_of_people_and_keys_is_one_row(service: Running, ada: httpx.Client) -> None:
+def test_every_change_of_people_and_keys_is_one_row(service: RunningService, ada: httpx.Client) -> None:
     name, bob, key = ada.headers["X-Name"], service.new_name("bob"), service.new_name("key")
     mark = newest(service)
     ada.post(USERS, json={"username": bob, "password": PASSWORD, "role": "viewer"})
@@ -105,7 +105,9 @@ def test_every_change_of_people_and_keys_is_one_row(service: Running, ada: httpx
 
 
 @pytest.mark.rule("auth-26")
-def test_every_change_of_devices_labels_and_gateways_is_one_row(service: Running, ada: httpx.Client) -> None:
+def test_every_change_of_devices_labels_and_gateways_is_one_row(
+    service: RunningService, ada: httpx.Client
+) -> None:
     label, mac = service.new_name("label"), service.new_mac()
     device, gateway = service.new_device(), f"bmac-{mac}"
     mark = newest(service)
@@ -135,7 +137,7 @@ def test_every_change_of_devices_labels_and_gateways_is_one_row(service: Running
 
 
 @pytest.mark.rule("auth-26", "auth-27")
-def test_a_login_is_one_row_with_the_address_it_came_from(service: Running) -> None:
+def test_a_login_is_one_row_with_the_address_it_came_from(service: RunningService) -> None:
     username = service.new_user()
     mark = newest(service)
     login = {"username": username.upper(), "password": PASSWORD}
@@ -150,7 +152,7 @@ def test_a_login_is_one_row_with_the_address_it_came_from(service: Running) -> N
 
 
 @pytest.mark.rule("auth-27")
-def test_a_program_is_told_from_a_person(service: Running) -> None:
+def test_a_program_is_told_from_a_person(service: RunningService) -> None:
     username = service.new_user()
     (row,) = rows(service, Target=username)
     assert (row["actor"], row["address"]) == ("api-key: key of a admin", "127.0.0.1")
@@ -158,7 +160,7 @@ def test_a_program_is_told_from_a_person(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-26")
-def test_what_changes_nothing_leaves_no_row(service: Running, ada: httpx.Client) -> None:
+def test_what_changes_nothing_leaves_no_row(service: RunningService, ada: httpx.Client) -> None:
     bob = service.new_user(Role.OPERATOR)
     device, label = service.new_device(), service.new_name("label")
     ada.put(f"/api/v1/devices/{device}/labels/{label}")
@@ -184,7 +186,7 @@ def test_what_changes_nothing_leaves_no_row(service: Running, ada: httpx.Client)
 
 
 @pytest.mark.rule("rest-11", "auth-27")
-def test_no_row_holds_a_secret(service: Running, ada: httpx.Client) -> None:
+def test_no_row_holds_a_secret(service: RunningService, ada: httpx.Client) -> None:
     bob, mac = service.new_name("bob"), service.new_mac()
     ada.post(USERS, json={"username": bob, "password": PASSWORD, "role": "viewer"})
     token = service.log_in(bob)
@@ -199,7 +201,9 @@ def test_no_row_holds_a_secret(service: Running, ada: httpx.Client) -> None:
 
 
 @pytest.mark.rule("auth-27", "rest-3", "rest-4")
-def test_rows_are_chosen_by_actor_action_and_target_together(service: Running, ada: httpx.Client) -> None:
+def test_rows_are_chosen_by_actor_action_and_target_together(
+    service: RunningService, ada: httpx.Client
+) -> None:
     name, bob = ada.headers["X-Name"], service.new_user()
     ada.put(f"{USERS}/{bob}", json={"role": "operator"})
     ada.put(f"{USERS}/{bob}", json={"password": OTHER})
@@ -215,7 +219,7 @@ def test_rows_are_chosen_by_actor_action_and_target_together(service: Running, a
 
 
 @pytest.mark.rule("auth-27")
-def test_rows_are_chosen_by_their_time(service: Running, ada: httpx.Client) -> None:
+def test_rows_are_chosen_by_their_time(service: RunningService, ada: httpx.Client) -> None:
     bob = service.new_user()
     for role in ("operator", "admin"):
         service.clock.move(seconds=1)
@@ -236,18 +240,20 @@ def test_rows_are_chosen_by_their_time(service: Running, ada: httpx.Client) -> N
 
 
 @each_row("value", ["\U0001f600", "' OR 1=1", "%", "x" * 5000])
-def test_a_filter_that_nothing_meets_finds_nothing(service: Running, value: str) -> None:
+def test_a_filter_that_nothing_meets_finds_nothing(service: RunningService, value: str) -> None:
     for name in ("Actor", "Action", "Target"):
         assert rows(service, **{name: value}) == []
 
 
-def test_a_filter_that_a_database_cannot_hold_is_no_failure_of_ours(service: Running) -> None:
+def test_a_filter_that_a_database_cannot_hold_is_no_failure_of_ours(service: RunningService) -> None:
     answer = service.admin.get(AUDIT, params={"Actor": "a\0b"})
     assert answer.status_code == 400 or answer.json()["items"] == []
 
 
 @pytest.mark.rule("rest-16", "rest-17", "rest-20", "rest-21", "rest-24")
-def test_pages_of_rows_repeat_and_miss_none_while_new_ones_come(service: Running, ada: httpx.Client) -> None:
+def test_pages_of_rows_repeat_and_miss_none_while_new_ones_come(
+    service: RunningService, ada: httpx.Client
+) -> None:
     name = ada.headers["X-Name"]
     for number in range(7):
         ada.post("/api/v1/labels", json={"label": f"{name} {number}"})
@@ -264,7 +270,7 @@ def test_pages_of_rows_repeat_and_miss_none_while_new_ones_come(service: Running
 
 
 @pytest.mark.rule("rest-18", "rest-19")
-def test_the_token_of_one_list_is_refused_by_every_other(service: Running, ada: httpx.Client) -> None:
+def test_the_token_of_one_list_is_refused_by_every_other(service: RunningService, ada: httpx.Client) -> None:
     for _ in range(2):
         ada.post(KEYS, json={"name": service.new_name("key"), "role": "viewer"})
         ada.post("/api/v1/labels", json={"label": service.new_name("label")})
@@ -296,7 +302,7 @@ def test_when_the_database_fails_neither_log_nor_answer_tells_what_was_to_be_sto
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with running(database) as service:
+    with run_service(database) as service:
         database.write_now(_break)
         body = {"username": "bob", "password": PASSWORD, "role": "viewer"}
         answer = service.admin.post(USERS, json=body)

@@ -6,32 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.wire.identifiers import BUILTIN
-from meshfleet.wire.ids import ModelNumber
-from meshfleet.wire.products import product_name
-from tests.service.telemetry.stock import ask, faults
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.ids import ModelNumber
+from meshfleet.protocol.products import find_product_name
+from tests.service.telemetry.sample_data import get_json, list_faults
 
 if TYPE_CHECKING:
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 PATH = "/api/v1/catalogue"
 
 
-def identifiers(service: Running) -> dict[str, dict[str, Any]]:
-    return {each["identifier"]: each for each in ask(service, PATH)["identifiers"]}
+def identifiers(service: RunningService) -> dict[str, dict[str, Any]]:
+    return {each["identifier"]: each for each in get_json(service, PATH)["identifiers"]}
 
 
 @pytest.mark.rule("rest-205")
-def test_every_identifier_is_told_once_in_the_order_of_its_number(service: Running) -> None:
+def test_every_identifier_is_told_once_in_the_order_of_its_number(service: RunningService) -> None:
     answer = service.viewer.get(PATH)
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     assert list(answer.json()) == ["identifiers", "products"]
     told = [each["identifier"] for each in answer.json()["identifiers"]]
-    assert told == sorted(entry.id for entry in BUILTIN)
+    assert told == sorted(entry.id for entry in BUILTIN_CATALOGUE)
 
 
 @pytest.mark.rule("rest-205")
-def test_an_identifier_is_told_with_all_that_helps_to_read_and_write_it(service: Running) -> None:
+def test_an_identifier_is_told_with_all_that_helps_to_read_and_write_it(service: RunningService) -> None:
     known = identifiers(service)
     assert known["8800"] == {
         "identifier": "8800",
@@ -48,30 +48,32 @@ def test_an_identifier_is_told_with_all_that_helps_to_read_and_write_it(service:
 
 
 @pytest.mark.rule("rest-205")
-def test_what_no_request_may_touch_has_no_access(service: Running) -> None:
+def test_what_no_request_may_touch_has_no_access(service: RunningService) -> None:
     told = {name: each["access"] for name, each in identifiers(service).items()}
     assert {name for name, access in told.items() if access is None} == {
-        entry.id for entry in BUILTIN if entry.access == "-"
+        entry.id for entry in BUILTIN_CATALOGUE if entry.access == "-"
     }
     assert None in told.values()
     assert set(told.values()) <= {"r", "w", "rw", None}
 
 
 @pytest.mark.rule("rest-205")
-def test_products_are_told_by_model_number_and_by_variant_where_there_are_several(service: Running) -> None:
-    products = ask(service, PATH)["products"]
+def test_products_are_told_by_model_number_and_by_variant_where_there_are_several(
+    service: RunningService,
+) -> None:
+    products = get_json(service, PATH)["products"]
     assert {"modelNumber": "2011", "variant": None, "name": "MT MeshConnect 2011"} in products
     assert [each for each in products if each["modelNumber"] == "0011"] == [
         {"modelNumber": "0011", "variant": 1, "name": "BlueUp SafeX BLE"},
         {"modelNumber": "0011", "variant": 4, "name": "KKM B1"},
     ]
     for each in products:
-        assert product_name(ModelNumber(each["modelNumber"]), each["variant"] or 0) == each["name"]
+        assert find_product_name(ModelNumber(each["modelNumber"]), each["variant"] or 0) == each["name"]
 
 
-def test_it_is_for_whoever_may_look_and_takes_no_parameters(service: Running) -> None:
+def test_it_is_for_whoever_may_look_and_takes_no_parameters(service: RunningService) -> None:
     for client in (service.viewer, service.operator, service.admin):
         assert client.get(PATH).status_code == 200
         assert client.post(PATH, json={}).status_code == 405
     assert service.anonymous.get(PATH).status_code == 401
-    assert faults(service.viewer.get(PATH, params={"MaxResults": "1"})) == ["MaxResults"]
+    assert list_faults(service.viewer.get(PATH, params={"MaxResults": "1"})) == ["MaxResults"]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
 from meshfleet.service.devices import registry
-from meshfleet.wire.ids import Mac, ModelNumber, Version
-from tests.tables import each_row
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
     Query = Sequence[tuple[str, str]]
 
@@ -68,17 +68,17 @@ MALFORMED = {
 }
 
 
-def _ask(service: Running, query: Query) -> httpx.Response:
+def _ask(service: RunningService, query: Query) -> httpx.Response:
     return service.viewer.get("/api/v1/devices", params=list(query))
 
 
-def _ids(service: Running, query: Query) -> list[str]:
+def _ids(service: RunningService, query: Query) -> list[str]:
     answer = _ask(service, [*query, ("MaxResults", "1000")])
     assert answer.status_code == 200, answer.text
     return [item["id"] for item in answer.json()["items"]]
 
 
-def _make(service: Running, has: frozenset[str]) -> str:
+def _make(service: RunningService, has: frozenset[str]) -> str:
     """A device that meets these filters and no others."""
     device = service.new_device(
         connected="Connected" in has,
@@ -94,7 +94,7 @@ def _make(service: Running, has: frozenset[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def fleet(service: Running) -> dict[str, frozenset[str]]:
+def fleet(service: RunningService) -> dict[str, frozenset[str]]:
     """Devices that meet all filters, all but one, one alone, or none; and which filters those are."""
     every = frozenset(ONES)
     kinds = [
@@ -109,7 +109,7 @@ def fleet(service: Running) -> dict[str, frozenset[str]]:
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-35")
 def test_a_device_is_listed_only_if_it_meets_all_filters(
-    service: Running, fleet: dict[str, frozenset[str]]
+    service: RunningService, fleet: dict[str, frozenset[str]]
 ) -> None:
     for number in (0, 1, 2, len(ONES) - 1, len(ONES)):
         for names in combinations(ONES, number):
@@ -121,7 +121,7 @@ def test_a_device_is_listed_only_if_it_meets_all_filters(
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-35")
 def test_ids_choose_among_what_the_other_filters_leave(
-    service: Running, fleet: dict[str, frozenset[str]]
+    service: RunningService, fleet: dict[str, frozenset[str]]
 ) -> None:
     chosen = sorted(fleet)[3:9]
     ids = [("Ids", each) for each in reversed(chosen)]
@@ -134,14 +134,16 @@ def test_ids_choose_among_what_the_other_filters_leave(
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-34")
-def test_thousands_of_ids_fit_into_a_query(service: Running) -> None:
+def test_thousands_of_ids_fit_into_a_query(service: RunningService) -> None:
     device = service.new_device()
     ids = [("Ids", f"bmac-{number:012x}") for number in range(2500)]
     assert _ids(service, [*ids, ("Ids", device)]) == [device]
 
 
 @pytest.mark.rule("rest-3", "rest-34")
-def test_names_of_filters_are_read_in_any_case(service: Running, fleet: dict[str, frozenset[str]]) -> None:
+def test_names_of_filters_are_read_in_any_case(
+    service: RunningService, fleet: dict[str, frozenset[str]]
+) -> None:
     (best,) = [device for device, has in fleet.items() if len(has) == len(ONES)]
     for spell in (str.lower, str.upper, str.swapcase, str.title):
         query = [(spell(name), value) for name, value in ONES.items()] + [(spell("Ids"), best)]
@@ -174,7 +176,9 @@ def test_names_of_filters_are_read_in_any_case(service: Running, fleet: dict[str
         ("Label", "nobody made this", False),
     ],
 )
-def test_values_have_several_spellings(service: Running, name: str, value: str, *, is_met: bool) -> None:
+def test_values_have_several_spellings(
+    service: RunningService, name: str, value: str, *, is_met: bool
+) -> None:
     device = _make(service, frozenset(ONES))
     assert _ids(service, [("Ids", device), (name, value)]) == [device] * is_met
     assert (device in _ids(service, [(name, value)])) is is_met
@@ -182,7 +186,7 @@ def test_values_have_several_spellings(service: Running, name: str, value: str, 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-49")
-def test_a_version_finds_its_betas_and_a_beta_only_itself(service: Running) -> None:
+def test_a_version_finds_its_betas_and_a_beta_only_itself(service: RunningService) -> None:
     gateway = service.new_mac()
     devices = [service.new_device(gateway=gateway, firmware=Version(3, 1, 0, beta)) for beta in (0, 1, 12)]
     for text, found in [
@@ -196,7 +200,7 @@ def test_a_version_finds_its_betas_and_a_beta_only_itself(service: Running) -> N
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-34", "rest-35", "rest-67")
-def test_of_several_labels_a_device_must_have_all(service: Running) -> None:
+def test_of_several_labels_a_device_must_have_all(service: RunningService) -> None:
     accented = service.new_name("Gebäude 3/É")
     label, third = service.new_name("ß%2F&="), service.new_name("third")
     one, both = service.new_device(), service.new_device()
@@ -212,10 +216,10 @@ def test_of_several_labels_a_device_must_have_all(service: Running) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-34")
-def test_more_labels_than_anybody_needs_still_get_an_answer(service: Running) -> None:
+def test_more_labels_than_anybody_needs_still_get_an_answer(service: RunningService) -> None:
     device = service.new_device()
     texts = [f"many {number}" for number in range(1100)]
-    service.database.write_now(registry.attach, [(text, Mac(device[5:])) for text in texts], at=1)
+    service.database.write_now(registry.attach_labels, [(text, Mac(device[5:])) for text in texts], at=1)
     answer = _ask(service, [("Label", text) for text in texts])
     assert answer.status_code in {200, 400}, answer.text
     if answer.status_code == 200:
@@ -224,7 +228,7 @@ def test_more_labels_than_anybody_needs_still_get_an_answer(service: Running) ->
 
 @pytest.mark.rule("rest-16")
 @each_row("query", ["Label=unheard+of", "Gateway=0123456789ab", "Ids=bmac-0123456789ab"])
-def test_what_nothing_meets_is_an_empty_page(service: Running, query: str) -> None:
+def test_what_nothing_meets_is_an_empty_page(service: RunningService, query: str) -> None:
     answer = service.viewer.get(f"/api/v1/devices?{query}")
     assert (answer.status_code, answer.json()) == (200, {"items": [], "nextToken": None})
 
@@ -232,7 +236,7 @@ def test_what_nothing_meets_is_an_empty_page(service: Running, query: str) -> No
 @pytest.mark.rule("rest-34", "rest-37")
 @each_row(("name", "value"), [(name, each) for name, values in MALFORMED.items() for each in values])
 def test_a_malformed_value_is_refused_by_the_name_of_its_filter(
-    service: Running, name: str, value: str
+    service: RunningService, name: str, value: str
 ) -> None:
     answer = _ask(service, [(name.lower(), value)])
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
@@ -258,7 +262,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_filter(
         ["Connected", "ModelNumber"],
     ],
 )
-def test_all_mistakes_are_told_together(service: Running, names: list[str]) -> None:
+def test_all_mistakes_are_told_together(service: RunningService, names: list[str]) -> None:
     answer = _ask(service, [(name, ".") for name in names if name != "FriendlyName"] + _blank(names))
     assert answer.status_code == 400
     assert sorted(each["field"] for each in answer.json()["errors"]) == sorted(names)
@@ -271,7 +275,7 @@ def _blank(names: list[str]) -> list[tuple[str, str]]:
 
 @pytest.mark.rule("rest-4")
 @each_row("name", ["Labels", "Conected", "Id", "Model", "Filter", "", "friendly_name", "_", "Ids[]"])
-def test_a_misspelt_filter_does_not_select_the_whole_fleet(service: Running, name: str) -> None:
+def test_a_misspelt_filter_does_not_select_the_whole_fleet(service: RunningService, name: str) -> None:
     answer = _ask(service, [(name, "x")])
     assert answer.status_code == 400
     assert [each["field"] for each in answer.json()["errors"]] == [name]
@@ -279,7 +283,7 @@ def test_a_misspelt_filter_does_not_select_the_whole_fleet(service: Running, nam
 
 @pytest.mark.rule("rest-34")
 @each_row("name", [*sorted(set(ONES) - {"Label"}), "Sort", "MaxResults", "Include", "NextToken"])
-def test_of_what_is_not_repeatable_a_second_value_is_refused(service: Running, name: str) -> None:
+def test_of_what_is_not_repeatable_a_second_value_is_refused(service: RunningService, name: str) -> None:
     more: dict[str, Any] = {"Sort": "id", "MaxResults": "5", "Include": "live", "NextToken": "x"}
     value = str((ONES | more)[name])
     answer = _ask(service, [(name, value), (name.lower(), value)])

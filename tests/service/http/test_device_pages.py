@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import Mac
-from tests.tables import each_row
+from meshfleet.protocol.ids import Mac
+from meshfleet.service.devices.model import DeviceObservation
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 SORTS = ["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
 
 
-def _page(service: Running, path: str = "/api/v1/devices", **query: Any) -> dict[str, Any]:
+def _page(service: RunningService, path: str = "/api/v1/devices", **query: Any) -> dict[str, Any]:
     answer = service.admin.get(path, params=query)
     assert answer.status_code == 200, answer.text
     assert list(answer.json()) == ["items", "nextToken"]
     return dict(answer.json())
 
 
-def _walk(service: Running, between: Callable[[int], None] = lambda _: None, **query: Any) -> list[str]:
+def _walk(
+    service: RunningService, between: Callable[[int], None] = lambda _: None, **query: Any
+) -> list[str]:
     """The ids on all pages; `between` happens after each page, which is told its number."""
     page = _page(service, **query)
     ids = [item["id"] for item in page["items"]]
@@ -42,32 +44,34 @@ def _walk(service: Running, between: Callable[[int], None] = lambda _: None, **q
     return ids
 
 
-def _refusal(service: Running, path: str = "/api/v1/devices", **query: Any) -> tuple[int, str]:
+def _refusal(service: RunningService, path: str = "/api/v1/devices", **query: Any) -> tuple[int, str]:
     answer = service.admin.get(path, params=query)
     return answer.status_code, answer.json().get("code", "")
 
 
 @pytest.fixture(scope="module")
-def gateway(service: Running) -> Mac:
+def gateway(service: RunningService) -> Mac:
     """With seven devices behind it, some of the same name, connected or not, and since different times."""
     gateway = service.new_mac()
     names = ["b", "A", "a", "É", "B", "ß", "z"]
     start = service.clock()
     for number, name in enumerate(names):
         at, mac = start - number % 3, service.new_mac()
-        service.observe(Sighting(device=mac, at=at, gateway=gateway, name=name, connected=number % 2 == 0))
+        service.observe(
+            DeviceObservation(device=mac, at=at, gateway=gateway, name=name, connected=number % 2 == 0)
+        )
     return gateway
 
 
-def _new_gateway(service: Running, number: int) -> tuple[Mac, list[str]]:
+def _new_gateway(service: RunningService, number: int) -> tuple[Mac, list[str]]:
     """A gateway of its own, and the ids of the devices behind it, two apart."""
     gateway, first = service.new_mac(), (0xD00000000000 + (int(service.new_mac(), 16) & 0xFFFF) * 0x10000)
     macs = [Mac(f"{first + 2 * each:012x}") for each in range(1, number + 1)]
-    service.observe(*(Sighting(device=mac, at=service.clock(), gateway=gateway) for mac in macs))
+    service.observe(*(DeviceObservation(device=mac, at=service.clock(), gateway=gateway) for mac in macs))
     return gateway, [f"bmac-{mac}" for mac in macs]
 
 
-def _token(service: Running, gateway: Mac, **query: Any) -> str:
+def _token(service: RunningService, gateway: Mac, **query: Any) -> str:
     token = _page(service, Gateway=gateway, MaxResults=2, **query)["nextToken"]
     assert isinstance(token, str)
     return token
@@ -77,7 +81,9 @@ def _token(service: Running, gateway: Mac, **query: Any) -> str:
 @pytest.mark.rule("rest-16", "rest-20", "rest-24", "rest-37")
 @each_row("sort", SORTS)
 @each_row("limit", [1, 3, 6, 7, 8])
-def test_the_pages_together_are_the_list(service: Running, gateway: Mac, sort: str, limit: int) -> None:
+def test_the_pages_together_are_the_list(
+    service: RunningService, gateway: Mac, sort: str, limit: int
+) -> None:
     whole = _page(service, Gateway=gateway, Sort=sort)
     assert (len(whole["items"]), whole["nextToken"]) == (7, None)
     walked = _walk(service, Gateway=gateway, Sort=sort, MaxResults=limit)
@@ -86,7 +92,7 @@ def test_the_pages_together_are_the_list(service: Running, gateway: Mac, sort: s
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-37")
-def test_lists_are_sorted_as_asked(service: Running, gateway: Mac) -> None:
+def test_lists_are_sorted_as_asked(service: RunningService, gateway: Mac) -> None:
     def listed(**query: str) -> list[dict[str, Any]]:
         return list(_page(service, Gateway=gateway, **query)["items"])
 
@@ -109,7 +115,7 @@ def test_lists_are_sorted_as_asked(service: Running, gateway: Mac) -> None:
 
 
 @pytest.mark.rule("rest-23", "rest-24")
-def test_without_a_number_a_page_has_a_hundred_items(service: Running) -> None:
+def test_without_a_number_a_page_has_a_hundred_items(service: RunningService) -> None:
     gateway, devices = _new_gateway(service, 101)
     page = _page(service, Gateway=gateway)
     assert [item["id"] for item in page["items"]] == devices[:100]
@@ -140,7 +146,7 @@ def test_without_a_number_a_page_has_a_hundred_items(service: Running) -> None:
     ],
 )
 @each_row("path", ["/api/v1/devices", "/api/v1/labels", "/api/v1/gateways"])
-def test_a_number_of_items_that_cannot_be_is_refused(service: Running, path: str, value: str) -> None:
+def test_a_number_of_items_that_cannot_be_is_refused(service: RunningService, path: str, value: str) -> None:
     answer = service.viewer.get(path, params={"MaxResults": value})
     assert answer.status_code == 400, answer.text
     assert [each["field"] for each in answer.json()["errors"]] == ["MaxResults"]
@@ -148,7 +154,7 @@ def test_a_number_of_items_that_cannot_be_is_refused(service: Running, path: str
 
 @pytest.mark.rule("rest-17", "rest-18")
 def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters(
-    service: Running, gateway: Mac
+    service: RunningService, gateway: Mac
 ) -> None:
     ids = [item["id"] for item in _page(service, Gateway=gateway)["items"]]
     first = _page(service, Gateway=gateway, Ids=ids, MaxResults=2)
@@ -181,7 +187,9 @@ def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters
         {"Ids": "bmac-0123456789ab"},
     ],
 )
-def test_a_token_of_other_filters_is_refused(service: Running, gateway: Mac, other: dict[str, str]) -> None:
+def test_a_token_of_other_filters_is_refused(
+    service: RunningService, gateway: Mac, other: dict[str, str]
+) -> None:
     token = _token(service, gateway)
     assert _refusal(service, **{"Gateway": gateway, **other, "NextToken": token}) == (400, "invalid-token")
     assert _refusal(service, **other, NextToken=token) == (400, "invalid-token")
@@ -189,7 +197,7 @@ def test_a_token_of_other_filters_is_refused(service: Running, gateway: Mac, oth
 
 
 @pytest.mark.rule("rest-19")
-def test_a_token_of_another_list_is_refused(service: Running) -> None:
+def test_a_token_of_another_list_is_refused(service: RunningService) -> None:
     for _ in range(2):
         service.operator.post("/api/v1/labels", json={"label": service.new_name("label")})
         service.admin.post("/api/v1/gateways", json={"mac": service.new_mac()})
@@ -205,7 +213,7 @@ def test_a_token_of_another_list_is_refused(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-18", "rest-19")
-def test_no_bit_of_a_token_can_be_changed(service: Running, gateway: Mac) -> None:
+def test_no_bit_of_a_token_can_be_changed(service: RunningService, gateway: Mac) -> None:
     token = _token(service, gateway)
     for place, letter in enumerate(token):
         for bit in range(6):
@@ -219,7 +227,7 @@ def test_no_bit_of_a_token_can_be_changed(service: Running, gateway: Mac) -> Non
 
 @pytest.mark.rule("rest-18", "rest-19")
 @each_row("name", ["x", "xy", "xyz"])
-def test_a_token_of_any_length_has_one_spelling(service: Running, name: str) -> None:
+def test_a_token_of_any_length_has_one_spelling(service: RunningService, name: str) -> None:
     gateway = service.new_mac()
     service.new_device(gateway=gateway, name=name)
     service.new_device(gateway=gateway, name="zz")
@@ -236,7 +244,7 @@ def test_a_token_of_any_length_has_one_spelling(service: Running, name: str) -> 
 
 
 @pytest.mark.rule("rest-18", "rest-19")
-def test_what_is_no_token_is_refused(service: Running, gateway: Mac) -> None:
+def test_what_is_no_token_is_refused(service: RunningService, gateway: Mac) -> None:
     token = _token(service, gateway)
     unsigned = [
         base64.urlsafe_b64encode(bytes(16) + where).decode() for where in (b"[0]", b"", b"null", b'["')
@@ -251,7 +259,7 @@ def test_what_is_no_token_is_refused(service: Running, gateway: Mac) -> None:
 @pytest.mark.rule("rest-20", "rest-21")
 @pytest.mark.parametrize("sort", ["id", "-id"])
 def test_devices_that_come_and_go_meanwhile_make_none_appear_twice_or_go_missing(
-    service: Running, sort: str
+    service: RunningService, sort: str
 ) -> None:
     gateway, devices = _new_gateway(service, 12)
     gone: list[str] = []
@@ -265,7 +273,9 @@ def test_devices_that_come_and_go_meanwhile_make_none_appear_twice_or_go_missing
             gone.append(device)
         for device in (devices[0], shown, devices[9]):
             mac = Mac(f"{int(device[5:], 16) + 1:012x}")
-            service.observe(Sighting(device=mac, at=service.clock(), gateway=gateway, connected=True))
+            service.observe(
+                DeviceObservation(device=mac, at=service.clock(), gateway=gateway, connected=True)
+            )
             come.append(f"bmac-{mac}")
         body = {"name": service.new_name("another")}
         service.operator.put(f"/api/v1/devices/{devices[10]}/friendly-name", json=body)
@@ -278,7 +288,7 @@ def test_devices_that_come_and_go_meanwhile_make_none_appear_twice_or_go_missing
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-22")
-def test_renames_meanwhile_move_only_the_renamed_in_a_list_by_name(service: Running) -> None:
+def test_renames_meanwhile_move_only_the_renamed_in_a_list_by_name(service: RunningService) -> None:
     gateway, devices = _new_gateway(service, 9)
 
     def disturb(number: int) -> None:
@@ -291,7 +301,7 @@ def test_renames_meanwhile_move_only_the_renamed_in_a_list_by_name(service: Runn
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-16", "rest-20")
-def test_a_page_behind_which_all_has_gone_is_empty_and_the_last(service: Running) -> None:
+def test_a_page_behind_which_all_has_gone_is_empty_and_the_last(service: RunningService) -> None:
     gateway, devices = _new_gateway(service, 4)
     token = _token(service, gateway)
     for device in devices:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import Mac, ModelNumber, Version
-from meshfleet.wire.times import from_millis, write_time
-from tests.tables import each_row
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
+from meshfleet.protocol.times import format_time, from_millis
+from meshfleet.service.devices.model import DeviceObservation
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 FIELDS = ["id", "friendlyName", "modelNumber", "labels", "bootMode", "connectivity"]
 FIELDS += ["firmwareVersion", "hardwareVersion", "imei", "status"]
@@ -29,20 +29,20 @@ OPERATIONS = [
 """All that names a device in its path."""
 
 
-def _listed(service: Running, device: str, **query: str) -> dict[str, Any]:
+def _listed(service: RunningService, device: str, **query: str) -> dict[str, Any]:
     answer = service.viewer.get("/api/v1/devices", params={"Ids": device, **query})
     assert answer.status_code == 200, answer.text
     (item,) = answer.json()["items"]
     return dict(item)
 
 
-def _shown(service: Running, device: str) -> dict[str, Any]:
+def _shown(service: RunningService, device: str) -> dict[str, Any]:
     answer = service.viewer.get(f"/api/v1/devices/{device}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-def _full(service: Running, **facts: Any) -> str:
+def _full(service: RunningService, **facts: Any) -> str:
     """A device of which all is known."""
     known: dict[str, Any] = {
         "model": ModelNumber("000F"),
@@ -62,10 +62,10 @@ def _full(service: Running, **facts: Any) -> str:
 
 @pytest.mark.rule("rest-6", "rest-28", "rest-29", "rest-30", "rest-31", "rest-32", "rest-33", "rest-45")
 @pytest.mark.rule("rest-48", "rest-53")
-def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: Running) -> None:
+def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: RunningService) -> None:
     mac = service.new_mac()
     at = service.clock()
-    service.observe(Sighting(device=mac, at=at))
+    service.observe(DeviceObservation(device=mac, at=at))
     item = _listed(service, f"bmac-{mac}")
     assert list(item) == FIELDS
     assert item == {
@@ -74,7 +74,7 @@ def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: Running) ->
         "modelNumber": "0000",
         "labels": [],
         "bootMode": None,
-        "connectivity": {"connected": False, "timestamp": write_time(from_millis(at))},
+        "connectivity": {"connected": False, "timestamp": format_time(from_millis(at))},
         "firmwareVersion": "0.0.0",
         "hardwareVersion": "0.0.0",
         "imei": None,
@@ -84,7 +84,7 @@ def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: Running) ->
 
 
 @pytest.mark.rule("rest-29", "rest-45", "rest-49", "rest-50", "rest-54", "rest-55", "rest-56")
-def test_of_a_device_that_told_all_the_list_tells_the_same_ten_fields(service: Running) -> None:
+def test_of_a_device_that_told_all_the_list_tells_the_same_ten_fields(service: RunningService) -> None:
     device = _full(service)
     item = _listed(service, device)
     assert list(item) == FIELDS
@@ -103,7 +103,7 @@ def test_of_a_device_that_told_all_the_list_tells_the_same_ten_fields(service: R
 
 
 @pytest.mark.rule("rest-38")
-def test_live_adds_one_field_at_the_end(service: Running) -> None:
+def test_live_adds_one_field_at_the_end(service: RunningService) -> None:
     gateway, parent = service.new_mac(), service.new_mac()
     device = _full(service, gateway=gateway, parent=parent)
     item = _listed(service, device, Include="live")
@@ -124,22 +124,22 @@ def test_live_adds_one_field_at_the_end(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-38")
-def test_live_of_a_device_that_was_never_heard_is_nothing(service: Running) -> None:
+def test_live_of_a_device_that_was_never_heard_is_nothing(service: RunningService) -> None:
     mac = service.new_mac()
-    service.observe(Sighting(device=mac, at=service.clock(), heard=False))
+    service.observe(DeviceObservation(device=mac, at=service.clock(), heard=False))
     live = _listed(service, f"bmac-{mac}", Include="live")["live"]
     assert live == {**dict.fromkeys(LIVE), "updating": False}
 
 
 @each_row("value", ["Live", "LIVE", "all", "", "live,live", "null"])
-def test_nothing_but_live_can_be_included(service: Running, value: str) -> None:
+def test_nothing_but_live_can_be_included(service: RunningService, value: str) -> None:
     answer = service.viewer.get("/api/v1/devices", params={"Include": value})
     assert answer.status_code == 400, answer.text
     assert [each["field"] for each in answer.json()["errors"]] == ["Include"]
 
 
 @pytest.mark.rule("rest-39", "rest-49")
-def test_a_device_alone_is_told_with_four_more_fields(service: Running) -> None:
+def test_a_device_alone_is_told_with_four_more_fields(service: RunningService) -> None:
     device = _full(service)
     shown = _shown(service, device)
     assert list(shown) == [*FIELDS, "live", "firmwareVersionText", "product", "claimedAt"]
@@ -150,39 +150,41 @@ def test_a_device_alone_is_told_with_four_more_fields(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-39")
-def test_a_release_has_the_same_version_in_both_fields(service: Running) -> None:
+def test_a_release_has_the_same_version_in_both_fields(service: RunningService) -> None:
     shown = _shown(service, service.new_device(firmware=Version(2, 4, 1)))
     assert (shown["firmwareVersion"], shown["firmwareVersionText"]) == ("2.4.1", "2.4.1")
     assert shown["product"] is None
 
 
 @pytest.mark.rule("rest-53")
-def test_the_time_of_connectivity_is_that_of_its_last_change(service: Running) -> None:
+def test_the_time_of_connectivity_is_that_of_its_last_change(service: RunningService) -> None:
     mac = service.new_mac()
     start = service.clock()
     for passed, connected in [(0, True), (1000, True), (2000, False), (3000, False)]:
-        service.observe(Sighting(device=mac, at=start + passed, connected=connected))
+        service.observe(DeviceObservation(device=mac, at=start + passed, connected=connected))
     assert _listed(service, f"bmac-{mac}")["connectivity"] == {
         "connected": False,
-        "timestamp": write_time(from_millis(start + 2000)),
+        "timestamp": format_time(from_millis(start + 2000)),
     }
 
 
 @pytest.mark.rule("rest-54")
-def test_boot_mode_is_null_again_after_an_update(service: Running) -> None:
+def test_boot_mode_is_null_again_after_an_update(service: RunningService) -> None:
     device = service.new_device(boot_mode="dfu")
-    service.observe(Sighting(device=Mac(device[5:]), at=service.clock() + 1, boot_mode=None))
+    service.observe(DeviceObservation(device=Mac(device[5:]), at=service.clock() + 1, boot_mode=None))
     assert _listed(service, device)["bootMode"] is None
 
 
 @pytest.mark.rule("rest-55")
-def test_a_status_other_than_zero_is_told_as_it_is(service: Running) -> None:
+def test_a_status_other_than_zero_is_told_as_it_is(service: RunningService) -> None:
     assert _listed(service, service.new_device(status=255))["status"] == 255
 
 
 @pytest.mark.rule("rest-15")
 @each_row(("method", "path", "body"), OPERATIONS)
-def test_a_malformed_id_in_a_path_is_not_found(service: Running, method: str, path: str, body: Any) -> None:
+def test_a_malformed_id_in_a_path_is_not_found(
+    service: RunningService, method: str, path: str, body: Any
+) -> None:
     device = service.new_device()
     mac = device[5:]
     wrong = [mac, device.upper(), f"bmac-{mac.upper()}", device[:-1], f"{device}0", f"bmac-bmac-{mac}"]
@@ -213,7 +215,7 @@ def test_a_malformed_id_in_a_path_is_not_found(service: Running, method: str, pa
 
 @pytest.mark.rule("rest-15")
 @each_row(("method", "path", "body"), OPERATIONS)
-def test_an_unknown_device_is_not_found(service: Running, method: str, path: str, body: Any) -> None:
+def test_an_unknown_device_is_not_found(service: RunningService, method: str, path: str, body: Any) -> None:
     answer = service.admin.request(method, path.format(NEVER_HEARD), json=body)
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
     assert answer.json()["instance"] == path.format(NEVER_HEARD)
@@ -221,13 +223,13 @@ def test_an_unknown_device_is_not_found(service: Running, method: str, path: str
     assert listed.json() == {"items": [], "nextToken": None}
 
 
-def test_a_device_written_with_percent_signs_is_the_same(service: Running) -> None:
+def test_a_device_written_with_percent_signs_is_the_same(service: RunningService) -> None:
     device = service.new_device()
     assert _shown(service, device.replace("-", "%2d"))["id"] == device
 
 
 @pytest.mark.rule("rest-40")
-def test_only_an_admin_forgets_a_device(service: Running) -> None:
+def test_only_an_admin_forgets_a_device(service: RunningService) -> None:
     device = service.new_device()
     for client in (service.viewer, service.operator):
         answer = client.delete(f"/api/v1/devices/{device}")
@@ -241,7 +243,9 @@ def test_only_an_admin_forgets_a_device(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-40", "rest-41")
-def test_a_forgotten_device_comes_back_without_name_and_labels_when_it_is_heard(service: Running) -> None:
+def test_a_forgotten_device_comes_back_without_name_and_labels_when_it_is_heard(
+    service: RunningService,
+) -> None:
     device, label = service.new_device(), service.new_name("label")
     name = service.new_name("A peculiar name")
     service.operator.put(f"/api/v1/devices/{device}/labels/{label}")
@@ -249,14 +253,14 @@ def test_a_forgotten_device_comes_back_without_name_and_labels_when_it_is_heard(
     service.admin.delete(f"/api/v1/devices/{device}")
     for query in ({"Label": label}, {"FriendlyName": name}, {"Ids": device}):
         assert service.viewer.get("/api/v1/devices", params=query).json()["items"] == [], query
-    service.observe(Sighting(device=Mac(device[5:]), at=service.clock()))
+    service.observe(DeviceObservation(device=Mac(device[5:]), at=service.clock()))
     item = _listed(service, device)
     assert (item["friendlyName"], item["labels"]) == (f"Device {device[-4:]}", [])
     assert service.viewer.get("/api/v1/devices", params={"FriendlyName": name}).json()["items"] == []
 
 
 @pytest.mark.rule("rest-42")
-def test_a_summary_counts_what_the_filters_select(service: Running) -> None:
+def test_a_summary_counts_what_the_filters_select(service: RunningService) -> None:
     gateway = service.new_mac()
     label, other = service.new_name("a"), service.new_name("b")
     models = [ModelNumber("0018"), ModelNumber("0018"), ModelNumber("000F")]
@@ -283,14 +287,16 @@ def test_a_summary_counts_what_the_filters_select(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-42")
-def test_a_summary_of_nothing_is_zero(service: Running) -> None:
+def test_a_summary_of_nothing_is_zero(service: RunningService) -> None:
     summary = service.viewer.get("/api/v1/devices/summary", params={"Label": "nobody has it"}).json()
     assert (summary["total"], summary["models"], summary["labels"]) == (0, [], [])
 
 
 @pytest.mark.rule("rest-42")
 @each_row("query", ["ModelNumber=x", "Connected=perhaps", "MaxResults=1", "Sort=id", "Include=live"])
-def test_a_summary_takes_the_filters_of_the_list_and_nothing_else(service: Running, query: str) -> None:
+def test_a_summary_takes_the_filters_of_the_list_and_nothing_else(
+    service: RunningService, query: str
+) -> None:
     answer = service.viewer.get(f"/api/v1/devices/summary?{query}")
     assert answer.status_code == 400
     assert [each["field"] for each in answer.json()["errors"]] == [query.partition("=")[0]]

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meshfleet.service.api import openapi_document
-from meshfleet.service.http.access import ROLES
-from meshfleet.wire.rest.live import STREAM
+from meshfleet.rest.live import STREAM_PATH
+from meshfleet.service.api import load_openapi_document
+from meshfleet.service.http.access import REQUIRED_ROLES
+from tests.row_tables import each_row
 from tests.service.firmware.uploads import uploaded
-from tests.service.jobs.shop import Shop
-from tests.tables import each_row
+from tests.service.jobs.job_environment import JobEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from schemathesis import Case
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 ASKING = "POST /api/v1/devices/{device_id}/requests"
 """No gateway is there to answer: 503 and 504 are its right answers, and in its document."""
@@ -28,12 +28,12 @@ ASKING = "POST /api/v1/devices/{device_id}/requests"
 ANY_WILL_DO = "GET /api/v1/images/{token}/{file_name}"
 """All that it takes are texts, and no text is of the wrong kind."""
 
-OPERATIONS = openapi_document()["paths"]
+OPERATIONS = load_openapi_document()["paths"]
 
 
 def _modes() -> Iterator[tuple[str, str]]:
     """Every operation with right values, and with wrong ones if it takes any."""
-    for name in sorted(ROLES.keys() - {f"GET {STREAM}"}):  # which never ends
+    for name in sorted(REQUIRED_ROLES.keys() - {f"GET {STREAM_PATH}"}):  # which never ends
         yield name, "positive"
         method, path = name.split()
         if name != ANY_WILL_DO and OPERATIONS[path][method.lower()].keys() & {"parameters", "requestBody"}:
@@ -41,7 +41,7 @@ def _modes() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def schema(service: Running) -> Any:
+def schema(service: RunningService) -> Any:
     """The document that the service tells."""
     import schemathesis  # noqa: PLC0415 # it takes long to load, and one worker needs it
 
@@ -49,7 +49,7 @@ def schema(service: Running) -> Any:
 
 
 @pytest.fixture(scope="module")
-def known(service: Running) -> dict[str, list[str]]:
+def known(service: RunningService) -> dict[str, list[str]]:
     """Ids of things that are there, for paths: nobody would guess them."""
     devices = [service.new_device() for _ in range(5)]
     macs = [service.new_mac() for _ in range(3)]
@@ -70,7 +70,7 @@ def known(service: Running) -> dict[str, list[str]]:
         "key_id": [key["id"] for key in keys],  # none of these is the one that we come with
         "request_id": ["-"],
         "firmware_id": [uploaded(service)["id"] for _ in range(3)],
-        "job_id": [Shop(service).any_job() for _ in range(5)],
+        "job_id": [JobEnvironment(service).any_job() for _ in range(5)],
         "token": ["-"],
         "file_name": ["image.bin"],
     }
@@ -79,7 +79,7 @@ def known(service: Running) -> dict[str, list[str]]:
 @pytest.mark.rule("rest-9", "rest-12", "rest-16", "rest-162")
 @each_row(("name", "mode"), _modes())
 def test_an_operation_answers_as_its_document_says(
-    service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: str
+    service: RunningService, schema: Any, known: dict[str, list[str]], name: str, mode: str
 ) -> None:
     # The first example is always the simplest one; the others are drawn.
     _fuzz(service, schema, known, name, mode, examples=3)
@@ -88,13 +88,13 @@ def test_an_operation_answers_as_its_document_says(
 @pytest.mark.part("fuzz")
 @each_row(("name", "mode"), _modes())
 def test_an_operation_answers_so_however_often_it_is_asked(
-    service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: str
+    service: RunningService, schema: Any, known: dict[str, list[str]], name: str, mode: str
 ) -> None:
     _fuzz(service, schema, known, name, mode, examples=50)
 
 
 def _fuzz(  # noqa: PLR0913, PLR0917 # as the tests
-    service: Running, schema: Any, known: dict[str, list[str]], name: str, mode: str, examples: int
+    service: RunningService, schema: Any, known: dict[str, list[str]], name: str, mode: str, examples: int
 ) -> None:
     """Send requests to an operation, and check each answer against the document."""
     from schemathesis import GenerationMode, checks  # noqa: PLC0415 # as above

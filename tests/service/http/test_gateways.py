@@ -9,50 +9,50 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.tables import gateway as gateway_table
-from meshfleet.service.devices.model import Sighting
+from meshfleet.protocol.ids import mac_to_int
+from meshfleet.protocol.times import format_time, from_millis
+from meshfleet.rest import BrokerPlace
+from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.settings import Settings
-from meshfleet.wire.ids import mac_number
-from meshfleet.wire.rest import BrokerPlace
-from meshfleet.wire.times import from_millis, write_time
-from tests.service.http.running import running
-from tests.tables import each_row
+from tests.row_tables import each_row
+from tests.service.http.running_service import run_service
 
 if TYPE_CHECKING:
     import httpx
 
     from meshfleet.db import Database
-    from meshfleet.wire.ids import Mac
-    from tests.service.http.running import Running
+    from meshfleet.protocol.ids import Mac
+    from tests.service.http.running_service import RunningService
 
 FIELDS = ["mac", "deviceId", "friendlyName", "connected", "since"]
 FIELDS += ["apiVersion", "mode", "deviceCount", "reportsPerMinute", "clockOffset"]
 PATH = "/api/v1/gateways"
 
 
-def _claim(service: Running, mac: str, **more: Any) -> httpx.Response:
+def _claim(service: RunningService, mac: str, **more: Any) -> httpx.Response:
     return service.admin.post(PATH, json={"mac": mac, **more})
 
 
-def _claimed(service: Running, **more: Any) -> Mac:
+def _claimed(service: RunningService, **more: Any) -> Mac:
     mac = service.new_mac()
     answer = _claim(service, mac, **more)
     assert answer.status_code == 201, answer.text
     return mac
 
 
-def _audited(service: Running, mac: Mac) -> list[str]:
+def _audited(service: RunningService, mac: Mac) -> list[str]:
     rows = service.admin.get("/api/v1/audit", params={"Target": f"bmac-{mac}"}).json()["items"]
     return [row["action"] for row in reversed(rows)]
 
 
-def _stored_password(service: Running, mac: Mac) -> bytes | None:
-    query = gateway_table.select().where(gateway_table.c.device == mac_number(mac))
+def _stored_password(service: RunningService, mac: Mac) -> bytes | None:
+    query = gateway_table.select().where(gateway_table.c.device == mac_to_int(mac))
     row = service.database.read_now(lambda connection: connection.execute(query).first())
     return None if row is None else bytes(row.password)
 
 
 @pytest.mark.rule("rest-8", "rest-69", "rest-70")
-def test_a_claim_answers_with_credentials_and_the_place_of_the_broker(service: Running) -> None:
+def test_a_claim_answers_with_credentials_and_the_place_of_the_broker(service: RunningService) -> None:
     mac = service.new_mac()
     answer = _claim(service, mac)
     assert (answer.status_code, answer.headers["content-type"]) == (201, "application/json")
@@ -74,7 +74,7 @@ def test_a_claim_answers_with_credentials_and_the_place_of_the_broker(service: R
 @each_row("spell", ["{}", "bmac-{}"])
 @each_row("upper", [False, True])
 def test_a_gateway_is_named_by_its_mac_or_device_id_in_either_case(
-    service: Running, spell: str, *, upper: bool
+    service: RunningService, spell: str, *, upper: bool
 ) -> None:
     mac = service.new_mac()
     spelt = spell.format(mac).upper() if upper else spell.format(mac)
@@ -88,7 +88,7 @@ def test_a_gateway_is_named_by_its_mac_or_device_id_in_either_case(
 
 
 @pytest.mark.rule("rest-71")
-def test_the_password_is_shown_once_and_stored_as_its_hash(service: Running) -> None:
+def test_the_password_is_shown_once_and_stored_as_its_hash(service: RunningService) -> None:
     mac = service.new_mac()
     password = _claim(service, mac).json()["password"]
     assert _stored_password(service, mac) == hashlib.sha256(password.encode()).digest()
@@ -103,7 +103,7 @@ def test_the_password_is_shown_once_and_stored_as_its_hash(service: Running) -> 
 
 
 @pytest.mark.rule("rest-72")
-def test_a_second_claim_is_a_conflict_and_changes_nothing(service: Running) -> None:
+def test_a_second_claim_is_a_conflict_and_changes_nothing(service: RunningService) -> None:
     mac = _claimed(service, friendlyName="First")
     before = _stored_password(service, mac)
     answer = _claim(service, mac, friendlyName="Second")
@@ -138,7 +138,7 @@ def test_a_second_claim_is_a_conflict_and_changes_nothing(service: Running) -> N
         ([], "body"),
     ],
 )
-def test_a_claim_that_cannot_be_is_refused(service: Running, body: Any, field: str) -> None:
+def test_a_claim_that_cannot_be_is_refused(service: RunningService, body: Any, field: str) -> None:
     answer = service.admin.post(PATH, json=body)
     assert answer.status_code == 400, answer.text
     assert [each["field"] for each in answer.json()["errors"]] == [field]
@@ -147,10 +147,10 @@ def test_a_claim_that_cannot_be_is_refused(service: Running, body: Any, field: s
 
 
 @pytest.mark.rule("rest-57", "rest-69", "rest-39", "rest-53")
-def test_a_claimed_gateway_is_a_device_before_it_was_ever_heard(service: Running) -> None:
-    before = write_time(from_millis(service.clock()))
+def test_a_claimed_gateway_is_a_device_before_it_was_ever_heard(service: RunningService) -> None:
+    before = format_time(from_millis(service.clock()))
     mac = _claimed(service, friendlyName="  Depot 4 \N{DOOR} ")
-    after = write_time(from_millis(service.clock()))
+    after = format_time(from_millis(service.clock()))
     (item,) = service.viewer.get("/api/v1/devices", params={"FriendlyName": "depot 4 \N{DOOR}"}).json()[
         "items"
     ]
@@ -163,7 +163,9 @@ def test_a_claimed_gateway_is_a_device_before_it_was_ever_heard(service: Running
 
 
 @pytest.mark.rule("rest-69")
-def test_a_device_that_was_heard_before_keeps_name_and_labels_when_it_is_claimed(service: Running) -> None:
+def test_a_device_that_was_heard_before_keeps_name_and_labels_when_it_is_claimed(
+    service: RunningService,
+) -> None:
     device = service.new_device(name="Known")
     service.operator.put(f"/api/v1/devices/{device}/labels/depot")
     assert _claim(service, device).status_code == 201
@@ -172,14 +174,14 @@ def test_a_device_that_was_heard_before_keeps_name_and_labels_when_it_is_claimed
 
 
 @pytest.mark.rule("rest-75", "rest-76")
-def test_a_gateway_is_shown_with_ten_fields_and_how_many_devices_it_has(service: Running) -> None:
-    before = write_time(from_millis(service.clock()))
+def test_a_gateway_is_shown_with_ten_fields_and_how_many_devices_it_has(service: RunningService) -> None:
+    before = format_time(from_millis(service.clock()))
     mac = _claimed(service, friendlyName="Depot")
     devices = [service.new_device(gateway=mac) for _ in range(3)]
     service.new_device(gateway=service.new_mac())
     shown = service.viewer.get(f"{PATH}/{mac}").json()
     assert list(shown) == FIELDS
-    assert before <= shown.pop("since") <= write_time(from_millis(service.clock()))
+    assert before <= shown.pop("since") <= format_time(from_millis(service.clock()))
     assert shown == {
         "mac": mac,
         "deviceId": f"bmac-{mac}",
@@ -200,16 +202,16 @@ def test_a_gateway_is_shown_with_ten_fields_and_how_many_devices_it_has(service:
 
 
 @pytest.mark.rule("rest-75")
-def test_a_gateway_is_connected_when_its_device_is_and_since_then(service: Running) -> None:
+def test_a_gateway_is_connected_when_its_device_is_and_since_then(service: RunningService) -> None:
     mac = _claimed(service)
     at = service.clock() + 1000
-    service.observe(Sighting(device=mac, at=at, connected=True))
+    service.observe(DeviceObservation(device=mac, at=at, connected=True))
     shown = service.viewer.get(f"{PATH}/{mac}").json()
-    assert (shown["connected"], shown["since"]) == (True, write_time(from_millis(at)))
+    assert (shown["connected"], shown["since"]) == (True, format_time(from_millis(at)))
 
 
 @pytest.mark.rule("rest-75", "rest-16")
-def test_gateways_are_listed_by_mac_in_pages(service: Running) -> None:
+def test_gateways_are_listed_by_mac_in_pages(service: RunningService) -> None:
     macs = [_claimed(service) for _ in range(5)]
     service.new_device()
     whole = service.viewer.get(PATH, params={"MaxResults": 1000}).json()
@@ -228,7 +230,7 @@ def test_gateways_are_listed_by_mac_in_pages(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-73")
-def test_new_credentials_are_others_and_the_old_hold_no_longer(service: Running) -> None:
+def test_new_credentials_are_others_and_the_old_hold_no_longer(service: RunningService) -> None:
     mac = service.new_mac()
     claim = _claim(service, mac).json()
     answer = service.admin.post(f"{PATH}/{mac}/credentials")
@@ -242,7 +244,7 @@ def test_new_credentials_are_others_and_the_old_hold_no_longer(service: Running)
 
 
 @pytest.mark.rule("rest-74", "rest-57")
-def test_a_released_gateway_stays_a_device_and_can_be_claimed_again(service: Running) -> None:
+def test_a_released_gateway_stays_a_device_and_can_be_claimed_again(service: RunningService) -> None:
     mac = service.new_mac()
     first = _claim(service, mac, friendlyName="Depot").json()["password"]
     answer = service.admin.delete(f"{PATH}/{mac}")
@@ -260,7 +262,7 @@ def test_a_released_gateway_stays_a_device_and_can_be_claimed_again(service: Run
 
 
 @pytest.mark.rule("rest-40", "rest-74")
-def test_a_claimed_gateway_is_forgotten_only_after_its_release(service: Running) -> None:
+def test_a_claimed_gateway_is_forgotten_only_after_its_release(service: RunningService) -> None:
     mac = _claimed(service)
     answer = service.admin.delete(f"/api/v1/devices/bmac-{mac}")
     assert (answer.status_code, answer.json()["code"]) == (409, "still-claimed")
@@ -273,20 +275,20 @@ def test_a_claimed_gateway_is_forgotten_only_after_its_release(service: Running)
 @each_row("text", ["0123456789ab", "x", "%20c0ffee000001", "c0:ff:ee:00:00:01", "%00", "-", "%FF"])
 @each_row(("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
 def test_an_unknown_or_malformed_gateway_is_not_found(
-    service: Running, method: str, end: str, text: str
+    service: RunningService, method: str, end: str, text: str
 ) -> None:
     answer = service.admin.request(method, f"{PATH}/{text}{end}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
-def test_a_device_that_is_not_claimed_is_no_gateway(service: Running) -> None:
+def test_a_device_that_is_not_claimed_is_no_gateway(service: RunningService) -> None:
     assert service.viewer.get(f"{PATH}/{service.new_device()}").status_code == 404
 
 
 @pytest.mark.rule("rest-70", "rest-168")
 def test_a_gateway_is_told_the_public_place_of_the_broker(database: Database) -> None:
     place = BrokerPlace(host="mqtt.example.org", port=8883, tls=True)
-    with running(database, Settings(public_mqtt=place)) as service:
+    with run_service(database, Settings(public_mqtt=place)) as service:
         mac = service.new_mac()
         claim = _claim(service, mac).json()
         assert claim["broker"] == {"host": "mqtt.example.org", "port": 8883, "tls": True}

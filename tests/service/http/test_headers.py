@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.http.access import ROLES
-from meshfleet.wire.rest.live import STREAM
-from tests.service.http.by_hand import ask, bearer, head
-from tests.tables import each_row
+from meshfleet.rest.live import STREAM_PATH
+from meshfleet.service.http.access import REQUIRED_ROLES
+from tests.row_tables import each_row
+from tests.service.http.raw_http import build_bearer_header, build_head, exchange_raw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 EVERYWHERE = {
     "cache-control": "no-store",
@@ -32,8 +32,8 @@ def _check(headers: Mapping[str, str]) -> None:
     assert [name for name in NOWHERE if name in headers] == []
 
 
-@each_row("name", list(ROLES))
-def test_every_route_answers_with_safe_headers(service: Running, name: str) -> None:
+@each_row("name", list(REQUIRED_ROLES))
+def test_every_route_answers_with_safe_headers(service: RunningService, name: str) -> None:
     method, path = name.split()
     path = path.format(
         **dict.fromkeys(("device_id", "mac"), "x"),
@@ -42,7 +42,7 @@ def test_every_route_answers_with_safe_headers(service: Running, name: str) -> N
         ),
         label="no-such-label",
     )
-    path += "?Types=none" if path == STREAM else ""  # with a mistake, or it would never end
+    path += "?Types=none" if path == STREAM_PATH else ""  # with a mistake, or it would never end
     body = b"{" if method in {"POST", "PUT"} else None
     _check(service.admin.request(method, path, content=body).headers)
     _check(service.anonymous.request(method, path, content=body).headers)
@@ -51,23 +51,23 @@ def test_every_route_answers_with_safe_headers(service: Running, name: str) -> N
 @each_row(
     "request_",
     [
-        head("GET /api/nothing"),
-        head("PATCH /healthz"),
-        head("OPTIONS /healthz", "Origin: http://elsewhere", "Access-Control-Request-Method: GET"),
-        head("GET /healthz", "Origin: http://elsewhere"),
-        head("GET /api/v1/devices?Unknown=x"),
-        head("POST /api/v1/auth/login", "Content-Length: 2000000"),
-        head("POST /api/v1/auth/login", "Content-Length: 2", "Content-Type: text/plain") + b"{}",
+        build_head("GET /api/nothing"),
+        build_head("PATCH /healthz"),
+        build_head("OPTIONS /healthz", "Origin: http://elsewhere", "Access-Control-Request-Method: GET"),
+        build_head("GET /healthz", "Origin: http://elsewhere"),
+        build_head("GET /api/v1/devices?Unknown=x"),
+        build_head("POST /api/v1/auth/login", "Content-Length: 2000000"),
+        build_head("POST /api/v1/auth/login", "Content-Length: 2", "Content-Type: text/plain") + b"{}",
         b"this is no request\r\n\r\n",
     ],
 )
-def test_errors_answer_with_safe_headers(service: Running, request_: bytes) -> None:
-    answer = ask(service, request_)
+def test_errors_answer_with_safe_headers(service: RunningService, request_: bytes) -> None:
+    answer = exchange_raw(service, request_)
     assert answer is not None
     _check({name.lower(): value for name, value in answer.headers.items()})
 
 
-def test_a_head_answers_with_safe_headers_alone(service: Running) -> None:
+def test_a_head_answers_with_safe_headers_alone(service: RunningService) -> None:
     for path in ("/healthz", "/api/nothing", "/api/v1/devices"):
         answer = service.anonymous.head(path)
         assert answer.content == b""
@@ -75,7 +75,7 @@ def test_a_head_answers_with_safe_headers_alone(service: Running) -> None:
         _check(answer.headers)
 
 
-def test_what_succeeds_answers_with_safe_headers(service: Running) -> None:
+def test_what_succeeds_answers_with_safe_headers(service: RunningService) -> None:
     label = service.new_name("label")
     for answer in (
         service.admin.post("/api/v1/labels", json={"label": label}),
@@ -86,26 +86,28 @@ def test_what_succeeds_answers_with_safe_headers(service: Running) -> None:
         _check(answer.headers)
 
 
-def test_no_header_of_a_request_comes_back(service: Running) -> None:
-    answer = ask(service, head("GET /healthz", bearer(service), "X-Request-Id: abc", "X-Evil: abc"))
+def test_no_header_of_a_request_comes_back(service: RunningService) -> None:
+    answer = exchange_raw(
+        service, build_head("GET /healthz", build_bearer_header(service), "X-Request-Id: abc", "X-Evil: abc")
+    )
     assert answer is not None
     assert not [name for name, value in answer.headers.items() if "abc" in value or "mfk_" in value]
 
 
 @pytest.mark.parametrize("path", ["/x%0D%0ASet-Cookie:%20a=b", "/api/v1/users/%0D%0AX:y"])
-def test_a_line_end_in_a_path_makes_no_header(service: Running, path: str) -> None:
-    answer = ask(service, head(f"GET {path}", bearer(service)))
+def test_a_line_end_in_a_path_makes_no_header(service: RunningService, path: str) -> None:
+    answer = exchange_raw(service, build_head(f"GET {path}", build_bearer_header(service)))
     assert answer is not None
     assert answer.status == 404
     assert "set-cookie" not in answer.headers
     assert "x" not in answer.headers
 
 
-def test_json_is_said_to_be_json(service: Running) -> None:
+def test_json_is_said_to_be_json(service: RunningService) -> None:
     for path in ("/healthz", "/readyz", "/api/v1/devices", "/api/v1/openapi.json"):
         assert service.admin.get(path).headers["Content-Type"] == "application/json"
 
 
-def test_a_page_is_small_on_the_wire_or_says_how_long_it_is(service: Running) -> None:
+def test_a_page_is_small_on_the_wire_or_says_how_long_it_is(service: RunningService) -> None:
     answer = service.admin.get("/api/v1/openapi.json")
     assert int(answer.headers["Content-Length"]) == answer.num_bytes_downloaded

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.service.http.limits import HttpLimits
-from tests.service.http.by_hand import ask, bearer, head, talk
-from tests.service.http.running import Running, running
-from tests.tables import each_row
+from tests.row_tables import each_row
+from tests.service.http.raw_http import build_bearer_header, build_head, connect_raw, exchange_raw
+from tests.service.http.running_service import RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def service(sqlite_of_module: Database) -> Iterator[Running]:
+def service(sqlite_of_module: Database) -> Iterator[RunningService]:
     """A service on one database: which one does not matter here."""
-    with running(sqlite_of_module) as service:
+    with run_service(sqlite_of_module) as service:
         yield service
     sqlite_of_module.close()
 
 
 @pytest.fixture(autouse=True)
-def healthy(service: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def healthy(service: RunningService, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Whatever happens, the service goes on and has no error to tell of."""
     yield
     assert service.anonymous.get("/healthz").status_code == 200
@@ -53,8 +53,8 @@ def healthy(service: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None
         bytes(range(256)) * 4,
     ],
 )
-def test_what_is_no_http_is_refused_and_ends_the_connection(service: Running, data: bytes) -> None:
-    with talk(service) as connection:
+def test_what_is_no_http_is_refused_and_ends_the_connection(service: RunningService, data: bytes) -> None:
+    with connect_raw(service) as connection:
         connection.send(data)
         answer = connection.read()
         assert answer is not None
@@ -79,11 +79,13 @@ def test_what_is_no_http_is_refused_and_ends_the_connection(service: Running, da
     ],
 )
 def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
-    service: Running, headers: tuple[str, ...]
+    service: RunningService, headers: tuple[str, ...]
 ) -> None:
     """Or a proxy and we might not agree where the next request begins."""
-    with talk(service) as connection:
-        connection.send(head("POST /api/v1/labels", *headers) + b"0\r\n\r\n" + head("GET /healthz"))
+    with connect_raw(service) as connection:
+        connection.send(
+            build_head("POST /api/v1/labels", *headers) + b"0\r\n\r\n" + build_head("GET /healthz")
+        )
         answer = connection.read()
         assert answer is not None
         assert answer.status == 400
@@ -91,9 +93,12 @@ def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
 
 
 @each_row("chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"])
-def test_a_broken_chunk_ends_the_connection(service: Running, chunk: bytes) -> None:
-    with talk(service) as connection:
-        connection.send(head("POST /api/v1/labels", bearer(service), "Transfer-Encoding: chunked") + chunk)
+def test_a_broken_chunk_ends_the_connection(service: RunningService, chunk: bytes) -> None:
+    with connect_raw(service) as connection:
+        connection.send(
+            build_head("POST /api/v1/labels", build_bearer_header(service), "Transfer-Encoding: chunked")
+            + chunk
+        )
         answer = connection.read()
         assert answer is not None
         assert answer.status == 400
@@ -124,13 +129,13 @@ _HOSTS = {
 
 
 @pytest.mark.rule("rest-12")
-def test_a_request_is_for_exactly_one_host(service: Running) -> None:
+def test_a_request_is_for_exactly_one_host(service: RunningService) -> None:
     found = {}
     for text in _HOSTS:
         version, *headers = text.split("|")
         lines = [f"GET /healthz {version}", *headers, "Connection: close", "", ""]
         data = "\r\n".join(lines).encode("latin-1")
-        with talk(service) as connection:
+        with connect_raw(service) as connection:
             for start in range(0, len(data), 7):  # also in fragments
                 connection.send(data[start : start + 7])
             answer = connection.read()
@@ -139,11 +144,13 @@ def test_a_request_is_for_exactly_one_host(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-12", "rest-9")
-def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(service: Running) -> None:
+def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(service: RunningService) -> None:
     """Also one that would be a WebSocket."""
     for upgrade in ("", "Connection: Upgrade\r\nUpgrade: websocket\r\n"):
-        with talk(service) as connection:
-            connection.send(f"GET /api/v1/live HTTP/1.1\r\n{upgrade}\r\n".encode() + head("GET /healthz"))
+        with connect_raw(service) as connection:
+            connection.send(
+                f"GET /api/v1/live HTTP/1.1\r\n{upgrade}\r\n".encode() + build_head("GET /healthz")
+            )
             answer = connection.read()
             assert answer is not None
             assert (answer.status, answer.headers["Content-Type"]) == (400, "application/problem+json")
@@ -151,21 +158,23 @@ def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(servic
             assert connection.read() is None
 
 
-_TWO_HOSTS = head("GET /healthz", "Host: another")
-_BROKEN_CHUNK = head("POST /api/v1/labels", "Transfer-Encoding: chunked") + b"x\r\n"
+_TWO_HOSTS = build_head("GET /healthz", "Host: another")
+_BROKEN_CHUNK = build_head("POST /api/v1/labels", "Transfer-Encoding: chunked") + b"x\r\n"
 
 
 @pytest.mark.rule("rest-12")
 @each_row("bad", [_TWO_HOSTS, _BROKEN_CHUNK, b"no HTTP\r\n\r\n"])
 @each_row("earlier", [1, 2])
 def test_a_refusal_comes_behind_the_answers_to_all_requests_before_it(
-    service: Running, bad: bytes, earlier: int
+    service: RunningService, bad: bytes, earlier: int
 ) -> None:
     """Or the client takes the refusal for the answer to a request that took effect."""
     body = b'{"label": "before a refusal"}'
-    good = head("POST /api/v1/labels", bearer(service), f"Content-Length: {len(body)}") + body
-    with talk(service) as connection:
-        connection.send(good * earlier + bad + head("GET /healthz"))
+    good = (
+        build_head("POST /api/v1/labels", build_bearer_header(service), f"Content-Length: {len(body)}") + body
+    )
+    with connect_raw(service) as connection:
+        connection.send(good * earlier + bad + build_head("GET /healthz"))
         answers = [connection.read() for _ in range(earlier + 2)]
     *answered, refused, end = answers
     assert [each and each.status for each in answered] == [200] * earlier
@@ -173,42 +182,44 @@ def test_a_refusal_comes_behind_the_answers_to_all_requests_before_it(
 
 
 @pytest.mark.rule("rest-12")
-def test_no_refusal_is_written_into_an_answer_that_has_begun(service: Running) -> None:
-    with talk(service) as connection:
-        connection.send(head("GET /api/v1/stream", bearer(service)))
+def test_no_refusal_is_written_into_an_answer_that_has_begun(service: RunningService) -> None:
+    with connect_raw(service) as connection:
+        connection.send(build_head("GET /api/v1/stream", build_bearer_header(service)))
         began = connection.read()
         assert began is not None
         assert began.status == 200
-        connection.send(head("GET /healthz") + _TWO_HOSTS)
+        connection.send(build_head("GET /healthz") + _TWO_HOSTS)
         assert b"HTTP/1.1" not in connection.read_rest()
 
 
-def test_a_whole_address_counts_by_its_path(service: Running) -> None:
-    answer = ask(service, head("GET http://elsewhere/healthz", "Connection: close"))
+def test_a_whole_address_counts_by_its_path(service: RunningService) -> None:
+    answer = exchange_raw(service, build_head("GET http://elsewhere/healthz", "Connection: close"))
     assert answer is not None
     assert answer.status == 200
 
 
 @each_row("path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"])
-def test_a_path_is_what_it_says(service: Running, path: str) -> None:
-    answer = ask(service, head(f"OPTIONS {path}", "Connection: close"))
+def test_a_path_is_what_it_says(service: RunningService, path: str) -> None:
+    answer = exchange_raw(service, build_head(f"OPTIONS {path}", "Connection: close"))
     assert answer is not None
     assert answer.status == 404
     assert answer.json()["instance"] == path
 
 
-def test_an_upgrade_is_not_taken_up(service: Running) -> None:
-    answer = ask(
+def test_an_upgrade_is_not_taken_up(service: RunningService) -> None:
+    answer = exchange_raw(
         service,
-        head("GET /healthz", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+        build_head("GET /healthz", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
     )
     assert answer is not None
     assert answer.status == 200
 
 
-def test_who_waits_to_be_asked_for_a_body_is_asked(service: Running) -> None:
-    with talk(service) as connection:
-        expect = head("POST /api/v1/labels", bearer(service), "Expect: 100-continue", "Content-Length: 14")
+def test_who_waits_to_be_asked_for_a_body_is_asked(service: RunningService) -> None:
+    with connect_raw(service) as connection:
+        expect = build_head(
+            "POST /api/v1/labels", build_bearer_header(service), "Expect: 100-continue", "Content-Length: 14"
+        )
         connection.send(expect)
         go_on = connection.read()
         connection.send(b'{"label": "x"}')
@@ -216,8 +227,8 @@ def test_who_waits_to_be_asked_for_a_body_is_asked(service: Running) -> None:
     assert [each and each.status for each in (go_on, answer)] == [100, 200]
 
 
-def test_an_old_client_gets_an_answer_and_a_closed_connection(service: Running) -> None:
-    with talk(service) as connection:
+def test_an_old_client_gets_an_answer_and_a_closed_connection(service: RunningService) -> None:
+    with connect_raw(service) as connection:
         connection.send(b"GET /healthz HTTP/1.0\r\n\r\n")
         answer = connection.read()
         assert answer is not None
@@ -226,16 +237,20 @@ def test_an_old_client_gets_an_answer_and_a_closed_connection(service: Running) 
 
 
 def test_when_all_connections_are_taken_a_problem_says_so(sqlite_database: Database) -> None:
-    with running(sqlite_database, limits=HttpLimits(connections=2)) as full, talk(full), talk(full):
-        answer = ask(full, head("GET /healthz", "Connection: close"))
+    with (
+        run_service(sqlite_database, limits=HttpLimits(connections=2)) as full,
+        connect_raw(full),
+        connect_raw(full),
+    ):
+        answer = exchange_raw(full, build_head("GET /healthz", "Connection: close"))
     sqlite_database.close()
     assert answer is not None
     assert (answer.status, answer.headers["Content-Type"]) == (503, "application/problem+json")
 
 
-def test_requests_that_wait_in_a_row_are_limited(service: Running) -> None:
-    with talk(service) as connection:
-        connection.send(head("GET /api/v1/openapi.json") * 2_000)
+def test_requests_that_wait_in_a_row_are_limited(service: RunningService) -> None:
+    with connect_raw(service) as connection:
+        connection.send(build_head("GET /api/v1/openapi.json") * 2_000)
         answers = 0
         while connection.read() is not None:
             answers += 1
@@ -245,7 +260,7 @@ def test_requests_that_wait_in_a_row_are_limited(service: Running) -> None:
 
 def test_who_does_not_read_is_cut_off(sqlite_database: Database) -> None:
     limits = HttpLimits(read_seconds=0.05, pipelined=10_000)
-    with running(sqlite_database, limits=limits) as patient, talk(patient) as connection:
-        connection.send(head("GET /api/v1/openapi.json") * 500)
+    with run_service(sqlite_database, limits=limits) as patient, connect_raw(patient) as connection:
+        connection.send(build_head("GET /api/v1/openapi.json") * 500)
         assert connection.is_cut_off()
     sqlite_database.close()

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.tables import each_row
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 ACUTE = "\N{COMBINING ACUTE ACCENT}"
 DOOR = "\N{DOOR}"
@@ -46,32 +46,32 @@ def _path(device: str, label: str) -> str:
     return f"/api/v1/devices/{device}/labels/{_encoded(label)}"
 
 
-def _attach(service: Running, device: str, label: str) -> httpx.Response:
+def _attach(service: RunningService, device: str, label: str) -> httpx.Response:
     return service.operator.put(_path(device, label))
 
 
-def _detach(service: Running, device: str, label: str) -> httpx.Response:
+def _detach(service: RunningService, device: str, label: str) -> httpx.Response:
     return service.operator.delete(_path(device, label))
 
 
-def _labels(service: Running, device: str) -> list[str]:
+def _labels(service: RunningService, device: str) -> list[str]:
     return list(service.viewer.get(f"/api/v1/devices/{device}").json()["labels"])
 
 
-def _counts(service: Running) -> dict[str, int]:
+def _counts(service: RunningService) -> dict[str, int]:
     page = service.viewer.get("/api/v1/labels", params={"MaxResults": 1000}).json()
     assert page["nextToken"] is None
     assert all(list(item) == ["label", "deviceCount"] for item in page["items"])
     return {item["label"]: item["deviceCount"] for item in page["items"]}
 
 
-def _audited(service: Running, target: str) -> list[str]:
+def _audited(service: RunningService, target: str) -> list[str]:
     rows = service.admin.get("/api/v1/audit", params={"Target": target}).json()["items"]
     return [row["action"] for row in reversed(rows)]
 
 
 @pytest.mark.rule("rest-6", "rest-7", "rest-58", "rest-59", "rest-61")
-def test_a_new_label_is_in_the_list_and_again_changes_nothing(service: Running) -> None:
+def test_a_new_label_is_in_the_list_and_again_changes_nothing(service: RunningService) -> None:
     label, device = service.new_name("Étage 3/north"), service.new_device()
     for count in (0, 1):
         answer = service.operator.post("/api/v1/labels", json={"label": label})
@@ -85,7 +85,7 @@ def test_a_new_label_is_in_the_list_and_again_changes_nothing(service: Running) 
 
 @pytest.mark.rule("rest-6", "rest-7", "rest-62", "rest-63", "rest-68")
 @each_row("text", TEXTS)
-def test_any_label_can_be_put_on_a_device_and_taken_off_in_a_path(service: Running, text: str) -> None:
+def test_any_label_can_be_put_on_a_device_and_taken_off_in_a_path(service: RunningService, text: str) -> None:
     device, other = service.new_device(), service.new_device()
     for each in (device, other):
         answer = _attach(service, each, text)
@@ -123,7 +123,9 @@ def test_any_label_can_be_put_on_a_device_and_taken_off_in_a_path(service: Runni
         ("%2E%2E%2Fx", "../x"),
     ],
 )
-def test_a_label_is_read_from_the_path_as_it_was_sent(service: Running, written: str, meant: str) -> None:
+def test_a_label_is_read_from_the_path_as_it_was_sent(
+    service: RunningService, written: str, meant: str
+) -> None:
     device = service.new_device()
     answer = service.operator.put(f"/api/v1/devices/{device}/labels/{written}")
     assert answer.request.url.raw_path.decode().endswith(f"/labels/{written}")
@@ -132,7 +134,7 @@ def test_a_label_is_read_from_the_path_as_it_was_sent(service: Running, written:
 
 
 @pytest.mark.rule("rest-68")
-def test_a_slash_that_is_not_encoded_parts_the_path(service: Running) -> None:
+def test_a_slash_that_is_not_encoded_parts_the_path(service: RunningService) -> None:
     device = service.new_device()
     for path in (f"/api/v1/devices/{device}/labels/a/b", f"/api/v1/devices/{device}%2Flabels/a"):
         answer = service.operator.put(path)
@@ -142,7 +144,9 @@ def test_a_slash_that_is_not_encoded_parts_the_path(service: Running) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-67")
-def test_two_spellings_of_the_same_letters_are_one_label_and_two_cases_are_two(service: Running) -> None:
+def test_two_spellings_of_the_same_letters_are_one_label_and_two_cases_are_two(
+    service: RunningService,
+) -> None:
     device = service.new_device()
     composed = service.new_name("Café")
     apart = unicodedata.normalize("NFD", composed)
@@ -156,14 +160,14 @@ def test_two_spellings_of_the_same_letters_are_one_label_and_two_cases_are_two(s
 
 
 @pytest.mark.rule("rest-66", "rest-67")
-def test_a_label_is_trimmed_and_counted_in_characters_after_it_is_composed(service: Running) -> None:
+def test_a_label_is_trimmed_and_counted_in_characters_after_it_is_composed(service: RunningService) -> None:
     body = {"label": f" \t{f'e{ACUTE}' * 64}\n"}
     assert service.operator.post("/api/v1/labels", json=body).json()["label"] == "é" * 64
 
 
 @pytest.mark.rule("rest-66")
 @each_row("text", MALFORMED)
-def test_a_label_that_cannot_be_is_refused(service: Running, text: str) -> None:
+def test_a_label_that_cannot_be_is_refused(service: RunningService, text: str) -> None:
     before, device = _counts(service), service.new_device()
     answer = service.operator.post("/api/v1/labels", json={"label": text})
     assert (answer.status_code, [each["field"] for each in answer.json()["errors"]]) == (400, ["label"])
@@ -177,7 +181,7 @@ def test_a_label_that_cannot_be_is_refused(service: Running, text: str) -> None:
 
 @pytest.mark.rule("rest-66")
 @each_row("written", ["%FF", "%ED%A0%80", "a%C3", "%C0%AF"])
-def test_what_is_not_utf_8_is_no_label(service: Running, written: str) -> None:
+def test_what_is_not_utf_8_is_no_label(service: RunningService, written: str) -> None:
     path = f"/api/v1/devices/{service.new_device()}/labels/{written}"
     answer = service.operator.put(path)
     assert (answer.status_code, answer.json()["instance"]) == (404, path)
@@ -199,7 +203,7 @@ def test_what_is_not_utf_8_is_no_label(service: Running, written: str) -> None:
         ("a", "body"),
     ],
 )
-def test_a_body_that_is_no_label_is_refused(service: Running, body: Any, field: str) -> None:
+def test_a_body_that_is_no_label_is_refused(service: RunningService, body: Any, field: str) -> None:
     answer = service.operator.post("/api/v1/labels", json=body)
     assert answer.status_code == 400, answer.text
     assert [each["field"] for each in answer.json()["errors"]] == [field]
@@ -207,7 +211,7 @@ def test_a_body_that_is_no_label_is_refused(service: Running, body: Any, field: 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-60")
-def test_a_label_is_put_on_all_devices_at_once(service: Running) -> None:
+def test_a_label_is_put_on_all_devices_at_once(service: RunningService) -> None:
     label, devices = service.new_name("label"), [service.new_device() for _ in range(3)]
     body = {"label": label, "deviceIds": [*devices, devices[0]]}
     for _ in range(2):
@@ -219,7 +223,7 @@ def test_a_label_is_put_on_all_devices_at_once(service: Running) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-60")
-def test_if_one_device_is_unknown_nothing_happens_at_all(service: Running) -> None:
+def test_if_one_device_is_unknown_nothing_happens_at_all(service: RunningService) -> None:
     label, device = service.new_name("label"), service.new_device()
     body = {"label": label, "deviceIds": [device, UNKNOWN]}
     answer = service.operator.post("/api/v1/labels", json=body)
@@ -230,7 +234,7 @@ def test_if_one_device_is_unknown_nothing_happens_at_all(service: Running) -> No
 
 
 @pytest.mark.rule("rest-60")
-def test_malformed_ids_in_a_body_are_all_told(service: Running) -> None:
+def test_malformed_ids_in_a_body_are_all_told(service: RunningService) -> None:
     label, device = service.new_name("label"), service.new_device()
     body = {"label": label, "deviceIds": [device[5:], device, device.upper(), ""]}
     answer = service.operator.post("/api/v1/labels", json=body)
@@ -241,7 +245,7 @@ def test_malformed_ids_in_a_body_are_all_told(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-60")
-def test_a_thousand_devices_can_be_named_and_no_more(service: Running) -> None:
+def test_a_thousand_devices_can_be_named_and_no_more(service: RunningService) -> None:
     ids = [f"bmac-{number:012x}" for number in range(1001)]
     for named, expected in ((ids[:1000], (404, "not-found")), (ids, (400, "invalid-request"))):
         body = {"label": service.new_name(), "deviceIds": named}
@@ -250,7 +254,7 @@ def test_a_thousand_devices_can_be_named_and_no_more(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-62")
-def test_a_label_is_not_made_for_an_unknown_device(service: Running) -> None:
+def test_a_label_is_not_made_for_an_unknown_device(service: RunningService) -> None:
     label = service.new_name("label")
     assert _attach(service, UNKNOWN, label).status_code == 404
     assert label not in _counts(service)
@@ -259,7 +263,7 @@ def test_a_label_is_not_made_for_an_unknown_device(service: Running) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-62", "rest-63", "rest-64")
-def test_a_label_that_is_not_attached_cannot_be_taken_off(service: Running) -> None:
+def test_a_label_that_is_not_attached_cannot_be_taken_off(service: RunningService) -> None:
     device, other, label = service.new_device(), service.new_device(), service.new_name("label")
     assert _detach(service, device, label).status_code == 404
     _attach(service, other, label)
@@ -276,7 +280,7 @@ def test_a_label_that_is_not_attached_cannot_be_taken_off(service: Running) -> N
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-61", "rest-65")
-def test_a_removed_label_is_gone_from_everything_at_once(service: Running) -> None:
+def test_a_removed_label_is_gone_from_everything_at_once(service: RunningService) -> None:
     label, kept = service.new_name("label"), service.new_name("kept")
     devices = [service.new_device() for _ in range(3)]
     for text in (label, kept):
@@ -293,7 +297,7 @@ def test_a_removed_label_is_gone_from_everything_at_once(service: Running) -> No
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-33", "rest-61", "rest-16")
-def test_labels_come_in_the_order_of_their_letters(service: Running) -> None:
+def test_labels_come_in_the_order_of_their_letters(service: RunningService) -> None:
     device, prefix = service.new_device(), service.new_name("o")
     texts = [f"{prefix}{each}" for each in ("B", "a", "\uffee", "é", "/", "Z", DOOR, "会")]
     for text in texts:

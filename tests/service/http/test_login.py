@@ -12,28 +12,28 @@ from argon2 import PasswordHasher
 from sqlalchemy import select
 
 from meshfleet.db.tables import account
-from meshfleet.service.accounts import people
-from meshfleet.service.accounts.model import COMMAND_LINE
-from meshfleet.wire.rest import Role
-from tests.service.http.addresses import LOGIN, behind_a_proxy, try_login
-from tests.service.http.running import PASSWORD
-from tests.tables import each_row
+from meshfleet.rest import Role
+from meshfleet.service.accounts import user_store
+from meshfleet.service.actor import COMMAND_LINE
+from tests.row_tables import each_row
+from tests.service.http.proxied_logins import LOGIN, behind_a_proxy, try_login
+from tests.service.http.running_service import PASSWORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 ME = "/api/v1/auth/me"
 
 
 @pytest.fixture(scope="module")
-def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
     yield from behind_a_proxy(request, database_kind)
 
 
 @pytest.mark.rule("auth-1", "auth-2", "rest-6")
-def test_who_knows_the_password_gets_a_token(service: Running) -> None:
+def test_who_knows_the_password_gets_a_token(service: RunningService) -> None:
     answer = try_login(service, service.new_user(), at="192.0.2.1")
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     assert answer.headers["Cache-Control"] == "no-store"
@@ -44,7 +44,7 @@ def test_who_knows_the_password_gets_a_token(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-6")
-def test_a_token_says_that_it_lives_half_an_hour(service: Running) -> None:
+def test_a_token_says_that_it_lives_half_an_hour(service: RunningService) -> None:
     username = service.new_user()
     claims = jwt.decode(service.log_in(username), options={"verify_signature": False})
     assert (claims["sub"], claims["exp"] - claims["iat"]) == (username, 1800)
@@ -53,20 +53,20 @@ def test_a_token_says_that_it_lives_half_an_hour(service: Running) -> None:
 
 @pytest.mark.rule("auth-11")
 @each_row("role", list(Role))
-def test_a_token_tells_whose_it_is(service: Running, role: Role) -> None:
+def test_a_token_tells_whose_it_is(service: RunningService, role: Role) -> None:
     username = service.new_user(role)
     with service.client(service.log_in(username)) as client:
         assert client.get(ME).json() == {"username": username, "role": role, "kind": "user"}
 
 
-def test_a_user_name_is_read_in_any_case(service: Running) -> None:
+def test_a_user_name_is_read_in_any_case(service: RunningService) -> None:
     username = service.new_user()
     with service.client(service.log_in(username.upper())) as client:
         assert client.get(ME).json()["username"] == username
 
 
 @pytest.mark.rule("auth-3", "rest-9", "rest-13")
-def test_an_unknown_user_and_a_wrong_password_look_the_same(service: Running) -> None:
+def test_an_unknown_user_and_a_wrong_password_look_the_same(service: RunningService) -> None:
     username = service.new_user()
     tries = [(username, PASSWORD + "x"), ("nobody", PASSWORD), (username.upper(), ""), ("", "")]
     answers = [try_login(service, *each, at=f"203.0.113.{place}") for place, each in enumerate(tries)]
@@ -89,13 +89,13 @@ def test_an_unknown_user_and_a_wrong_password_look_the_same(service: Running) ->
 @each_row(
     "username", ["a\0b", " ", "é", "x" * 100_000, "' OR 1=1 --", "apikey", "c0ffee000001", "\U0001f600", "%"]
 )
-def test_a_name_that_nobody_can_have_is_an_unknown_name(service: Running, username: str) -> None:
+def test_a_name_that_nobody_can_have_is_an_unknown_name(service: RunningService, username: str) -> None:
     answer = try_login(service, username, at=f"203.0.114.{len(username) % 200}")
     assert (answer.status_code, answer.json()["code"]) == (401, "wrong-credentials")
 
 
 @pytest.mark.rule("auth-3", "auth-5")
-def test_a_removed_user_is_an_unknown_user(service: Running) -> None:
+def test_a_removed_user_is_an_unknown_user(service: RunningService) -> None:
     username = service.new_user()
     assert service.admin.delete(f"/api/v1/users/{username}").status_code == 204
     answer = try_login(service, username, at="203.0.115.1")
@@ -119,7 +119,7 @@ def test_a_removed_user_is_an_unknown_user(service: Running) -> None:
     ],
 )
 def test_a_body_that_is_no_login_is_refused_and_the_field_named(
-    service: Running, body: Any, field: str
+    service: RunningService, body: Any, field: str
 ) -> None:
     answer = service.anonymous.post(LOGIN, json=body)
     assert answer.status_code == 400
@@ -138,13 +138,15 @@ def test_a_body_that_is_no_login_is_refused_and_the_field_named(
         f"username=ada&password={PASSWORD}".encode(),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_without_repeating_it(service: Running, body: bytes) -> None:
+def test_a_body_that_cannot_be_read_is_refused_without_repeating_it(
+    service: RunningService, body: bytes
+) -> None:
     answer = service.anonymous.post(LOGIN, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert PASSWORD not in answer.text
 
 
-def test_other_ways_to_ask_are_refused(service: Running) -> None:
+def test_other_ways_to_ask_are_refused(service: RunningService) -> None:
     login = {"username": "ada", "password": PASSWORD}
     assert service.anonymous.post(LOGIN, data=login).status_code == 415
     assert service.anonymous.post(LOGIN, params=login).status_code == 400
@@ -152,7 +154,7 @@ def test_other_ways_to_ask_are_refused(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-5", "rest-13")
-def test_a_token_is_taken_from_one_header_in_one_form(service: Running) -> None:
+def test_a_token_is_taken_from_one_header_in_one_form(service: RunningService) -> None:
     token = service.log_in(service.new_user())
     for header in (f"Bearer {token}", f"bearer {token}", f"BEARER {token}", f"bEaReR {token}"):
         assert service.anonymous.get(ME, headers={"Authorization": header}).status_code == 200
@@ -168,7 +170,7 @@ def test_a_token_is_taken_from_one_header_in_one_form(service: Running) -> None:
     assert service.anonymous.get(ME, headers=twice).status_code == 401
 
 
-def test_a_token_is_taken_from_nowhere_else(service: Running) -> None:
+def test_a_token_is_taken_from_nowhere_else(service: RunningService) -> None:
     token = service.log_in(service.new_user())
     assert service.anonymous.get(ME, headers={"Cookie": f"authToken={token}"}).status_code == 401
     for name in ("access_token", "authToken", "token"):
@@ -176,7 +178,7 @@ def test_a_token_is_taken_from_nowhere_else(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-7", "rest-13")
-def test_a_forged_token_is_refused_and_not_repeated(service: Running) -> None:
+def test_a_forged_token_is_refused_and_not_repeated(service: RunningService) -> None:
     claims = jwt.decode(service.log_in(service.new_user()), options={"verify_signature": False})
     for forged in (
         jwt.encode(claims, bytes(32), "HS256"),
@@ -192,11 +194,16 @@ def test_a_forged_token_is_refused_and_not_repeated(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-19")
-def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(slow_hashing: Running) -> None:
+def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(slow_hashing: RunningService) -> None:
     username, weak = slow_hashing.new_name("old"), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     old = weak.hash(PASSWORD)
     slow_hashing.database.write_now(
-        people.create, username, hashed=old, role=Role.VIEWER, by=COMMAND_LINE, now=slow_hashing.clock()
+        user_store.insert_user,
+        username,
+        hashed=old,
+        role=Role.VIEWER,
+        by=COMMAND_LINE,
+        now=slow_hashing.clock(),
     )
     assert try_login(slow_hashing, username, PASSWORD + "x", at="203.0.116.1").status_code == 401
     assert stored(slow_hashing, username) == old
@@ -207,7 +214,7 @@ def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(slow_hashing: Running)
     assert stored(slow_hashing, username) == renewed
 
 
-def stored(service: Running, username: str) -> str:
+def stored(service: RunningService, username: str) -> str:
     query = select(account.c.password).where(account.c.username == username)
     hashed: str = service.database.read_now(lambda connection: connection.execute(query).scalar_one())
     return hashed
@@ -215,7 +222,7 @@ def stored(service: Running, username: str) -> str:
 
 @pytest.mark.rule("rest-11")
 def test_the_log_holds_neither_passwords_nor_tokens(
-    service: Running, caplog: pytest.LogCaptureFixture
+    service: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     username = service.new_user()

@@ -12,12 +12,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshfleet.db import open_database
-from meshfleet.errors import FleetError, ReadinessCode, Trouble
-from meshfleet.service.operations.readiness import TEXTS, Readiness
+from meshfleet.errors import FleetError
+from meshfleet.errors.operations import ReadinessCode, ReadinessProblem
+from meshfleet.service.readiness import READINESS_TEXTS, Readiness
 from tests.eventually import eventually
+from tests.row_tables import each_row
 from tests.servers import postgresql
-from tests.service.http.running import PASSWORD, Running, running
-from tests.tables import each_row
+from tests.service.http.running_service import PASSWORD, RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,29 +32,29 @@ if TYPE_CHECKING:
 
 @pytest.mark.rule("rest-159", "rest-160")
 @pytest.mark.parametrize(("path", "status"), [("/healthz", "ok"), ("/readyz", "ready")])
-def test_a_service_that_runs_is_healthy_and_ready(service: Running, path: str, status: str) -> None:
+def test_a_service_that_runs_is_healthy_and_ready(service: RunningService, path: str, status: str) -> None:
     answer = service.anonymous.get(path)
     assert (answer.status_code, answer.json()) == (200, {"status": status})
 
 
 class _Part(NamedTuple):
-    trouble: Trouble | None = None
+    trouble: ReadinessProblem | None = None
 
 
 @pytest.mark.rule("rest-160")
 def test_a_service_that_is_to_take_reports_is_starting_until_it_takes_them() -> None:
     readiness = Readiness()
-    assert readiness.troubles() == []
-    readiness.await_taker()
-    assert [each.code for each in readiness.troubles()] == [ReadinessCode.STARTING]
-    readiness.watch(_Part())
-    assert readiness.troubles() == []
+    assert readiness.list_troubles() == []
+    readiness.expect_report_intake()
+    assert [each.code for each in readiness.list_troubles()] == [ReadinessCode.STARTING]
+    readiness.add_check(_Part())
+    assert readiness.list_troubles() == []
     readiness.drain()
-    assert [each.code for each in readiness.troubles()] == [ReadinessCode.DRAINING]
+    assert [each.code for each in readiness.list_troubles()] == [ReadinessCode.DRAINING]
 
 
 @pytest.mark.rule("rest-161")
-def test_figures_are_for_viewers_and_in_the_form_of_prometheus(service: Running) -> None:
+def test_figures_are_for_viewers_and_in_the_form_of_prometheus(service: RunningService) -> None:
     assert service.anonymous.get("/metrics").status_code == 401
     answer = service.viewer.get("/metrics")
     assert answer.status_code == 200
@@ -66,13 +67,13 @@ def test_figures_are_for_viewers_and_in_the_form_of_prometheus(service: Running)
 
 
 @pytest.mark.rule("rest-161")
-def test_a_token_of_a_person_opens_the_figures_too(service: Running) -> None:
+def test_a_token_of_a_person_opens_the_figures_too(service: RunningService) -> None:
     with service.client(service.log_in(service.new_user())) as client:
         assert client.get("/metrics").status_code == 200
 
 
 @pytest.mark.rule("rest-161")
-def test_requests_are_counted_by_their_route(service: Running) -> None:
+def test_requests_are_counted_by_their_route(service: RunningService) -> None:
     device = service.new_device()
     before = _requests(service)
     service.viewer.get(f"/api/v1/devices/{device}")
@@ -93,7 +94,7 @@ def test_requests_are_counted_by_their_route(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-161")
-def test_no_name_and_no_id_gets_into_the_figures(service: Running) -> None:
+def test_no_name_and_no_id_gets_into_the_figures(service: RunningService) -> None:
     username, label, device = service.new_user(), service.new_name("label"), service.new_device()
     service.log_in(username)
     service.admin.get(f"/api/v1/users/{username}")
@@ -106,7 +107,7 @@ def test_no_name_and_no_id_gets_into_the_figures(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-161")
-def test_what_nobody_knows_makes_no_new_lines_in_the_figures(service: Running) -> None:
+def test_what_nobody_knows_makes_no_new_lines_in_the_figures(service: RunningService) -> None:
     service.anonymous.get("/first")
     service.anonymous.get("/%ff")
     before = len(_requests(service))
@@ -117,7 +118,7 @@ def test_what_nobody_knows_makes_no_new_lines_in_the_figures(service: Running) -
 
 
 @pytest.mark.rule("rest-161")
-def test_logins_are_counted_by_their_outcome(service: Running) -> None:
+def test_logins_are_counted_by_their_outcome(service: RunningService) -> None:
     before = _figures(service, "meshfleet_logins_total", "outcome")
     username = service.new_user()
     service.log_in(username)
@@ -133,7 +134,7 @@ def test_logins_are_counted_by_their_outcome(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-161")
-def test_the_fleet_is_counted(service: Running) -> None:
+def test_the_fleet_is_counted(service: RunningService) -> None:
     before = _figures(service, "meshfleet_devices", "connected")
     service.new_device()
     after = _figures(service, "meshfleet_devices", "connected")
@@ -145,11 +146,11 @@ def test_the_fleet_is_counted(service: Running) -> None:
 class Lonely(NamedTuple):
     """A service, and the PostgreSQL server that only it uses."""
 
-    service: Running
+    service: RunningService
     server: str
 
     @contextmanager
-    def without_database(self) -> Iterator[Running]:
+    def without_database(self) -> Iterator[RunningService]:
         """Let nobody in to the database meanwhile, and throw out who is in."""
         self._command("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
         self._command("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
@@ -167,7 +168,7 @@ def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
     with postgresql() as (host, port):
         server = f"postgresql://postgres@{host}:{port}"
         database = _open(f"{server}/postgres", tmp_path_factory.mktemp("unused"))
-        with running(database) as service:
+        with run_service(database) as service:
             yield Lonely(service, server)
         database.close()
 
@@ -202,7 +203,10 @@ def test_without_its_database_a_service_is_not_ready_until_it_is_back(
             assert answer.json() == {
                 "status": "unavailable",
                 "reasons": [
-                    {"code": "database-unreachable", "text": TEXTS[ReadinessCode.DATABASE_UNREACHABLE]}
+                    {
+                        "code": "database-unreachable",
+                        "text": READINESS_TEXTS[ReadinessCode.DATABASE_UNREACHABLE],
+                    }
                 ],
             }
         logged = [each for each in caplog.records if "ready" in each.getMessage()]
@@ -236,17 +240,17 @@ def _check_unavailable(answer: httpx.Response) -> None:
     assert not [each for each in ("psycopg", "postgres", "127.0.0.1", "Traceback") if each in answer.text]
 
 
-def _guess(service: Running, username: str) -> int:
+def _guess(service: RunningService, username: str) -> int:
     wrong = {"username": username, "password": "wrong-one"}
     return service.anonymous.post("/api/v1/auth/login", json=wrong).status_code
 
 
-def _samples(service: Running) -> Iterator[Sample]:
+def _samples(service: RunningService) -> Iterator[Sample]:
     for family in text_string_to_metric_families(service.viewer.get("/metrics").text):
         yield from family.samples
 
 
-def _figures(service: Running, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+def _figures(service: RunningService, name: str, *labels: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels[label] for label in labels): sample.value
         for sample in _samples(service)
@@ -254,5 +258,5 @@ def _figures(service: Running, name: str, *labels: str) -> dict[tuple[str, ...],
     }
 
 
-def _requests(service: Running) -> dict[tuple[str, ...], float]:
+def _requests(service: RunningService) -> dict[tuple[str, ...], float]:
     return _figures(service, "meshfleet_http_request_seconds_count", "method", "route", "status")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.service.http.limits import HttpLimits
-from tests.service.http.by_hand import ask, bearer, head, talk
-from tests.service.http.running import PASSWORD, Running, running
-from tests.tables import each_row
+from tests.row_tables import each_row
+from tests.service.http.raw_http import build_bearer_header, build_head, connect_raw, exchange_raw
+from tests.service.http.running_service import PASSWORD, RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,27 +22,27 @@ FIELDS = ["type", "title", "status", "detail", "instance", "code", "errors"]
 MEDIA_TYPE = "application/problem+json"
 
 
-def _conflict(service: Running) -> httpx.Response:
+def _conflict(service: RunningService) -> httpx.Response:
     return service.admin.post(
         "/api/v1/users", json={"username": service.new_user(), "password": PASSWORD, "role": "viewer"}
     )
 
 
-def _wrong_password(service: Running) -> httpx.Response:
+def _wrong_password(service: RunningService) -> httpx.Response:
     return _log_in(service, service.new_name("nobody"))
 
 
-def _throttled(service: Running) -> httpx.Response:
+def _throttled(service: RunningService) -> httpx.Response:
     username = service.new_name("guessed")
     answers = [_log_in(service, username) for _ in range(6)]
     return answers[-1]
 
 
-def _log_in(service: Running, username: str) -> httpx.Response:
+def _log_in(service: RunningService, username: str) -> httpx.Response:
     return service.anonymous.post("/api/v1/auth/login", json={"username": username, "password": "wrong-one"})
 
 
-PROBLEMS: dict[tuple[int, str], Callable[[Running], httpx.Response]] = {
+PROBLEMS: dict[tuple[int, str], Callable[[RunningService], httpx.Response]] = {
     (400, "malformed-payload"): lambda at: at.admin.post("/api/v1/labels", content=b"{"),
     (400, "malformed-text"): lambda at: at.admin.post("/api/v1/labels", json={"label": ""}),
     (400, "malformed-mac"): lambda at: at.admin.post("/api/v1/gateways", json={"mac": "x"}),
@@ -63,7 +63,7 @@ PROBLEMS: dict[tuple[int, str], Callable[[Running], httpx.Response]] = {
 
 @pytest.mark.rule("rest-9", "rest-10", "rest-12")
 @each_row(("status", "code"), PROBLEMS)
-def test_an_error_has_one_form(service: Running, status: int, code: str) -> None:
+def test_an_error_has_one_form(service: RunningService, status: int, code: str) -> None:
     answer = PROBLEMS[status, code](service)
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (status, code)
@@ -75,13 +75,13 @@ def test_an_error_has_one_form(service: Running, status: int, code: str) -> None
 
 
 @pytest.mark.rule("rest-13")
-def test_401_says_how_to_come_in(service: Running) -> None:
+def test_401_says_how_to_come_in(service: RunningService) -> None:
     for ask_wrongly in (PROBLEMS[401, "not-logged-in"], PROBLEMS[401, "wrong-credentials"]):
         assert ask_wrongly(service).headers["WWW-Authenticate"] == "Bearer"
 
 
 @pytest.mark.rule("rest-14")
-def test_429_says_when_to_come_back(service: Running) -> None:
+def test_429_says_when_to_come_back(service: RunningService) -> None:
     wait = _throttled(service).headers["Retry-After"]
     assert wait.isascii()
     assert wait.isdigit()
@@ -101,7 +101,7 @@ def test_429_says_when_to_come_back(service: Running) -> None:
     ],
 )
 @each_row("method", ["PATCH", "OPTIONS", "TRACE"])
-def test_405_says_what_is_allowed(service: Running, path: str, methods: set[str], method: str) -> None:
+def test_405_says_what_is_allowed(service: RunningService, path: str, methods: set[str], method: str) -> None:
     answer = service.admin.request(method, path)
     assert answer.status_code == 405
     _check_form(answer.json())
@@ -110,7 +110,7 @@ def test_405_says_what_is_allowed(service: Running, path: str, methods: set[str]
 
 
 @pytest.mark.rule("rest-9", "rest-10", "rest-5")
-def test_every_mistake_is_told_with_its_field(service: Running) -> None:
+def test_every_mistake_is_told_with_its_field(service: RunningService) -> None:
     query = {"MaxResults": "0", "ModelNumber": "x", "FirmwareVersion": "x", "Ids": "x", "Wrong": "x"}
     fields: set[str] = set()
     for name, value in query.items():
@@ -129,7 +129,7 @@ def test_every_mistake_is_told_with_its_field(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-10")
-def test_all_wrong_filters_are_told_at_once(service: Running) -> None:
+def test_all_wrong_filters_are_told_at_once(service: RunningService) -> None:
     query = {"ModelNumber": "x", "FirmwareVersion": "x", "Ids": "x", "Gateway": "x"}
     errors = service.admin.get("/api/v1/devices", params=query).json()["errors"]
     assert {each["field"] for each in errors} == set(query)
@@ -148,7 +148,7 @@ def test_all_wrong_filters_are_told_at_once(service: Running) -> None:
     ],
 )
 def test_a_malformed_device_id_in_a_path_is_not_found(
-    service: Running, method: str, path: str, wrong: str
+    service: RunningService, method: str, path: str, wrong: str
 ) -> None:
     body = {"name": "x"} if path.endswith("friendly-name") else None
     answer = service.admin.request(method, path.format(wrong), json=body)
@@ -158,13 +158,15 @@ def test_a_malformed_device_id_in_a_path_is_not_found(
 @pytest.mark.rule("rest-15")
 @each_row("wrong", ["x", "bmac-", "c0ffee00000", "c0ffee00000g", "c0:ff:ee:00:00:00"])
 @each_row(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/credentials")])
-def test_a_malformed_mac_in_a_path_is_not_found(service: Running, method: str, tail: str, wrong: str) -> None:
+def test_a_malformed_mac_in_a_path_is_not_found(
+    service: RunningService, method: str, tail: str, wrong: str
+) -> None:
     answer = service.admin.request(method, f"/api/v1/gateways/{wrong}{tail}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
 @pytest.mark.rule("rest-11")
-def test_a_refused_password_or_key_is_not_repeated(service: Running) -> None:
+def test_a_refused_password_or_key_is_not_repeated(service: RunningService) -> None:
     secret = "hunter2-and-a-half"  # noqa: S105 # of nobody
     user = service.new_user()
     with service.client(service.log_in(user)) as client:
@@ -183,8 +185,8 @@ def test_a_refused_password_or_key_is_not_repeated(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-9")
-def test_what_is_no_http_at_all_gets_a_problem_too(service: Running) -> None:
-    answer = ask(service, b"this is no request\r\n\r\n")
+def test_what_is_no_http_at_all_gets_a_problem_too(service: RunningService) -> None:
+    answer = exchange_raw(service, b"this is no request\r\n\r\n")
     assert answer is not None
     assert (answer.status, answer.headers["Content-Type"]) == (400, MEDIA_TYPE)
     _check_form(answer.json())
@@ -193,8 +195,11 @@ def test_what_is_no_http_at_all_gets_a_problem_too(service: Running) -> None:
 @pytest.mark.rule("rest-9", "rest-12")
 def test_a_body_that_does_not_come_in_time_gets_a_problem(sqlite_database: Database) -> None:
     limits = HttpLimits(body_seconds=0.05)
-    with running(sqlite_database, limits=limits) as service, talk(service) as connection:
-        connection.send(head("POST /api/v1/labels", bearer(service), "Content-Length: 15") + b'{"label"')
+    with run_service(sqlite_database, limits=limits) as service, connect_raw(service) as connection:
+        connection.send(
+            build_head("POST /api/v1/labels", build_bearer_header(service), "Content-Length: 15")
+            + b'{"label"'
+        )
         answer = connection.read()
     sqlite_database.close()
     assert answer is not None

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 import jwt
 import pytest
 
-from meshfleet.wire.rest import Role
-from tests.service.http.addresses import LOGIN
-from tests.service.http.running import PASSWORD
+from meshfleet.rest import Role
+from tests.service.http.proxied_logins import LOGIN
+from tests.service.http.running_service import PASSWORD
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 ME, REFRESH, LOGOUT = "/api/v1/auth/me", "/api/v1/auth/refresh", "/api/v1/auth/logout"
 OWN_PASSWORD = "/api/v1/auth/password"  # noqa: S105 # where, not what
 OTHER = "another-horse-battery"
 
 
-def me(service: Running, token: str) -> int:
+def me(service: RunningService, token: str) -> int:
     """What becomes of somebody who comes with this token."""
     return ask(service, "GET", ME, token).status_code
 
 
-def ask(service: Running, method: str, path: str, token: str, json: object = None) -> httpx.Response:
+def ask(service: RunningService, method: str, path: str, token: str, json: object = None) -> httpx.Response:
     return service.anonymous.request(method, path, json=json, headers={"Authorization": f"Bearer {token}"})
 
 
-def refreshed(service: Running, token: str) -> str:
+def refreshed(service: RunningService, token: str) -> str:
     answer = ask(service, "POST", REFRESH, token)
     assert answer.status_code == 200, answer.text
     new: str = answer.json()["authToken"]
@@ -40,7 +40,7 @@ def refreshed(service: Running, token: str) -> str:
 
 
 @pytest.mark.rule("auth-6", "auth-7", "rest-13")
-def test_a_token_ends_after_half_an_hour(service: Running) -> None:
+def test_a_token_ends_after_half_an_hour(service: RunningService) -> None:
     token = service.log_in(service.new_user())
     service.clock.move(seconds=1740)
     assert me(service, token) == 200
@@ -52,7 +52,7 @@ def test_a_token_ends_after_half_an_hour(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-8")
-def test_a_token_is_traded_for_a_new_one(service: Running) -> None:
+def test_a_token_is_traded_for_a_new_one(service: RunningService) -> None:
     username = service.new_user()
     token = service.log_in(username)
     service.clock.move(seconds=600)
@@ -67,7 +67,7 @@ def test_a_token_is_traded_for_a_new_one(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-8", "auth-9")
-def test_refreshing_ends_twelve_hours_after_the_login(service: Running) -> None:
+def test_refreshing_ends_twelve_hours_after_the_login(service: RunningService) -> None:
     token = service.log_in(service.new_user())
     for _ in range(28):
         service.clock.move(seconds=1500)
@@ -80,7 +80,7 @@ def test_refreshing_ends_twelve_hours_after_the_login(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-6", "auth-9")
-def test_the_last_token_of_a_login_lives_thirty_minutes_too(service: Running) -> None:
+def test_the_last_token_of_a_login_lives_thirty_minutes_too(service: RunningService) -> None:
     """Only refreshing ends after twelve hours; a token that says it holds until then and then, holds."""
     token = service.log_in(service.new_user())
     for _ in range(28):
@@ -95,7 +95,7 @@ def test_the_last_token_of_a_login_lives_thirty_minutes_too(service: Running) ->
 
 
 @pytest.mark.rule("auth-10")
-def test_logging_out_ends_all_tokens_of_that_login_and_no_others(service: Running) -> None:
+def test_logging_out_ends_all_tokens_of_that_login_and_no_others(service: RunningService) -> None:
     username = service.new_user()
     first, other = service.log_in(username), service.log_in(username)
     second = refreshed(service, first)
@@ -109,7 +109,7 @@ def test_logging_out_ends_all_tokens_of_that_login_and_no_others(service: Runnin
 
 
 @pytest.mark.rule("auth-10", "auth-26")
-def test_logging_out_many_times_at_once_is_one_change(service: Running) -> None:
+def test_logging_out_many_times_at_once_is_one_change(service: RunningService) -> None:
     username = service.new_user()
     token = service.log_in(username)
     with ThreadPoolExecutor(8) as threads:
@@ -120,7 +120,7 @@ def test_logging_out_many_times_at_once_is_one_change(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-12")
-def test_changing_ones_password_keeps_this_login_and_ends_the_others(service: Running) -> None:
+def test_changing_ones_password_keeps_this_login_and_ends_the_others(service: RunningService) -> None:
     username = service.new_user()
     mine, other = service.log_in(username), service.log_in(username)
     stranger = service.log_in(service.new_user())
@@ -134,7 +134,7 @@ def test_changing_ones_password_keeps_this_login_and_ends_the_others(service: Ru
 
 
 @pytest.mark.rule("auth-12", "auth-22", "rest-5", "rest-11")
-def test_a_new_password_is_only_taken_from_who_knows_the_old_one(service: Running) -> None:
+def test_a_new_password_is_only_taken_from_who_knows_the_old_one(service: RunningService) -> None:
     username = service.new_user()
     token = service.log_in(username)
     for body, status in (
@@ -154,7 +154,7 @@ def test_a_new_password_is_only_taken_from_who_knows_the_old_one(service: Runnin
 
 
 @pytest.mark.rule("auth-12", "auth-23")
-def test_a_password_given_by_an_admin_ends_all_logins(service: Running) -> None:
+def test_a_password_given_by_an_admin_ends_all_logins(service: RunningService) -> None:
     username = service.new_user(Role.ADMIN)
     tokens = [service.log_in(username), service.log_in(username)]
     answer = ask(service, "PUT", f"/api/v1/users/{username}", tokens[0], {"password": OTHER})
@@ -164,7 +164,7 @@ def test_a_password_given_by_an_admin_ends_all_logins(service: Running) -> None:
 
 
 @pytest.mark.rule("auth-12")
-def test_no_login_with_the_old_password_outlives_the_new_one(slow_hashing: Running) -> None:
+def test_no_login_with_the_old_password_outlives_the_new_one(slow_hashing: RunningService) -> None:
     """Somebody who knows the old password keeps logging in while its owner changes it."""
     username, changed = slow_hashing.new_user(), Event()
     owner = slow_hashing.log_in(username)
@@ -188,7 +188,7 @@ def test_no_login_with_the_old_password_outlives_the_new_one(slow_hashing: Runni
 
 @pytest.mark.rule("auth-12", "auth-23")
 def test_a_password_given_by_an_admin_is_not_undone_by_a_change_that_was_under_way(
-    slow_hashing: Running,
+    slow_hashing: RunningService,
 ) -> None:
     """Who knew the password before cannot set another one once it has been replaced."""
     username = slow_hashing.new_user()
@@ -203,7 +203,7 @@ def test_a_password_given_by_an_admin_is_not_undone_by_a_change_that_was_under_w
 
 
 @pytest.mark.rule("auth-17", "auth-18")
-def test_who_is_demoted_loses_rights_at_once_and_who_is_promoted_gains_them(service: Running) -> None:
+def test_who_is_demoted_loses_rights_at_once_and_who_is_promoted_gains_them(service: RunningService) -> None:
     service.new_user(Role.ADMIN)  # one admin must stay
     username = service.new_user(Role.ADMIN)
     token = service.log_in(username)
@@ -214,7 +214,9 @@ def test_who_is_demoted_loses_rights_at_once_and_who_is_promoted_gains_them(serv
 
 
 @pytest.mark.rule("auth-23")
-def test_who_is_removed_is_out_at_once_and_stays_out_when_somebody_takes_the_name(service: Running) -> None:
+def test_who_is_removed_is_out_at_once_and_stays_out_when_somebody_takes_the_name(
+    service: RunningService,
+) -> None:
     service.new_user(Role.ADMIN)  # one admin must stay
     username = service.new_user(Role.ADMIN)
     token = service.log_in(username)
@@ -227,7 +229,7 @@ def test_who_is_removed_is_out_at_once_and_stays_out_when_somebody_takes_the_nam
     assert ask(service, "POST", REFRESH, token).status_code == 401
 
 
-def test_who_removes_oneself_is_out(service: Running) -> None:
+def test_who_removes_oneself_is_out(service: RunningService) -> None:
     service.new_user(Role.ADMIN)  # one admin must stay
     username = service.new_user(Role.ADMIN)
     token = service.log_in(username)

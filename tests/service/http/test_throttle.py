@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.service.http.addresses import LOGIN, behind_a_proxy, try_login
-from tests.service.http.running import PASSWORD
+from tests.service.http.proxied_logins import LOGIN, behind_a_proxy, try_login
+from tests.service.http.running_service import PASSWORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import httpx
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 WRONG = PASSWORD + "x"
 _addresses = count(1)
 
 
 @pytest.fixture(scope="module")
-def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Running]:
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
     yield from behind_a_proxy(request, database_kind)
 
 
@@ -53,7 +53,9 @@ def wait(seconds: int) -> tuple[int, str, str]:
 
 @pytest.mark.rule("auth-13")
 @pytest.mark.parametrize("seconds", [-86_400, 86_400], ids=["back", "ahead"])
-def test_delays_do_not_follow_the_clock_on_the_wall(service: Running, address: str, seconds: int) -> None:
+def test_delays_do_not_follow_the_clock_on_the_wall(
+    service: RunningService, address: str, seconds: int
+) -> None:
     """A right password is accepted after the delay, and not before, though the clock is set by a day."""
     username = service.new_user()
     for _ in range(6):
@@ -69,7 +71,7 @@ def test_delays_do_not_follow_the_clock_on_the_wall(service: Running, address: s
 
 @pytest.mark.rule("auth-13")
 def test_an_address_where_name_after_name_failed_does_not_wait_for_a_clock_that_was_set_back(
-    service: Running, address: str
+    service: RunningService, address: str
 ) -> None:
     """After the delay users whose names failed too log in side by side, and another name may fail."""
     users = [service.new_user() for _ in range(3)]
@@ -88,7 +90,7 @@ def test_an_address_where_name_after_name_failed_does_not_wait_for_a_clock_that_
 
 
 @pytest.mark.rule("auth-13", "rest-14")
-def test_after_five_failures_delays_grow_and_are_told(service: Running, address: str) -> None:
+def test_after_five_failures_delays_grow_and_are_told(service: RunningService, address: str) -> None:
     username = service.new_user()
     seen = [told(try_login(service, username, WRONG, at=address)) for _ in range(5)]
     for seconds in (1, 2, 4):
@@ -99,7 +101,7 @@ def test_after_five_failures_delays_grow_and_are_told(service: Running, address:
 
 
 @pytest.mark.rule("auth-13", "rest-9", "rest-12", "rest-14")
-def test_the_refusal_is_a_problem_like_any_other(service: Running, address: str) -> None:
+def test_the_refusal_is_a_problem_like_any_other(service: RunningService, address: str) -> None:
     for _ in range(5):
         try_login(service, "nobody", WRONG, at=address)
     answer = try_login(service, "nobody", WRONG, at=address)
@@ -116,7 +118,9 @@ def test_the_refusal_is_a_problem_like_any_other(service: Running, address: str)
 
 
 @pytest.mark.rule("auth-13")
-def test_while_one_must_wait_even_the_right_password_is_refused(service: Running, address: str) -> None:
+def test_while_one_must_wait_even_the_right_password_is_refused(
+    service: RunningService, address: str
+) -> None:
     username = service.new_user()
     for _ in range(5):
         try_login(service, username, WRONG, at=address)
@@ -127,7 +131,7 @@ def test_while_one_must_wait_even_the_right_password_is_refused(service: Running
 
 
 @pytest.mark.rule("auth-15", "rest-169")
-def test_the_owner_gets_in_from_another_address(service: Running, address: str) -> None:
+def test_the_owner_gets_in_from_another_address(service: RunningService, address: str) -> None:
     username = service.new_user()
     for _ in range(5):
         try_login(service, username, WRONG, at=address)
@@ -137,7 +141,7 @@ def test_the_owner_gets_in_from_another_address(service: Running, address: str) 
 
 
 @pytest.mark.rule("rest-169")
-def test_an_address_that_the_client_made_up_does_not_count(service: Running, address: str) -> None:
+def test_an_address_that_the_client_made_up_does_not_count(service: RunningService, address: str) -> None:
     seen = [
         told(try_login(service, "nobody", WRONG, at=f"203.0.113.{number}, {address}")) for number in range(6)
     ]
@@ -145,7 +149,7 @@ def test_an_address_that_the_client_made_up_does_not_count(service: Running, add
 
 
 @pytest.mark.rule("auth-13")
-def test_names_in_another_case_are_the_same_name(service: Running, address: str) -> None:
+def test_names_in_another_case_are_the_same_name(service: RunningService, address: str) -> None:
     username = service.new_user()
     spelt = [username, username.upper(), username.title(), username.replace("s", "S"), "U" + username[1:]]
     assert [told(try_login(service, name, WRONG, at=address)) for name in spelt] == [REFUSED] * 5
@@ -154,14 +158,16 @@ def test_names_in_another_case_are_the_same_name(service: Running, address: str)
 
 @pytest.mark.rule("auth-14")
 def test_name_after_name_at_one_address_is_refused_for_longer_and_longer(
-    service: Running, address: str
+    service: RunningService, address: str
 ) -> None:
     seen = [told(try_login(service, f"nobody-{number}", WRONG, at=address)) for number in range(8)]
     assert seen == [REFUSED] * 5 + [wait(1), wait(2), wait(4)]
 
 
 @pytest.mark.rule("auth-15")
-def test_who_knows_the_password_gets_in_where_many_names_failed(service: Running, address: str) -> None:
+def test_who_knows_the_password_gets_in_where_many_names_failed(
+    service: RunningService, address: str
+) -> None:
     username = service.new_user()
     for number in range(7):
         try_login(service, f"nobody-{number}", WRONG, at=address)
@@ -180,7 +186,7 @@ _SEQUENCES: list[Sequence[str | float]] = [
 @pytest.mark.rule("auth-3", "auth-14")
 @pytest.mark.parametrize("steps", _SEQUENCES)
 def test_no_sequence_tells_a_known_name_from_an_unknown_one(
-    service: Running, address: str, steps: Sequence[str | float]
+    service: RunningService, address: str, steps: Sequence[str | float]
 ) -> None:
     me, places = service.new_user(), (address, f"{address}0")
     names = (service.new_user(), service.new_name("nobody"))
@@ -198,7 +204,7 @@ def test_no_sequence_tells_a_known_name_from_an_unknown_one(
 @pytest.mark.rule("auth-13")
 @pytest.mark.parametrize("known", [True, False])
 def test_many_attempts_at_once_are_no_more_than_one_after_the_other(
-    service: Running, address: str, *, known: bool
+    service: RunningService, address: str, *, known: bool
 ) -> None:
     username = service.new_user() if known else service.new_name("nobody")
     with ThreadPoolExecutor(20) as threads:
@@ -208,7 +214,7 @@ def test_many_attempts_at_once_are_no_more_than_one_after_the_other(
 
 
 @pytest.mark.rule("auth-12", "auth-13")
-def test_who_guesses_with_a_stolen_token_is_slowed_down_too(service: Running, address: str) -> None:
+def test_who_guesses_with_a_stolen_token_is_slowed_down_too(service: RunningService, address: str) -> None:
     with service.client(service.log_in(service.new_user())) as thief:
         thief.headers["X-Forwarded-For"] = address
         seen = [

@@ -13,8 +13,8 @@ import pytest
 import trustme
 
 from meshfleet.settings import Settings
-from tests.service.http.running import Running, running
-from tests.tables import each_row
+from tests.row_tables import each_row
+from tests.service.http.running_service import RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def authority() -> trustme.CA:
 @pytest.fixture(scope="module")
 def service(
     authority: trustme.CA, sqlite_of_module: Database, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningService]:
     """A service with a certificate."""
     folder = tmp_path_factory.mktemp("tls")
     certificate = authority.issue_cert("127.0.0.1", "localhost")
@@ -38,13 +38,13 @@ def service(
     for each in certificate.cert_chain_pems:
         each.write_to_path(chain, append=True)
     certificate.private_key_pem.write_to_path(key)
-    with running(sqlite_of_module, Settings(tls_cert=chain, tls_key=key)) as service:
+    with run_service(sqlite_of_module, Settings(tls_cert=chain, tls_key=key)) as service:
         yield service
     sqlite_of_module.close()
 
 
 @pytest.fixture
-def client(service: Running, authority: trustme.CA) -> Iterator[httpx.Client]:
+def client(service: RunningService, authority: trustme.CA) -> Iterator[httpx.Client]:
     """Somebody who trusts the authority."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
@@ -53,7 +53,7 @@ def client(service: Running, authority: trustme.CA) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.rule("rest-172")
-def test_requests_are_answered_over_tls(service: Running, client: httpx.Client) -> None:
+def test_requests_are_answered_over_tls(service: RunningService, client: httpx.Client) -> None:
     assert service.url.startswith("https://")
     assert client.get("/healthz").json() == {"status": "ok"}
     headers = {"Authorization": service.viewer.headers["Authorization"]}
@@ -61,7 +61,7 @@ def test_requests_are_answered_over_tls(service: Running, client: httpx.Client) 
 
 
 @pytest.mark.rule("rest-172")
-def test_who_does_not_trust_the_authority_finds_out(service: Running) -> None:
+def test_who_does_not_trust_the_authority_finds_out(service: RunningService) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         service.anonymous.get("/healthz")
 
@@ -78,7 +78,7 @@ def test_browsers_are_told_to_come_back_over_tls_only(client: httpx.Client, path
     "data", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"x", b""]
 )
 def test_what_is_no_tls_gets_no_answer_and_breaks_nothing(
-    service: Running, client: httpx.Client, data: bytes, caplog: pytest.LogCaptureFixture
+    service: RunningService, client: httpx.Client, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = urlsplit(service.url)
     with socket.create_connection(("127.0.0.1", place.port or 0), 10) as connection:
@@ -93,7 +93,7 @@ def test_what_is_no_tls_gets_no_answer_and_breaks_nothing(
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
-def test_tls_is_modern(service: Running, authority: trustme.CA) -> None:
+def test_tls_is_modern(service: RunningService, authority: trustme.CA) -> None:
     context = ssl.create_default_context()
     authority.configure_trust(context)
     place = urlsplit(service.url)

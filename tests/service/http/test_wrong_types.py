@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.service.api import openapi_document
-from tests.service.http.running import PASSWORD
-from tests.tables import each_row
+from meshfleet.service.api import load_openapi_document
+from tests.row_tables import each_row
+from tests.service.http.running_service import PASSWORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 WRONG: tuple[object, ...] = (None, True, 0, -1.5, 1e300, 10**400, "", [], ["x"], [[]], {}, {"x": {"y": []}})
 """One of each kind."""
@@ -39,7 +39,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-DOCUMENT = openapi_document()
+DOCUMENT = load_openapi_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
@@ -67,7 +67,7 @@ def test_the_examples_of_this_file_are_all_the_bodies_there_are() -> None:
 @pytest.mark.rule("rest-1", "rest-12")
 @each_row(("method", "path", "name", "field"), FIELDS)
 def test_a_field_of_another_type_is_refused_by_its_name(
-    service: Running, method: str, path: str, name: str, field: str
+    service: RunningService, method: str, path: str, name: str, field: str
 ) -> None:
     allowed = {kind for each in _types(SCHEMAS[name]["properties"][field]) for kind in TYPES[each]}
     for wrong in WRONG:
@@ -80,7 +80,9 @@ def test_a_field_of_another_type_is_refused_by_its_name(
 
 @pytest.mark.rule("rest-5", "rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_an_unknown_field_is_refused_by_its_name(service: Running, method: str, path: str, name: str) -> None:
+def test_an_unknown_field_is_refused_by_its_name(
+    service: RunningService, method: str, path: str, name: str
+) -> None:
     for unknown in ("unknown", next(iter(FITTING[name])).upper(), "__class__", "$ref"):
         answer = _ask(service, method, path, FITTING[name] | {unknown: None})
         assert answer.status_code == 400
@@ -89,7 +91,7 @@ def test_an_unknown_field_is_refused_by_its_name(service: Running, method: str, 
 
 @pytest.mark.rule("rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_a_missing_field_is_told(service: Running, method: str, path: str, name: str) -> None:
+def test_a_missing_field_is_told(service: RunningService, method: str, path: str, name: str) -> None:
     for missing in SCHEMAS[name].get("required", ()):
         body = {field: value for field, value in FITTING[name].items() if field != missing}
         answer = _ask(service, method, path, body)
@@ -99,7 +101,7 @@ def test_a_missing_field_is_told(service: Running, method: str, path: str, name:
 
 @pytest.mark.rule("rest-1", "rest-12")
 @each_row(("method", "path"), [(method, path) for method, path, _ in BODIES])
-def test_a_body_that_is_no_object_is_refused(service: Running, method: str, path: str) -> None:
+def test_a_body_that_is_no_object_is_refused(service: RunningService, method: str, path: str) -> None:
     for wrong in (b"", b" ", b"null", b"[]", b"1", b'"x"', b"{", b"{'x': 1}", b"NaN", b"Infinity"):
         answer = service.admin.request(method, _path(path), content=wrong)
         assert answer.status_code == 400, wrong
@@ -108,7 +110,7 @@ def test_a_body_that_is_no_object_is_refused(service: Running, method: str, path
 
 @pytest.mark.rule("rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_a_deep_body_is_refused(service: Running, method: str, path: str, name: str) -> None:
+def test_a_deep_body_is_refused(service: RunningService, method: str, path: str, name: str) -> None:
     field = next(iter(FITTING[name]))
     for start in (b"[", b'{"%s":' % field.encode(), b'{"unknown":[', b'{"%s":[{"x":' % field.encode()):
         answer = service.admin.request(method, _path(path), content=start * (900_000 // len(start)))
@@ -117,7 +119,9 @@ def test_a_deep_body_is_refused(service: Running, method: str, path: str, name: 
 
 @pytest.mark.rule("rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_a_body_of_another_media_type_is_refused(service: Running, method: str, path: str, name: str) -> None:
+def test_a_body_of_another_media_type_is_refused(
+    service: RunningService, method: str, path: str, name: str
+) -> None:
     for other in (
         "text/plain",
         "application/x-www-form-urlencoded",
@@ -132,7 +136,7 @@ def test_a_body_of_another_media_type_is_refused(service: Running, method: str, 
 
 @pytest.mark.rule("rest-1")
 @each_row("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
-def test_json_is_json_however_it_is_spelt(service: Running, media_type: str) -> None:
+def test_json_is_json_however_it_is_spelt(service: RunningService, media_type: str) -> None:
     body = {"label": service.new_name("label")}
     answer = service.admin.post("/api/v1/labels", json=body, headers={"Content-Type": media_type})
     assert answer.status_code == 200
@@ -154,5 +158,5 @@ def _path(template: str) -> str:
     return template.format(device_id="bmac-c0ffee000000", username="nobody")
 
 
-def _ask(service: Running, method: str, path: str, body: dict[str, object]) -> Any:
+def _ask(service: RunningService, method: str, path: str, body: dict[str, object]) -> Any:
     return service.admin.request(method, _path(path), json=body)

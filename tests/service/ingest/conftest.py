@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.ingest.ingest import PAUSES, Pauses
-from tests.service.ingest.intake import Intake
+from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestTimings
+from tests.service.ingest.ingest_harness import IngestHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,22 +23,22 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def pauses() -> Pauses:
+def pauses() -> IngestTimings:
     """How long ingest waits."""
-    return PAUSES
+    return DEFAULT_TIMINGS
 
 
 @pytest.fixture
-def intake(database: Database, tmp_path: Path, pauses: Pauses) -> Iterator[Intake]:
-    made = Intake(database, tmp_path, pauses=pauses)
+def intake(database: Database, tmp_path: Path, pauses: IngestTimings) -> Iterator[IngestHarness]:
+    made = IngestHarness(database, tmp_path, timings=pauses)
     yield made
     made.close()
 
 
 @pytest.fixture
-def in_file(sqlite_database: Database, tmp_path: Path, pauses: Pauses) -> Iterator[Intake]:
+def in_file(sqlite_database: Database, tmp_path: Path, pauses: IngestTimings) -> Iterator[IngestHarness]:
     """For what has nothing to do with the database."""
-    made = Intake(sqlite_database, tmp_path, pauses=pauses)
+    made = IngestHarness(sqlite_database, tmp_path, timings=pauses)
     yield made
     made.close()
     sqlite_database.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from meshfleet.wire.mqtt.packets import Publish
+from meshfleet.mqtt.codec.packets import Publish
 
 A, B = "02005e000001", "02005e000002"
 """Gateways."""
@@ -22,49 +22,51 @@ P, Q, R = "c0ffee00f001", "c0ffee00f002", "c0ffee00f003"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def number(mac: str) -> int:
+def mac_to_number(mac: str) -> int:
     """A MAC as it is stored."""
     return int(mac, 16)
 
 
-def when(at: int) -> str:
+def format_time(at: int) -> str:
     """Milliseconds as reports have them."""
     return f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
-def report(end: str, at: int, *, device: str = D, gateway: str = A, **fields: Any) -> Publish:
+def build_report(end: str, at: int, *, device: str = D, gateway: str = A, **fields: Any) -> Publish:
     """Any report; `end` is kind and identifier."""
-    payload = msgspec.json.encode({"time": when(at), **fields})
+    payload = msgspec.json.encode({"time": format_time(at), **fields})
     return Publish(f"mt/gateway/{gateway}/device/{device}/{end}", payload, qos=1)
 
 
-def spelt(end: str, at: int, rest: str) -> Publish:
+def build_raw_report(end: str, at: int, rest: str) -> Publish:
     """A report whose fields beside the time are JSON as given."""
-    payload = f'{{"time":"{when(at)}",{rest}}}'.encode()
+    payload = f'{{"time":"{format_time(at)}",{rest}}}'.encode()
     return Publish(f"mt/gateway/{A}/device/{D}/{end}", payload, qos=1)
 
 
 def heartbeat(at: int, status: int = 0, *, device: str = D, gateway: str = A, seq: int = 1) -> Publish:
     """A heartbeat."""
-    return report("heartbeat", at, device=device, gateway=gateway, seq=seq, status=status, lastCount=1)
+    return build_report("heartbeat", at, device=device, gateway=gateway, seq=seq, status=status, lastCount=1)
 
 
 def link(at: int, rssi: int, parent: str = P, *, device: str = D, **fields: Any) -> Publish:
     """How well a parent hears a device."""
-    return report("rssi", at, device=device, parent=parent, rssi=rssi, **fields)
+    return build_report("rssi", at, device=device, parent=parent, rssi=rssi, **fields)
 
 
 def dfu(at: int, *, device: str = D, gateway: str = A, parent: str = P, rssi: int = -50) -> Publish:
     """A device in DFU mode."""
-    return report("dfu", at, device=device, gateway=gateway, parent=parent, rssi=rssi)
+    return build_report("dfu", at, device=device, gateway=gateway, parent=parent, rssi=rssi)
 
 
 def temperature(at: int, value: Any = 21.5, *, device: str = D, gateway: str = A, seq: int = 1) -> Publish:
     """A sample."""
-    return report("measurement-decoded/temperature", at, device=device, gateway=gateway, seq=seq, value=value)
+    return build_report(
+        "measurement-decoded/temperature", at, device=device, gateway=gateway, seq=seq, value=value
+    )
 
 
 def prop(name: str, at: int, value: Any, *, device: str = D, gateway: str = A) -> Publish:
     """A property, decoded, or raw if it has a hex identifier."""
     kind = "property" if name[0] in "89" else "property-decoded"
-    return report(f"{kind}/{name}", at, device=device, gateway=gateway, value=value)
+    return build_report(f"{kind}/{name}", at, device=device, gateway=gateway, value=value)

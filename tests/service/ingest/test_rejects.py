@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.service.ingest.rejects import KEPT
-from meshfleet.wire.mqtt.packets import Oversized, Publish
-from tests.service.ingest.intake import MINUTE, NOON, SECOND
-from tests.service.ingest.messages import A, B, D, heartbeat, number, report, temperature, when
+from meshfleet.mqtt.codec.packets import OversizedPublish, Publish
+from meshfleet.service.ingest.rejects import MAX_REJECTS
+from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND
+from tests.service.ingest.messages import (
+    A,
+    B,
+    D,
+    build_report,
+    format_time,
+    heartbeat,
+    mac_to_number,
+    temperature,
+)
 
 if TYPE_CHECKING:
-    from tests.service.ingest.intake import Intake
+    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -26,20 +35,20 @@ def broken(gateway: str = A, payload: bytes = b"{") -> Publish:
 
 
 @pytest.mark.rule("report-29")
-async def test_a_reject_is_kept_with_its_reason(intake: Intake) -> None:
-    await intake.take(report("heartbeat", NOON - MINUTE, seq=256, status=0))
+async def test_a_reject_is_kept_with_its_reason(intake: IngestHarness) -> None:
+    await intake.commit(build_report("heartbeat", NOON - MINUTE, seq=256, status=0))
     (row,) = intake.rejects()
-    assert (row.time, row.gateway, row.topic) == (NOON, number(A), TOPIC)
+    assert (row.time, row.gateway, row.topic) == (NOON, mac_to_number(A), TOPIC)
     assert "seq" in row.reason
-    assert row.payload == report("heartbeat", NOON - MINUTE, seq=256, status=0).payload
-    assert intake.ingest.figures.rejects == {"malformed-payload": 1}
-    assert intake.ingest.figures.reports == {}
+    assert row.payload == build_report("heartbeat", NOON - MINUTE, seq=256, status=0).payload
+    assert intake.ingest.counters.rejects == {"malformed-payload": 1}
+    assert intake.ingest.counters.reports == {}
 
 
 @pytest.mark.rule("report-29")
-async def test_what_is_kept_of_a_reject_is_short(intake: Intake) -> None:
+async def test_what_is_kept_of_a_reject_is_short(intake: IngestHarness) -> None:
     payload = bytes(range(256)) * 8
-    await intake.take(Publish("x/" * 3000 + "\U0001f600", payload))
+    await intake.commit(Publish("x/" * 3000 + "\U0001f600", payload))
     (row,) = intake.rejects()
     assert row.payload == payload[:1024]
     assert row.topic == ("x/" * 3000)[:1024]
@@ -48,8 +57,8 @@ async def test_what_is_kept_of_a_reject_is_short(intake: Intake) -> None:
 
 
 @pytest.mark.rule("report-30", "report-31")
-async def test_rejects_stop_nobody(intake: Intake) -> None:
-    await intake.settle(
+async def test_rejects_stop_nobody(intake: IngestHarness) -> None:
+    await intake.commit_flushed(
         broken(),
         temperature(NOON),
         Publish("no/topic/of/ours", b""),
@@ -60,8 +69,8 @@ async def test_rejects_stop_nobody(intake: Intake) -> None:
     assert len(await intake.samples()) == 2
     assert intake.state().status == 3
     assert len(intake.rejects()) == 3
-    assert intake.ingest.figures.reports == {"measurement-decoded": 2, "heartbeat": 1}
-    assert intake.ingest.figures.rejects == {"malformed-payload": 2, "malformed-topic": 1}
+    assert intake.ingest.counters.reports == {"measurement-decoded": 2, "heartbeat": 1}
+    assert intake.ingest.counters.rejects == {"malformed-payload": 2, "malformed-topic": 1}
 
 
 FOREIGN = [
@@ -86,85 +95,87 @@ FOREIGN = [
 
 
 @pytest.mark.rule("report-29", "report-30")
-async def test_other_topics_are_rejects(intake: Intake) -> None:
+async def test_other_topics_are_rejects(intake: IngestHarness) -> None:
     payload = heartbeat(NOON).payload
     for topic in FOREIGN:
-        await intake.take(Publish(topic, payload))
+        await intake.commit(Publish(topic, payload))
     intake.now += MINUTE
-    await intake.take(*(Publish(topic, payload) for topic in reversed(FOREIGN)), heartbeat(NOON))
+    await intake.commit(*(Publish(topic, payload) for topic in reversed(FOREIGN)), heartbeat(NOON))
     kept = [row.topic for row in intake.rejects()]
     assert kept == FOREIGN + FOREIGN[::-1]
-    assert intake.ingest.figures.rejects.total() == 2 * len(FOREIGN)
-    assert intake.ingest.figures.reports == {"heartbeat": 1}
+    assert intake.ingest.counters.rejects.total() == 2 * len(FOREIGN)
+    assert intake.ingest.counters.reports == {"heartbeat": 1}
 
 
 @pytest.mark.rule("report-29")
-async def test_a_message_that_was_too_large_is_a_reject(intake: Intake) -> None:
-    await intake.take(heartbeat(NOON), Oversized(TOPIC, b"", qos=1, size=70_000), heartbeat(NOON + 1))
+async def test_a_message_that_was_too_large_is_a_reject(intake: IngestHarness) -> None:
+    await intake.commit(
+        heartbeat(NOON), OversizedPublish(TOPIC, b"", qos=1, size=70_000), heartbeat(NOON + 1)
+    )
     (row,) = intake.rejects()
-    assert (row.topic, row.gateway, row.payload) == (TOPIC, number(A), b"")
+    assert (row.topic, row.gateway, row.payload) == (TOPIC, mac_to_number(A), b"")
     assert "70000" in row.reason
-    assert intake.ingest.figures.rejects == {"payload-too-large": 1}
-    assert intake.ingest.figures.reports == {"heartbeat": 2}
+    assert intake.ingest.counters.rejects == {"payload-too-large": 1}
+    assert intake.ingest.counters.reports == {"heartbeat": 2}
 
 
-async def test_a_payload_of_more_than_64_kib_is_a_reject_too(in_file: Intake) -> None:
+async def test_a_payload_of_more_than_64_kib_is_a_reject_too(in_file: IngestHarness) -> None:
     value = "x" * 66_000
-    await in_file.take(report("property-decoded/motion", NOON, value=value))
+    await in_file.commit(build_report("property-decoded/motion", NOON, value=value))
     (row,) = in_file.rejects()
-    assert row.payload.startswith(b'{"time":"' + when(NOON).encode())
+    assert row.payload.startswith(b'{"time":"' + format_time(NOON).encode())
     assert len(row.payload) == 1024
-    assert in_file.ingest.figures.rejects == {"payload-too-large": 1}
+    assert in_file.ingest.counters.rejects == {"payload-too-large": 1}
 
 
 # --- Limits ---
 
 
 @pytest.mark.rule("report-29")
-async def test_a_noisy_gateway_does_not_push_out_the_rejects_of_others(intake: Intake) -> None:
-    await intake.take(broken(B), *(broken(A) for _ in range(100)), broken(B))
-    await intake.take(*(broken(A) for _ in range(100)), broken(B), Publish("of/nobody", b""))
+async def test_a_noisy_gateway_does_not_push_out_the_rejects_of_others(intake: IngestHarness) -> None:
+    await intake.commit(broken(B), *(broken(A) for _ in range(100)), broken(B))
+    await intake.commit(*(broken(A) for _ in range(100)), broken(B), Publish("of/nobody", b""))
     gateways = [row.gateway for row in intake.rejects()]
-    assert gateways.count(number(A)) == QUOTA
-    assert (gateways.count(number(B)), gateways.count(None)) == (3, 1)
-    assert intake.ingest.figures.rejects.total() == 204
+    assert gateways.count(mac_to_number(A)) == QUOTA
+    assert (gateways.count(mac_to_number(B)), gateways.count(None)) == (3, 1)
+    assert intake.ingest.counters.rejects.total() == 204
 
 
-async def test_in_the_next_minute_there_is_room_again(in_file: Intake) -> None:
+async def test_in_the_next_minute_there_is_room_again(in_file: IngestHarness) -> None:
     in_file.now = NOON + 59 * SECOND
-    await in_file.take(*(broken() for _ in range(40)))
+    await in_file.commit(*(broken() for _ in range(40)))
     in_file.now = NOON + MINUTE
-    await in_file.take(*(broken() for _ in range(40)))
-    await in_file.take(*(broken() for _ in range(40)))
+    await in_file.commit(*(broken() for _ in range(40)))
+    await in_file.commit(*(broken() for _ in range(40)))
     assert len(in_file.rejects()) == 2 * QUOTA
 
 
-async def test_those_without_a_gateway_share_a_quota(in_file: Intake) -> None:
-    await in_file.take(*(Publish(f"some/topic/{place}", b"") for place in range(50)))
+async def test_those_without_a_gateway_share_a_quota(in_file: IngestHarness) -> None:
+    await in_file.commit(*(Publish(f"some/topic/{place}", b"") for place in range(50)))
     assert [row.topic for row in in_file.rejects()] == [f"some/topic/{place}" for place in range(QUOTA)]
 
 
 @pytest.mark.rule("report-29")
-async def test_the_list_is_bounded(intake: Intake) -> None:
-    gateways = [f"{number(A) + place:012x}" for place in range(KEPT // QUOTA + 10)]
-    await intake.take(*(broken(gateway) for gateway in gateways for _ in range(QUOTA)))
-    assert len(intake.rejects()) == QUOTA * len(gateways) > KEPT
+async def test_the_list_is_bounded(intake: IngestHarness) -> None:
+    gateways = [f"{mac_to_number(A) + place:012x}" for place in range(MAX_REJECTS // QUOTA + 10)]
+    await intake.commit(*(broken(gateway) for gateway in gateways for _ in range(QUOTA)))
+    assert len(intake.rejects()) == QUOTA * len(gateways) > MAX_REJECTS
     await intake.ingest.flush()
     kept = intake.rejects()
-    assert len(kept) == KEPT
-    assert kept[-1].gateway == number(gateways[-1])
-    await intake.settle(broken("ffffffffffff"))
+    assert len(kept) == MAX_REJECTS
+    assert kept[-1].gateway == mac_to_number(gateways[-1])
+    await intake.commit_flushed(broken("ffffffffffff"))
     kept = intake.rejects()
-    assert (len(kept), kept[-1].gateway) == (KEPT, 0xFFFFFFFFFFFF)
+    assert (len(kept), kept[-1].gateway) == (MAX_REJECTS, 0xFFFFFFFFFFFF)
 
 
-async def test_a_batch_that_fails_takes_nothing_from_the_quota(intake: Intake) -> None:
+async def test_a_batch_that_fails_takes_nothing_from_the_quota(intake: IngestHarness) -> None:
     messages = [broken() for _ in range(QUOTA)]
     for _ in range(3):
         intake.store.failures = 1
         with pytest.raises(DatabaseUnavailable):
-            await intake.take(*messages)
+            await intake.commit(*messages)
         assert intake.rejects() == []
-        assert intake.ingest.figures.rejects == {}
-    await intake.take(*messages)
+        assert intake.ingest.counters.rejects == {}
+    await intake.commit(*messages)
     assert len(intake.rejects()) == QUOTA

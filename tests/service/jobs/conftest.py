@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.service.http.conftest import service, sqlite_of_module
-from tests.service.jobs.shop import Shop
+from tests.service.jobs.job_environment import JobEnvironment
 
 if TYPE_CHECKING:
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 __all__ = ["service", "sqlite_of_module"]
 
 
 @pytest.fixture
-def shop(service: Running) -> Shop:
+def shop(service: RunningService) -> JobEnvironment:
     """Firmware and devices of a model that no other test has."""
-    return Shop(service)
+    return JobEnvironment(service)

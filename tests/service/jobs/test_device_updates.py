@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from meshfleet.wire.rest import DeviceUpdatePage
+from meshfleet.rest import DeviceUpdatePage
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.service.jobs.shop import Shop
+    from tests.service.jobs.job_environment import JobEnvironment
 
 
-def ask(shop: Shop, device: str, **query: Any) -> httpx.Response:
+def ask(shop: JobEnvironment, device: str, **query: Any) -> httpx.Response:
     return shop.service.viewer.get(f"/api/v1/devices/{device}/updates", params=query)
 
 
-def updates(shop: Shop, device: str) -> list[dict[str, Any]]:
+def updates(shop: JobEnvironment, device: str) -> list[dict[str, Any]]:
     answer = ask(shop, device)
     assert answer.status_code == 200, answer.text
     msgspec.json.decode(answer.content, type=DeviceUpdatePage)
@@ -29,11 +29,11 @@ def updates(shop: Shop, device: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("rest-211")
-def test_a_device_tells_which_jobs_update_it_the_newest_first(shop: Shop) -> None:
+def test_a_device_tells_which_jobs_update_it_the_newest_first(shop: JobEnvironment) -> None:
     device, other = shop.devices(2)
-    first = shop.make(shop.firmware(), [device, other], name="First")["id"]
-    shop.make(shop.firmware(), [other], name="Of another")
-    second = shop.make(shop.firmware("3.5.0"), [device], name="Second", autoApply=False)["id"]
+    first = shop.create_job(shop.firmware(), [device, other], name="First")["id"]
+    shop.create_job(shop.firmware(), [other], name="Of another")
+    second = shop.create_job(shop.firmware("3.5.0"), [device], name="Second", autoApply=False)["id"]
     shop.set_execution(first, device, attempt=2, waiting="back-off", reason="it broke off", code="STALLED")
     found = updates(shop, device)
     assert [(each["jobId"], each["jobName"], each["jobState"]) for each in found] == [
@@ -47,18 +47,18 @@ def test_a_device_tells_which_jobs_update_it_the_newest_first(shop: Shop) -> Non
 
 
 @pytest.mark.rule("rest-211")
-def test_a_job_that_is_over_updates_nobody(shop: Shop) -> None:
+def test_a_job_that_is_over_updates_nobody(shop: JobEnvironment) -> None:
     device = shop.device()
-    job = shop.make(shop.firmware(), [device])["id"]
+    job = shop.create_job(shop.firmware(), [device])["id"]
     assert len(updates(shop, device)) == 1
     shop.set_job(job, state="COMPLETED", finished_at=shop.now)
     assert updates(shop, device) == []
 
 
 @pytest.mark.rule("rest-211", "rest-16")
-def test_updates_come_page_by_page(shop: Shop) -> None:
+def test_updates_come_page_by_page(shop: JobEnvironment) -> None:
     device = shop.device()
-    jobs = [shop.make(shop.firmware(), [device])["id"] for _ in range(3)]
+    jobs = [shop.create_job(shop.firmware(), [device])["id"] for _ in range(3)]
     first = ask(shop, device, MaxResults=2).json()
     rest = ask(shop, device, MaxResults=2, NextToken=first["nextToken"]).json()
     assert [each["jobId"] for each in first["items"] + rest["items"]] == jobs[::-1]
@@ -66,6 +66,6 @@ def test_updates_come_page_by_page(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-211")
-def test_a_device_that_nobody_knows_has_none(shop: Shop) -> None:
+def test_a_device_that_nobody_knows_has_none(shop: JobEnvironment) -> None:
     assert ask(shop, "bmac-0123456789ab").status_code == 404
     assert ask(shop, "nonsense").status_code == 404

@@ -9,30 +9,30 @@ import pytest
 from sqlalchemy import update
 
 from meshfleet.db.tables import device_state
-from meshfleet.service.devices.model import Sighting
-from meshfleet.wire.ids import DeviceId, Mac, Version, mac_of
-from meshfleet.wire.rest import DryRun
-from tests.service.jobs.shop import MINUTE, UNTOUCHED, number_of
-from tests.tables import each_row
+from meshfleet.protocol.ids import DeviceId, Mac, Version, to_mac
+from meshfleet.rest import DryRun
+from meshfleet.service.devices.model import DeviceObservation
+from tests.row_tables import each_row
+from tests.service.jobs.job_environment import MINUTE, UNTOUCHED, number_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from tests.service.jobs.shop import Shop
+    from tests.service.jobs.job_environment import JobEnvironment
 
 
 @pytest.mark.rule("rest-122")
-def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
+def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: JobEnvironment) -> None:
     fitting = shop.devices(25, gateway=shop.service.new_mac())
     there, newer = shop.devices(3, "3.4.2"), shop.devices(2, "4.0.0")
-    before = shop.traces()
+    before = shop.count_rows()
     told = shop.dry_run(
         shop.firmware(),
         {"deviceIds": [*fitting, *there, *newer]},
         waves=[{"name": "canary", "count": 5}, {"percent": 100}],
         health={"heartbeats": 0},
     )
-    assert shop.traces() == before
+    assert shop.count_rows() == before
     msgspec.json.decode(msgspec.json.encode(told), type=DryRun)
     assert (told["dryRun"], told["targets"], told["eligible"], told["skipped"]) == (True, 30, 25, 5)
     assert told["refusals"] == [
@@ -79,7 +79,7 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: Shop) -> None:
     ],
 )
 def test_an_estimate_follows_the_limit_that_is_felt_most(
-    shop: Shop, order: dict[str, Any], minutes: float
+    shop: JobEnvironment, order: dict[str, Any], minutes: float
 ) -> None:
     devices = shop.devices(10, gateway=Mac(shop.service.new_mac()))
     told = shop.dry_run(shop.firmware(), {"deviceIds": devices}, **{"health": {"heartbeats": 0}} | order)
@@ -87,7 +87,7 @@ def test_an_estimate_follows_the_limit_that_is_felt_most(
 
 
 @pytest.mark.rule("rest-122")
-def test_a_dry_run_tells_how_many_would_have_to_wait(shop: Shop) -> None:
+def test_a_dry_run_tells_how_many_would_have_to_wait(shop: JobEnvironment) -> None:
     away, there = shop.devices(2, connected=False), shop.devices(3, connected=True)
     left_out = shop.devices(1, "3.4.2", connected=False)
     told = shop.dry_run(shop.firmware(), {"deviceIds": [*away, *there, *left_out]})
@@ -95,18 +95,20 @@ def test_a_dry_run_tells_how_many_would_have_to_wait(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-122", "rest-212")
-def test_a_dry_run_tells_how_many_another_job_is_not_over_with(shop: Shop) -> None:
+def test_a_dry_run_tells_how_many_another_job_is_not_over_with(shop: JobEnvironment) -> None:
     queued, under_way, over, free, left_out = shop.devices(5)
-    job = shop.make(shop.firmware(), [queued, under_way, over, left_out])["id"]
+    job = shop.create_job(shop.firmware(), [queued, under_way, over, left_out])["id"]
     shop.set_execution(job, under_way, state="TRANSFERRING")
     shop.set_execution(job, over, state="SUCCEEDED")
-    shop.make(shop.firmware(), [queued])
-    shop.set_job(shop.make(shop.firmware(), [free])["id"], state="CANCELED", finished_at=shop.now)
-    shop.service.observe(Sighting(device=mac_of(DeviceId(left_out)), at=shop.now, firmware=Version(3, 5, 0)))
+    shop.create_job(shop.firmware(), [queued])
+    shop.set_job(shop.create_job(shop.firmware(), [free])["id"], state="CANCELED", finished_at=shop.now)
+    shop.service.observe(
+        DeviceObservation(device=to_mac(DeviceId(left_out)), at=shop.now, firmware=Version(3, 5, 0))
+    )
     targets = {"deviceIds": [queued, under_way, over, free, left_out]}
     told = shop.dry_run(shop.firmware("3.5.0"), targets)
     assert (told["eligible"], told["busy"]) == (4, 2)
-    giving = shop.make(shop.firmware(), [free, over], onNewerJob="supersede")["id"]
+    giving = shop.create_job(shop.firmware(), [free, over], onNewerJob="supersede")["id"]
     assert shop.dry_run(shop.firmware("3.5.0"), targets)["busy"] == 2  # what it has not begun it gives up
     shop.set_execution(giving, free, state="CONFIRMING")
     assert shop.dry_run(shop.firmware("3.5.0"), targets)["busy"] == 3
@@ -124,7 +126,7 @@ def test_a_dry_run_tells_how_many_another_job_is_not_over_with(shop: Shop) -> No
     ],
 )
 def test_an_estimate_knows_how_often_devices_are_heard(
-    shop: Shop, rhythms: list[float | None], beat: float
+    shop: JobEnvironment, rhythms: list[float | None], beat: float
 ) -> None:
     devices = shop.devices(10, gateway=Mac(shop.service.new_mac()))
 
@@ -140,7 +142,7 @@ def test_an_estimate_knows_how_often_devices_are_heard(
 
 
 @pytest.mark.rule("rest-122")
-def test_a_dry_run_for_nobody_tells_so(shop: Shop) -> None:
+def test_a_dry_run_for_nobody_tells_so(shop: JobEnvironment) -> None:
     told = shop.dry_run(shop.firmware(), {"deviceIds": shop.devices(30, "3.4.2")})
     assert (told["eligible"], told["waves"], told["methods"], told["estimatedMinutes"]) == (0, [], {}, 0)
     assert len(told["refusals"][0]["deviceIds"]) == 20

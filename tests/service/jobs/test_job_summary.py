@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from meshfleet.wire.rest import JobSummary
-from tests.service.jobs.shop import JOBS
+from meshfleet.rest import JobSummary
+from tests.service.jobs.job_environment import JOBS
 
 if TYPE_CHECKING:
-    from tests.service.jobs.shop import Shop
+    from tests.service.jobs.job_environment import JobEnvironment
 
 
-def summary(shop: Shop, job: str) -> JobSummary:
+def summary(shop: JobEnvironment, job: str) -> JobSummary:
     answer = shop.service.viewer.get(f"{JOBS}/{job}/summary")
     assert answer.status_code == 200, answer.text
     return msgspec.json.decode(answer.content, type=JobSummary)
 
 
 @pytest.mark.rule("rest-207")
-def test_executions_are_counted_by_reason_and_by_gateway(shop: Shop) -> None:
+def test_executions_are_counted_by_reason_and_by_gateway(shop: JobEnvironment) -> None:
     one, other = shop.service.new_mac(), shop.service.new_mac()
     here, there = shop.devices(4, gateway=one), shop.devices(3, gateway=other)
     lost = shop.devices(1)
-    job = shop.make(shop.firmware(), [*here, *there, *lost])["id"]
+    job = shop.create_job(shop.firmware(), [*here, *there, *lost])["id"]
     for device in (*here[:2], there[0]):
         shop.set_execution(job, device, state="TIMED_OUT", code="STALLED")
     shop.set_execution(job, here[2], state="FAILED", code="BATTERY")
@@ -43,15 +43,15 @@ def test_executions_are_counted_by_reason_and_by_gateway(shop: Shop) -> None:
     ]
     assert told.gateway_count == 2
     counted = sum(sum(each.counts.values()) for each in told.gateways)
-    assert counted == sum(shop.show(job)["counts"].values())
-    assert msgspec.json.decode(msgspec.json.encode(told.job)) == shop.show(job)
+    assert counted == sum(shop.get_job(job)["counts"].values())
+    assert msgspec.json.decode(msgspec.json.encode(told.job)) == shop.get_job(job)
 
 
 @pytest.mark.rule("rest-207", "rest-133")
-def test_what_is_waited_for_is_counted_as_the_executions_tell_it(shop: Shop) -> None:
+def test_what_is_waited_for_is_counted_as_the_executions_tell_it(shop: JobEnvironment) -> None:
     devices = shop.devices(5)
     waves = [{"count": 3}, {"percent": 100}]
-    job = shop.make(shop.firmware(), devices, waves=waves)["id"]
+    job = shop.create_job(shop.firmware(), devices, waves=waves)["id"]
     first = [f"bmac-{row['device']:012x}" for row in shop.rows(job) if row["wave"] == 0]
     shop.set_execution(job, first[0], waiting="gateway-offline")
     shop.set_execution(job, first[1], waiting="gateway-offline")
@@ -59,14 +59,14 @@ def test_what_is_waited_for_is_counted_as_the_executions_tell_it(shop: Shop) -> 
     assert told == {"gateway-offline": 2, "wave": 2, "rate": 1}
     words = [each["waitingFor"].split(":")[0] for each in shop.executions(job).values()]
     assert told == {word: words.count(word) for word in words}
-    shop.do("pause", job)
+    shop.run_command("pause", job)
     assert summary(shop, job).waiting == {"paused": 5}
 
 
 @pytest.mark.rule("rest-207")
-def test_of_many_gateways_the_busiest_are_told(shop: Shop) -> None:
+def test_of_many_gateways_the_busiest_are_told(shop: JobEnvironment) -> None:
     devices = [shop.device(gateway=shop.service.new_mac()) for _ in range(101)]
-    job = shop.make(shop.firmware(), devices)["id"]
+    job = shop.create_job(shop.firmware(), devices)["id"]
     shop.set_execution(job, devices[7], state="SUCCEEDED")
     told = summary(shop, job)
     assert told.gateway_count == 101
@@ -75,12 +75,12 @@ def test_of_many_gateways_the_busiest_are_told(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-207", "rest-199", "rest-140")
-def test_who_was_left_out_is_counted_apart(shop: Shop) -> None:
+def test_who_was_left_out_is_counted_apart(shop: JobEnvironment) -> None:
     gateway = shop.service.new_mac()
     kept, newer = shop.devices(2), shop.devices(1, "9.0.0", gateway=gateway)
     meant = shop.devices(3)
-    shop.make(shop.firmware(), kept, onNewerJob="reject")
-    job = shop.make(shop.firmware("3.5.0"), [*kept, *newer, *meant])
+    shop.create_job(shop.firmware(), kept, onNewerJob="reject")
+    job = shop.create_job(shop.firmware("3.5.0"), [*kept, *newer, *meant])
     assert job["leftOut"] == {"REJECTED": 2, "SKIPPED": 1}
     assert (job["counts"]["REJECTED"], job["counts"]["SKIPPED"], job["counts"]["QUEUED"]) == (2, 1, 3)
     shop.set_execution(job["id"], meant[0], state="REJECTED", code="REFUSED")
@@ -102,6 +102,6 @@ def test_who_was_left_out_is_counted_apart(shop: Shop) -> None:
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "LeftOut")
 
 
-def test_there_is_no_summary_of_what_is_not_there(shop: Shop) -> None:
+def test_there_is_no_summary_of_what_is_not_there(shop: JobEnvironment) -> None:
     for job in ("job-999999", "x"):
         assert shop.service.viewer.get(f"{JOBS}/{job}/summary").status_code == 404

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.wire.ids import Version
-from tests.tables import each_row
+from meshfleet.protocol.ids import Version
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from tests.service.jobs.shop import Shop
+    from tests.service.jobs.job_environment import JobEnvironment
 
 pytestmark = pytest.mark.both_databases
 
@@ -26,29 +26,29 @@ ODD = [
 ]
 
 
-def faults(shop: Shop, chosen: Any) -> list[tuple[str, str]]:
+def faults(shop: JobEnvironment, chosen: Any) -> list[tuple[str, str]]:
     """What is wrong with targets."""
-    answer = shop.ask(shop.firmware(), chosen)
+    answer = shop.post_job(shop.firmware(), chosen)
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] in {"invalid-request", "malformed-payload"}
     return [(each["field"], each["message"]) for each in answer.json()["errors"]]
 
 
-def meant(shop: Shop, chosen: dict[str, Any]) -> list[str]:
+def meant(shop: JobEnvironment, chosen: dict[str, Any]) -> list[str]:
     """Whom targets mean, of all models."""
-    answer = shop.ask(shop.firmware(), chosen)
+    answer = shop.post_job(shop.firmware(), chosen)
     assert answer.status_code == 201, answer.text
     return sorted(shop.executions(answer.json()["id"]))
 
 
 @pytest.mark.rule("rest-116")
-def test_devices_are_meant_by_their_ids_each_once(shop: Shop) -> None:
+def test_devices_are_meant_by_their_ids_each_once(shop: JobEnvironment) -> None:
     devices = shop.devices(4)
     assert meant(shop, {"deviceIds": [*devices[:3], devices[0], devices[0]]}) == devices[:3]
 
 
 @pytest.mark.rule("rest-116")
-def test_devices_are_meant_by_any_of_their_labels(shop: Shop) -> None:
+def test_devices_are_meant_by_any_of_their_labels(shop: JobEnvironment) -> None:
     devices = shop.devices(6)
     one, other = shop.label(devices[:3]), shop.label(devices[2:5])
     assert meant(shop, {"labels": [one]}) == devices[:3]
@@ -56,7 +56,7 @@ def test_devices_are_meant_by_any_of_their_labels(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-116", "rest-34", "rest-35")
-def test_devices_are_meant_by_the_filters_of_the_list(shop: Shop) -> None:
+def test_devices_are_meant_by_the_filters_of_the_list(shop: JobEnvironment) -> None:
     gateway = shop.service.new_mac()
     here = shop.devices(2, gateway=gateway, connected=True, hardware=Version(1, 0, 0))
     there = shop.devices(2, "3.4.1-beta.2", gateway=gateway, connected=False, hardware=Version(2, 0, 0))
@@ -78,7 +78,7 @@ def test_devices_are_meant_by_the_filters_of_the_list(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-116")
-def test_the_parts_are_united(shop: Shop) -> None:
+def test_the_parts_are_united(shop: JobEnvironment) -> None:
     gateway = shop.service.new_mac()
     devices = shop.devices(3) + shop.devices(2, gateway=gateway)
     label = shop.label(devices[1:2])
@@ -91,7 +91,7 @@ def test_the_parts_are_united(shop: Shop) -> None:
 
 
 @pytest.mark.rule("rest-117")
-def test_every_device_is_meant_by_who_says_so(shop: Shop) -> None:
+def test_every_device_is_meant_by_who_says_so(shop: JobEnvironment) -> None:
     shop.devices(2)
     listed: list[str] = []
     token: str | None = None
@@ -105,7 +105,9 @@ def test_every_device_is_meant_by_who_says_so(shop: Shop) -> None:
 
 @pytest.mark.rule("rest-117")
 @each_row("chosen", [{}, {"Label": []}, {"FriendlyName": ""}])
-def test_a_filter_that_lets_everybody_through_is_refused(shop: Shop, chosen: dict[str, Any]) -> None:
+def test_a_filter_that_lets_everybody_through_is_refused(
+    shop: JobEnvironment, chosen: dict[str, Any]
+) -> None:
     shop.device()
     assert faults(shop, {"filter": chosen}) == [
         ("targets.filter", 'is empty; every device is meant by "all": true')
@@ -124,16 +126,16 @@ def test_a_filter_that_lets_everybody_through_is_refused(shop: Shop, chosen: dic
         {"filter": {"ModelNumber": "7FFE"}},
     ],
 )
-def test_targets_that_select_no_device_are_refused(shop: Shop, chosen: dict[str, Any]) -> None:
+def test_targets_that_select_no_device_are_refused(shop: JobEnvironment, chosen: dict[str, Any]) -> None:
     shop.device()
     assert faults(shop, chosen) == [("targets", "selects no device")]
 
 
-def test_a_label_without_devices_selects_none(shop: Shop) -> None:
+def test_a_label_without_devices_selects_none(shop: JobEnvironment) -> None:
     assert faults(shop, {"labels": [shop.label([])]}) == [("targets", "selects no device")]
 
 
-def test_unknown_and_malformed_ids_are_named_the_first_twenty(shop: Shop) -> None:
+def test_unknown_and_malformed_ids_are_named_the_first_twenty(shop: JobEnvironment) -> None:
     known = shop.device()
     assert faults(shop, {"deviceIds": [known, "bmac-00000000dead", known, "bmac-00000000beef"]}) == [
         ("targets.deviceIds[1]", "there is no such device"),
@@ -148,7 +150,7 @@ def test_unknown_and_malformed_ids_are_named_the_first_twenty(shop: Shop) -> Non
     assert len(faults(shop, {"deviceIds": ["x"] * 1000})) == 20
 
 
-def test_unknown_and_malformed_labels_are_named(shop: Shop) -> None:
+def test_unknown_and_malformed_labels_are_named(shop: JobEnvironment) -> None:
     known = shop.label([shop.device()])
     found = faults(shop, {"labels": [known, "no-such-label", "", "\0", "x" * 65]})
     assert [field for field, _ in found] == [f"targets.labels[{place}]" for place in range(1, 5)]
@@ -170,7 +172,7 @@ def test_unknown_and_malformed_labels_are_named(shop: Shop) -> None:
     ],
 )
 def test_a_wrong_filter_is_named_also_beside_a_right_one(
-    shop: Shop, chosen: dict[str, Any], field: str
+    shop: JobEnvironment, chosen: dict[str, Any], field: str
 ) -> None:
     for more in ({}, {"Connected": True} if "Connected" not in chosen else {}):
         assert [each for each, _ in faults(shop, {"filter": chosen | more})] == [f"targets.filter.{field}"]
@@ -189,5 +191,5 @@ def test_a_wrong_filter_is_named_also_beside_a_right_one(
         (None, "targets"),
     ],
 )
-def test_targets_of_another_shape_are_refused_by_name(shop: Shop, chosen: Any, field: str) -> None:
+def test_targets_of_another_shape_are_refused_by_name(shop: JobEnvironment, chosen: Any, field: str) -> None:
     assert [each for each, _ in faults(shop, chosen)] == [field]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.service.jobs.making.waves import FallenWave, Waves, faults
-from meshfleet.wire.rest import Wave
-from tests.tables import each_row
+from meshfleet.rest import Wave
+from meshfleet.service.jobs.waves import PlannedWave, WaveAssignment, find_wave_faults
+from tests.row_tables import each_row
 
 devices = st.sets(st.integers(0, 2**48 - 1), max_size=200)
 seeds = st.integers(0, 2**63 - 1)
@@ -30,12 +30,12 @@ def wishes(draw: st.DrawFn) -> list[Wave]:
 def test_every_device_has_a_turn_of_its_own_and_waves_follow_each_other(
     seed: int, fleet: set[int], wanted: list[Wave]
 ) -> None:
-    waves = Waves(seed, fleet, wanted)
-    places = {device: waves.place(device) for device in fleet}
-    assert sorted(place.turn for place in places.values()) == list(range(len(fleet)))
-    assert sum(each.size for each in waves.fallen) == len(fleet)
-    assert all(each.size > 0 for each in waves.fallen)
-    ends = list(accumulate(each.size for each in waves.fallen))
+    waves = WaveAssignment(seed, fleet, wanted)
+    places = {device: waves.find_position(device) for device in fleet}
+    assert sorted(place.rank for place in places.values()) == list(range(len(fleet)))
+    assert sum(each.size for each in waves.planned) == len(fleet)
+    assert all(each.size > 0 for each in waves.planned)
+    ends = list(accumulate(each.size for each in waves.planned))
     for wave, turn in places.values():
         assert (ends[wave - 1] if wave else 0) <= turn < ends[wave]
 
@@ -44,9 +44,9 @@ def test_every_device_has_a_turn_of_its_own_and_waves_follow_each_other(
 def test_the_same_seed_gives_the_same_waves_in_whatever_order_devices_come(
     seed: int, fleet: list[int], wanted: list[Wave]
 ) -> None:
-    one, other = Waves(seed, sorted(fleet), wanted), Waves(seed, fleet, wanted)
-    assert [one.place(each) for each in fleet] == [other.place(each) for each in fleet]
-    assert one.fallen == other.fallen
+    one, other = WaveAssignment(seed, sorted(fleet), wanted), WaveAssignment(seed, fleet, wanted)
+    assert [one.find_position(each) for each in fleet] == [other.find_position(each) for each in fleet]
+    assert one.planned == other.planned
 
 
 @pytest.mark.rule("rest-208")
@@ -55,22 +55,38 @@ def test_who_comes_later_has_a_turn_behind_all_others_in_the_order_of_the_seed(
     seed: int, fleet: set[int], away: set[int], wanted: list[Wave]
 ) -> None:
     first, later = fleet - away, away
-    waves = Waves(seed, first, wanted, later=later)
-    turns = {device: waves.place(device).turn for device in first | later}
+    waves = WaveAssignment(seed, first, wanted, deferred=later)
+    turns = {device: waves.find_position(device).rank for device in first | later}
     assert sorted(turns.values()) == list(range(len(turns)))
     for some, start in ((first, 0), (later, len(first))):
-        alone = Waves(seed, some, [])
-        assert {each: turns[each] - start for each in some} == {each: alone.place(each).turn for each in some}
-    assert waves.fallen == Waves(seed, first | later, wanted).fallen
+        alone = WaveAssignment(seed, some, [])
+        assert {each: turns[each] - start for each in some} == {
+            each: alone.find_position(each).rank for each in some
+        }
+    assert waves.planned == WaveAssignment(seed, first | later, wanted).planned
 
 
 def test_the_order_of_a_seed_is_the_same_for_ever() -> None:
-    waves = Waves(42, range(10), [])
-    assert sorted(range(10), key=lambda each: waves.place(each).turn) == [7, 4, 0, 2, 6, 5, 1, 8, 3, 9]
+    waves = WaveAssignment(42, range(10), [])
+    assert sorted(range(10), key=lambda each: waves.find_position(each).rank) == [
+        7,
+        4,
+        0,
+        2,
+        6,
+        5,
+        1,
+        8,
+        3,
+        9,
+    ]
 
 
 def test_another_seed_gives_another_order() -> None:
-    orders = {tuple(Waves(seed, range(50), []).place(each).turn for each in range(50)) for seed in range(20)}
+    orders = {
+        tuple(WaveAssignment(seed, range(50), []).find_position(each).rank for each in range(50))
+        for seed in range(20)
+    }
     assert len(orders) == 20
 
 
@@ -94,13 +110,13 @@ def test_another_seed_gives_another_order() -> None:
 def test_percentages_are_of_all_and_counts_are_counts(
     wanted: list[Wave], number: int, sizes: list[int]
 ) -> None:
-    assert list(faults(wanted)) == []
-    assert [each.size for each in Waves(1, range(number), wanted).fallen] == sizes
+    assert list(find_wave_faults(wanted)) == []
+    assert [each.size for each in WaveAssignment(1, range(number), wanted).planned] == sizes
 
 
 def test_a_wave_without_devices_is_left_out_and_the_others_keep_their_names() -> None:
     wanted = [Wave(name="canary", count=5), Wave(name="tenth", percent=10), Wave(name="all", percent=100)]
-    assert Waves(1, range(20), wanted).fallen == [FallenWave("canary", 5), FallenWave("all", 15)]
+    assert WaveAssignment(1, range(20), wanted).planned == [PlannedWave("canary", 5), PlannedWave("all", 15)]
 
 
 @pytest.mark.rule("rest-123")
@@ -115,4 +131,4 @@ def test_a_wave_without_devices_is_left_out_and_the_others_keep_their_names() ->
     ],
 )
 def test_waves_that_cannot_be_are_named(wanted: list[Wave], wrong: list[str]) -> None:
-    assert [each.field for each in faults(wanted)] == wrong
+    assert [each.field for each in find_wave_faults(wanted)] == wrong

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.live.stage import Stage, staged
+from tests.service.live.live_service import LiveService, run_live_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +21,15 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def on_both(database: Database) -> Iterator[Stage]:
+def on_both(database: Database) -> Iterator[LiveService]:
     """A service on either database."""
-    with staged(database) as stage:
+    with run_live_service(database) as stage:
         yield stage
 
 
 @pytest.fixture
-def stage(sqlite_database: Database) -> Iterator[Stage]:
+def stage(sqlite_database: Database) -> Iterator[LiveService]:
     """A service on SQLite."""
-    with staged(sqlite_database) as stage:
+    with run_live_service(sqlite_database) as stage:
         yield stage
     sqlite_database.close()

@@ -12,59 +12,59 @@ from websockets.frames import Frame
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from meshfleet.service.accounts.model import Actor
-from meshfleet.service.gateways.traffic import Traffic
-from meshfleet.service.ingest.draft import Draft
-from meshfleet.service.live.devices import Devices
-from meshfleet.service.live.event import framed
-from meshfleet.service.live.hub import BUDGET_OF_ACCOUNT, Hub
-from meshfleet.service.live.listener import BACKLOG, Listener
-from meshfleet.service.live.reports import Reports
-from meshfleet.service.live.ring import Coverage
-from meshfleet.service.live.want import Interest, Want
-from meshfleet.wire.rest import Role
-from tests.tables import each_row
+from meshfleet.rest import Role
+from meshfleet.service.actor import Actor
+from meshfleet.service.gateways.traffic import GatewayTraffic
+from meshfleet.service.ingest.parsed_batch import ParsedBatch
+from meshfleet.service.live.device_events import DeviceEvents
+from meshfleet.service.live.event import build_text_frame
+from meshfleet.service.live.filters import EventFilter, Interest
+from meshfleet.service.live.hub import MAX_QUEUED_BYTES_PER_ACCOUNT, EventHub
+from meshfleet.service.live.replay import CoverageTracker
+from meshfleet.service.live.report_events import ReportEvents
+from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
 
 pytestmark = pytest.mark.anyio
 
-REPORTS = Want(types=frozenset({"report"}))
-DEVICES = Want(types=frozenset({"device"}))
+REPORTS = EventFilter(types=frozenset({"report"}))
+DEVICES = EventFilter(types=frozenset({"device"}))
 MIB = 1 << 20
 
 
-def _listener(hub: Hub, want: Want) -> Listener:
-    listener = Listener(
+def _listener(hub: EventHub, want: EventFilter) -> LiveSubscriber:
+    listener = LiveSubscriber(
         lambda event: event.body + b"\n", Actor(name="a", role=Role.VIEWER, kind="user"), "token"
     )
-    hub.join(listener)
+    hub.add(listener)
     hub.subscribe(listener, want)
     return listener
 
 
-async def _next(listener: Listener) -> list[Any]:
+async def _next(listener: LiveSubscriber) -> list[Any]:
     async with asyncio.timeout(30):
-        taken = await listener.take()
+        taken = await listener.next_chunk()
     assert taken is not None
     return [json.loads(line) for line in taken.splitlines()]
 
 
 async def test_while_nobody_listens_nothing_is_made_of_what_is_published() -> None:
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     hub.publish("report", object())  # which nobody could spell
     assert not hub.published
 
 
 async def test_while_nobody_wants_reports_a_draft_is_not_even_looked_at(sqlite_database: Database) -> None:
-    hub = Hub(lambda: 0)
-    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
+    hub = EventHub(lambda: 0)
+    reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
     _listener(hub, DEVICES)
-    draft = Draft(0)
+    draft = ParsedBatch(0)
     draft.rows = None  # type: ignore[assignment] # whoever looks fails
     draft.readings = None  # type: ignore[assignment] # the same
-    reports.follow(draft)
+    reports.on_commit(draft)
     hub.publish("device", {})
     await asyncio.sleep(0)
     assert not hub.published["report"]
@@ -74,13 +74,13 @@ async def test_while_nobody_wants_reports_a_draft_is_not_even_looked_at(sqlite_d
 async def test_a_listener_for_one_device_makes_nobody_build_the_events_of_others(
     sqlite_database: Database,
 ) -> None:
-    hub = Hub(lambda: 0)
-    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
-    listener = _listener(hub, Want(types=frozenset({"report"}), devices=frozenset({7})))
-    draft = Draft(0)
+    hub = EventHub(lambda: 0)
+    reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
+    listener = _listener(hub, EventFilter(types=frozenset({"report"}), devices=frozenset({7})))
+    draft = ParsedBatch(0)
     draft.rows = {device: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] for device in range(1000)}
-    draft.seen = ["measurement"] * 1000
-    reports.follow(draft)
+    draft.report_kinds = ["measurement"] * 1000
+    reports.on_commit(draft)
     (only,) = await _next(listener)
     assert (only["data"]["device"], hub.published["report"]) == ("bmac-000000000007", 1)
     sqlite_database.close()
@@ -90,7 +90,7 @@ async def test_a_listener_for_one_device_makes_nobody_build_the_events_of_others
 async def test_who_does_not_keep_up_gets_one_resync_for_all_that_was_waiting_and_others_miss_nothing() -> (
     None
 ):
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     slow, quick = _listener(hub, REPORTS), _listener(hub, REPORTS)
     heard = []
     for number in range(20):
@@ -112,32 +112,32 @@ async def test_who_does_not_keep_up_gets_one_resync_for_all_that_was_waiting_and
 @pytest.mark.rule("rest-156")
 async def test_no_more_waits_for_an_account_than_its_budget() -> None:
     """The resyncs count as well that are told instead of what waited."""
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     quick = _listener(hub, REPORTS)
     hub.publish("report", {"number": 1})
-    size = len(await quick.take() or b"")
-    slow = [_listener(hub, DEVICES) for _ in range(BUDGET_OF_ACCOUNT // BACKLOG + 1)]
+    size = len(await quick.next_chunk() or b"")
+    slow = [_listener(hub, DEVICES) for _ in range(MAX_QUEUED_BYTES_PER_ACCOUNT // MAX_BACKLOG_BYTES + 1)]
     # Together with the next event it is as much too much as one of them has.
     for listener in slow:
-        assert listener.give(b"x" * (BACKLOG - (size if listener is slow[0] else 0)))
+        assert listener.enqueue(b"x" * (MAX_BACKLOG_BYTES - (size if listener is slow[0] else 0)))
     hub.publish("report", {"number": 2})
     assert [event["data"]["number"] for event in await _next(quick)] == [2]
-    assert sum(listener.waiting for listener in hub.listeners) <= BUDGET_OF_ACCOUNT
-    assert sum(listener.waiting >= BACKLOG - size for listener in slow) == len(slow) - 2
+    assert sum(listener.queued_bytes for listener in hub.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT
+    assert sum(listener.queued_bytes >= MAX_BACKLOG_BYTES - size for listener in slow) == len(slow) - 2
 
 
 @pytest.mark.rule("rest-156")
 async def test_if_there_are_more_reports_than_can_be_told_listeners_are_told_that(
     sqlite_database: Database,
 ) -> None:
-    hub = Hub(lambda: 0)
-    reports = Reports(hub, Devices(hub, sqlite_database, Traffic(lambda: 0), lambda: 0))
+    hub = EventHub(lambda: 0)
+    reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
     listener, other = _listener(hub, REPORTS), _listener(hub, DEVICES)
     for _ in range(11):
-        draft = Draft(0)
+        draft = ParsedBatch(0)
         draft.rows = {1: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] * 1000}
-        draft.seen = ["measurement"] * 1000
-        reports.follow(draft)
+        draft.report_kinds = ["measurement"] * 1000
+        reports.on_commit(draft)
     assert (await _next(listener))[0]["type"] == "resync"
     hub.publish("device", {})
     assert [event["type"] for event in await _next(other)] == ["device"]
@@ -145,7 +145,7 @@ async def test_if_there_are_more_reports_than_can_be_told_listeners_are_told_tha
 
 
 async def test_events_of_one_moment_come_together_and_in_their_order() -> None:
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     listener = _listener(hub, REPORTS)
     for number in range(100):
         hub.publish("report", {"number": number})
@@ -153,7 +153,7 @@ async def test_events_of_one_moment_come_together_and_in_their_order() -> None:
 
 
 async def test_who_comes_while_events_are_on_their_way_gets_none_of_them() -> None:
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     early = _listener(hub, REPORTS)
     hub.publish("report", {"number": 1})
     late = _listener(hub, REPORTS)
@@ -164,28 +164,28 @@ async def test_who_comes_while_events_are_on_their_way_gets_none_of_them() -> No
 
 @pytest.mark.rule("rest-149")
 async def test_what_is_wanted_goes_on_to_be_kept_for_a_while_after_its_listener_left() -> None:
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     listener = _listener(hub, REPORTS)
     hub.publish("report", {"number": 1})
     (first,) = await _next(listener)
-    hub.leave(listener)
+    hub.remove(listener)
     hub.publish("report", {"number": 2})
-    again = Listener(listener.form, listener.actor, "token")
-    hub.join(again)
+    again = LiveSubscriber(listener.encoder, listener.actor, "token")
+    hub.add(again)
     hub.subscribe(again, REPORTS, first["id"])
     assert [event["data"]["number"] for event in await _next(again)] == [2]
 
 
 @pytest.mark.rule("rest-149", "rest-156")
 async def test_who_missed_more_than_can_wait_beside_what_came_meanwhile_gets_a_resync_instead() -> None:
-    hub = Hub(lambda: 0)
+    hub = EventHub(lambda: 0)
     listener = _listener(hub, REPORTS)
     hub.publish("report", {"number": 0})
     (first,) = await _next(listener)
     for number in (1, 2, 3):
         hub.publish("report", {"number": number, "filling": "x" * MIB})
-    again = Listener(listener.form, listener.actor, "token")
-    hub.join(again)
+    again = LiveSubscriber(listener.encoder, listener.actor, "token")
+    hub.add(again)
     hub.subscribe(again, REPORTS, first["id"])
     for number in (4, 5):
         hub.publish("report", {"number": number, "filling": "x" * MIB})
@@ -197,36 +197,36 @@ async def test_who_missed_more_than_can_wait_beside_what_came_meanwhile_gets_a_r
 
 def test_two_minutes_after_its_last_listener_nothing_is_wanted_any_more() -> None:
     interest = Interest("report")
-    coverage = Coverage([interest])
-    coverage.begin(REPORTS, 5)
-    coverage.end(REPORTS, ("user", "a"), now=1000.0)
-    coverage.age(1119.0)
+    coverage = CoverageTracker([interest])
+    coverage.add(REPORTS, 5)
+    coverage.release(REPORTS, ("user", "a"), now=1000.0)
+    coverage.drop_expired(1119.0)
     assert interest
-    assert coverage.reaches(REPORTS, 5)
-    assert not coverage.reaches(REPORTS, 4)
-    coverage.age(1121.0)
+    assert coverage.covers(REPORTS, 5)
+    assert not coverage.covers(REPORTS, 4)
+    coverage.drop_expired(1121.0)
     assert not interest
     assert not coverage
-    assert not coverage.reaches(REPORTS, 5)
+    assert not coverage.covers(REPORTS, 5)
 
 
 def test_of_those_who_left_only_so_much_is_remembered() -> None:
     interest = Interest("report")
-    coverage = Coverage([interest])
-    wants = [Want(devices=frozenset(range(start, start + 1000))) for start in range(0, 100_000, 1000)]
+    coverage = CoverageTracker([interest])
+    wants = [EventFilter(devices=frozenset(range(start, start + 1000))) for start in range(0, 100_000, 1000)]
     for number, want in enumerate(wants):
-        coverage.begin(want, 0)
-        coverage.end(want, ("user", "a"), now=float(number))
-    coverage.age(100.0)
+        coverage.add(want, 0)
+        coverage.release(want, ("user", "a"), now=float(number))
+    coverage.drop_expired(100.0)
     assert len(interest.devices) == 20_000
-    assert coverage.reaches(wants[-1], 0)
-    assert not coverage.reaches(wants[0], 0)
+    assert coverage.covers(wants[-1], 0)
+    assert not coverage.covers(wants[0], 0)
 
 
 @each_row("length", [0, 1, 125, 126, 65_535, 65_536, 70_000])
 def test_a_frame_is_what_the_library_reads(length: int) -> None:
     client = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN, max_size=None)
-    client.receive_data(framed(b"x" * length))
+    client.receive_data(build_text_frame(b"x" * length))
     (frame,) = client.events_received()
     assert isinstance(frame, Frame)
     assert bytes(frame.data) == b"x" * length

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.presence.watched import Watched
+from tests.service.presence.stored_presence_harness import StoredPresenceHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,16 +22,16 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
-    made = Watched(database, tmp_path)
+def watched(database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
+    made = StoredPresenceHarness(database, tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def in_file(sqlite_database: Database, tmp_path: Path) -> Iterator[Watched]:
+def in_file(sqlite_database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
     """For what has nothing to do with the database."""
-    made = Watched(sqlite_database, tmp_path)
+    made = StoredPresenceHarness(sqlite_database, tmp_path)
     yield made
     made.close()
     sqlite_database.close()

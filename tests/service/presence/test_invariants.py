@@ -10,15 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from meshfleet.service.presence.store import Known
+from meshfleet.service.presence.store import PresenceSnapshot
 from tests.examples import examples
-from tests.service.ingest.messages import dfu, heartbeat, number, temperature
-from tests.service.presence.scene import HOUR, MINUTE, SECOND, Scene
+from tests.service.ingest.messages import dfu, heartbeat, mac_to_number, temperature
+from tests.service.presence.presence_harness import HOUR, MINUTE, SECOND, PresenceHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meshfleet.wire.mqtt.packets import Publish
+    from meshfleet.mqtt.codec.packets import Publish
 
 GATEWAYS = ["02005e000001", "02005e000002"]
 DEVICES = ["c0ffee000010", "c0ffee000011", *GATEWAYS]
@@ -31,22 +31,25 @@ an_age = st.sampled_from([0, 0, 0, 0, 0, 59, 60, 3600, -59, -3600])
 class Anything(RuleBasedStateMachine):
     """Operations in any order."""
 
-    scene: Scene
+    scene: PresenceHarness
 
     @initialize(by_hearing=st.booleans(), known=st.lists(st.tuples(a_device, st.none() | a_gateway)))
     def start(self, by_hearing: bool, known: list[tuple[str, str | None]]) -> None:  # noqa: FBT001 # an example
-        rows = {device: (number(device), gateway and number(gateway), None) for device, gateway in known}
-        before = Known({number(each) for each in GATEWAYS[:1]}, list(rows.values()))  # type: ignore[arg-type] # None stays
-        self.scene = Scene(by_hearing=by_hearing, known=before)
+        rows = {
+            device: (mac_to_number(device), gateway and mac_to_number(gateway), None)
+            for device, gateway in known
+        }
+        before = PresenceSnapshot({mac_to_number(each) for each in GATEWAYS[:1]}, list(rows.values()))  # type: ignore[arg-type] # None stays
+        self.scene = PresenceHarness(external_broker=by_hearing, snapshot=before)
         self.by_hearing = by_hearing
-        self.here = dict.fromkeys((number(each) for each in rows), True)
+        self.here = dict.fromkeys((mac_to_number(each) for each in rows), True)
         """Who is connected by what was said so far."""
         self.connected: set[str] = set()
 
     @rule(reports=st.lists(st.tuples(a_kind, a_device, a_gateway, an_age), min_size=1, max_size=6))
     def report(self, reports: list[tuple[Callable[..., Publish], str, str, int]]) -> None:
         now = self.scene.now
-        self.scene.take(
+        self.scene.commit(
             *(
                 made(now - age * SECOND, device=device, gateway=gateway)
                 for made, device, gateway, age in reports
@@ -69,19 +72,21 @@ class Anything(RuleBasedStateMachine):
 
     @rule(off=st.sampled_from([-HOUR, -MINUTE, 0, HOUR]), gateway=a_gateway)
     def measure(self, off: int, gateway: str) -> None:
-        self.scene.clocks.measure(number(gateway), self.scene.now, self.scene.now, self.scene.now + off)
+        self.scene.clocks.measure(
+            mac_to_number(gateway), self.scene.now, self.scene.now, self.scene.now + off
+        )
 
     @rule(device=a_device)
     def forget(self, device: str) -> None:
-        self.scene.presence.forget(number(device))
-        self.here.pop(number(device), None)
+        self.scene.tracker.remove(mac_to_number(device))
+        self.here.pop(mac_to_number(device), None)
 
     @rule()
     def look(self) -> None:
-        changes = self.scene.look()
+        changes = self.scene.collect_changes()
         assert max(Counter(each.device for each in changes).values(), default=1) == 1, "nobody changes twice"
         for change in changes:
-            if change.device not in map(number, GATEWAYS):
+            if change.device not in map(mac_to_number, GATEWAYS):
                 assert self.here.get(change.device, False) is not change.connected, "it is news"
             self.here[change.device] = change.connected
 
@@ -95,25 +100,25 @@ class Anything(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "scene"):
             return
-        presence = self.scene.presence
-        rhythms, behind = presence._roster.rhythms, presence._roster._behind  # noqa: SLF001 # what this is about
+        presence = self.scene.tracker
+        rhythms, behind = presence._last_seen.devices, presence._last_seen._behind  # noqa: SLF001 # what this is about
         assert {(device, each.gateway) for device, each in rhythms.items()} == {
             (device, gateway) for gateway, devices in behind.items() for device in devices
         }
         assert all(behind.values())
-        assert rhythms.keys() <= {number(each) for each in DEVICES}
+        assert rhythms.keys() <= {mac_to_number(each) for each in DEVICES}
         for device in DEVICES:
-            assert self.scene.has(device) is self.here.get(number(device), False)
+            assert self.scene.is_connected(device) is self.here.get(mac_to_number(device), False)
 
     @invariant()
     def watches(self) -> None:
         if not hasattr(self, "scene"):
             return
-        presence = self.scene.presence
-        wheel = presence._wheel.slots  # noqa: SLF001 # what this is about
-        for device, rhythm in presence._roster.rhythms.items():  # noqa: SLF001 # the same
+        presence = self.scene.tracker
+        wheel = presence._timer_wheel.slots  # noqa: SLF001 # what this is about
+        for device, rhythm in presence._last_seen.devices.items():  # noqa: SLF001 # the same
             if rhythm.connected and (self.by_hearing or device not in presence._gateways):  # noqa: SLF001 # the same
-                assert device in wheel[rhythm.due]
+                assert device in wheel[rhythm.due_slot]
         assert sum(map(len, wheel.values())) < 2000
 
 

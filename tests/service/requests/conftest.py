@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.stage import Stage
 from tests.databases import fresh_database
+from tests.mqtt.broker.running_broker import RunningBroker
 from tests.service.http.conftest import sqlite_of_module
-from tests.service.requests.office import Office
-from tests.service.requests.office import office as running_office
+from tests.service.requests.service_with_broker import ServiceWithBroker
+from tests.service.requests.service_with_broker import run_service as running_office
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from meshfleet.db import Database
-    from meshfleet.wire.ids import Mac
-    from tests.service.requests.third_party import Gateway
+    from meshfleet.protocol.ids import Mac
+    from tests.service.requests.scripted_gateway import ScriptedGateway
 
 __all__ = ["sqlite_of_module"]
 
@@ -29,14 +29,14 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def stage(sqlite_database: Database) -> AsyncIterator[Stage]:
-    async with Stage(sqlite_database) as running:
+async def stage(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
+    async with RunningBroker(sqlite_database) as running:
         yield running
     sqlite_database.close()
 
 
 @pytest.fixture(scope="module")
-def office(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Office]:
+def office(request: pytest.FixtureRequest, database_kind: str) -> Iterator[ServiceWithBroker]:
     """A service that carries requests, shared by the tests of a module."""
     database = fresh_database(request, database_kind)
     with running_office(database) as running:
@@ -45,7 +45,7 @@ def office(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Offic
 
 
 @pytest.fixture(scope="module")
-def third(office: Office) -> Iterator[Gateway]:
+def third(office: ServiceWithBroker) -> Iterator[ScriptedGateway]:
     """A gateway of the newest version, shared too; a test gives it a manner of its own."""
     with office.gateway() as made:
         office.wait_for_version(made)
@@ -53,6 +53,6 @@ def third(office: Office) -> Iterator[Gateway]:
 
 
 @pytest.fixture(scope="module")
-def device(office: Office, third: Gateway) -> Mac:
+def device(office: ServiceWithBroker, third: ScriptedGateway) -> Mac:
     """A device that was heard behind it."""
     return office.device_behind(third)

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from meshfleet.wire.rest import Role
-from tests.service.requests.office import IN_VAIN
-from tests.service.requests.third_party import nothing
-from tests.tables import each_row
+from meshfleet.rest import Role
+from tests.row_tables import each_row
+from tests.service.requests.scripted_gateway import never_respond
+from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from meshfleet.wire.ids import Mac
-    from tests.service.requests.office import Office
-    from tests.service.requests.third_party import Asked, Gateway, Said
+    from meshfleet.protocol.ids import Mac
+    from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage, ScriptedGateway
+    from tests.service.requests.service_with_broker import ServiceWithBroker
 
 LATER = {"Prefer": "respond-async"}
 
 
 @pytest.mark.rule("rest-103", "rest-104")
 def test_a_request_that_is_not_waited_for_is_pending_and_then_done(
-    office: Office, third: Gateway, device: Mac
+    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
 ) -> None:
-    third.manner = nothing
-    third.asked.clear()
+    third.responder = never_respond
+    third.requests.clear()
     answer = office.send(device, "read", "8010", priority=3, headers=LATER)
     assert answer.status_code == 202, answer.text
     assert answer.headers["Preference-Applied"] == "respond-async"
@@ -35,10 +35,10 @@ def test_a_request_that_is_not_waited_for_is_pending_and_then_done(
     pending = office.viewer.get(answer.headers["Location"]).json()
     assert (pending["state"], pending["response"], pending["finishedAt"]) == ("PENDING", None, None)
     assert pending == office.history(device)[0]
-    office.until(lambda: third.asked)
-    third.say(third.asked[0].answer(value="2011", responseTime=3, origin=1, route="r"))
-    office.until(lambda: office.show(asked_id)["state"] == "DONE")
-    done = office.show(asked_id)
+    office.wait_until(lambda: third.requests)
+    third.publish(third.requests[0].build_response(value="2011", responseTime=3, origin=1, route="r"))
+    office.wait_until(lambda: office.load_request(asked_id)["state"] == "DONE")
+    done = office.load_request(asked_id)
     assert done["finishedAt"] >= done["requestedAt"] == pending["requestedAt"]
     assert done["request"] == {
         "operation": "read",
@@ -53,11 +53,11 @@ def test_a_request_that_is_not_waited_for_is_pending_and_then_done(
 
 
 @pytest.mark.rule("rest-104")
-def test_what_times_out_later_says_so(office: Office, third: Gateway, device: Mac) -> None:
-    third.manner = nothing
-    request_id = office.send(device, "write", "8010", timeoutMs=IN_VAIN, headers=LATER).json()["id"]
-    office.until(lambda: office.show(request_id)["state"] != "PENDING")
-    shown = office.show(request_id)
+def test_what_times_out_later_says_so(office: ServiceWithBroker, third: ScriptedGateway, device: Mac) -> None:
+    third.responder = never_respond
+    request_id = office.send(device, "write", "8010", timeoutMs=SHORT_TIMEOUT_MS, headers=LATER).json()["id"]
+    office.wait_until(lambda: office.load_request(request_id)["state"] != "PENDING")
+    shown = office.load_request(request_id)
     assert (shown["state"], shown["response"]) == ("TIMED_OUT", None)
     assert shown["problem"]["code"] == "gateway-timeout"
     assert third.mac in shown["problem"]["detail"]
@@ -76,9 +76,9 @@ def test_what_times_out_later_says_so(office: Office, third: Gateway, device: Ma
     ],
 )
 def test_a_preference_is_read_as_it_may_be_written(
-    office: Office, third: Gateway, device: Mac, prefer: str, status: int
+    office: ServiceWithBroker, third: ScriptedGateway, device: Mac, prefer: str, status: int
 ) -> None:
-    third.manner = lambda asked: [asked.answer(value="ff")]
+    third.responder = lambda asked: [asked.build_response(value="ff")]
     answer = office.send(device, "read", "8010", headers={"Prefer": prefer})
     assert answer.status_code == status
     assert ("Preference-Applied" in answer.headers) == (status == 202)
@@ -86,15 +86,19 @@ def test_a_preference_is_read_as_it_may_be_written(
 
 @pytest.mark.rule("rest-104")
 @each_row("request_id", ["x", "%00", "a%2Fb", "%FF", "0" * 5000, "'; DROP TABLE request"])
-def test_a_request_that_nobody_knows_is_not_found(office: Office, request_id: str) -> None:
+def test_a_request_that_nobody_knows_is_not_found(office: ServiceWithBroker, request_id: str) -> None:
     answer = office.viewer.get(f"/api/v1/requests/{request_id}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-194")
-def test_requests_are_listed_newest_first_with_who_asked_what(office: Office, third: Gateway) -> None:
-    third.manner = lambda asked: [asked.answer(status=3, value="ff", responseTime=7, origin=1, route="r")]
+def test_requests_are_listed_newest_first_with_who_asked_what(
+    office: ServiceWithBroker, third: ScriptedGateway
+) -> None:
+    third.responder = lambda asked: [
+        asked.build_response(status=3, value="ff", responseTime=7, origin=1, route="r")
+    ]
     device, other = office.device_behind(third), office.device_behind(third)
     name = office.new_user(Role.OPERATOR)
     person = office.client(office.log_in(name))
@@ -138,8 +142,8 @@ def test_requests_are_listed_newest_first_with_who_asked_what(office: Office, th
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-194")
-def test_a_history_comes_in_pages(office: Office, third: Gateway) -> None:
-    third.manner = lambda asked: [asked.answer(value="ff")]
+def test_a_history_comes_in_pages(office: ServiceWithBroker, third: ScriptedGateway) -> None:
+    third.responder = lambda asked: [asked.build_response(value="ff")]
     device, other = office.device_behind(third), office.device_behind(third)
     for number in range(7):
         office.send(device, "read", f"{0x8100 + number:04x}")
@@ -162,7 +166,9 @@ def test_a_history_comes_in_pages(office: Office, third: Gateway) -> None:
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid-token")
 
 
-def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(office: Office) -> None:
+def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(
+    office: ServiceWithBroker,
+) -> None:
     device = office.new_device()
     assert office.viewer.get(f"/api/v1/devices/{device}/requests").json() == {
         "items": [],
@@ -183,8 +189,8 @@ def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(
     ],
 )
 def test_a_change_is_in_the_history_and_the_audit_log_before_the_gateway_gets_it(  # noqa: PLR0913, PLR0917 # its cases
-    office: Office,
-    third: Gateway,
+    office: ServiceWithBroker,
+    third: ScriptedGateway,
     device: Mac,
     operation: str,
     identifier: str,
@@ -192,18 +198,18 @@ def test_a_change_is_in_the_history_and_the_audit_log_before_the_gateway_gets_it
 ) -> None:
     seen: list[tuple[dict[str, Any], list[Any]]] = []
 
-    def look(asked: Asked) -> list[Said]:
+    def look(asked: IncomingRequest) -> list[OutgoingMessage]:
         headers = office.admin.headers
         with httpx.Client(base_url=office.url, headers=headers) as there:
             record = there.get(f"/api/v1/requests/{asked.body['id']}").json()
             rows = there.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
         seen.append((record, [each for each in rows if each["detail"].get("request") == record.get("id")]))
-        return [asked.answer()]
+        return [asked.build_response()]
 
-    third.manner = look
+    third.responder = look
     answer = office.send(device, operation, identifier, **body)
     assert answer.is_success, answer.text
-    office.until(lambda: seen)
+    office.wait_until(lambda: seen)
     ((record, (row,)),) = seen
     assert record["request"]["operation"] == operation
     assert record["state"] in ({"PENDING", "DONE"} if operation == "ack" else {"PENDING"})
@@ -212,11 +218,13 @@ def test_a_change_is_in_the_history_and_the_audit_log_before_the_gateway_gets_it
 
 
 @pytest.mark.rule("auth-26")
-def test_a_read_changes_nothing_and_is_not_in_the_audit_log(office: Office, third: Gateway) -> None:
-    third.manner = lambda asked: [asked.answer(value="ff")]
+def test_a_read_changes_nothing_and_is_not_in_the_audit_log(
+    office: ServiceWithBroker, third: ScriptedGateway
+) -> None:
+    third.responder = lambda asked: [asked.build_response(value="ff")]
     device = office.device_behind(third)
     office.send(device, "read", "8010")
     office.send(device, "read", "8010", headers={**LATER, "Idempotency-Key": "x"})
-    office.until(lambda: [each["state"] for each in office.history(device)] == ["DONE"] * 2)
+    office.wait_until(lambda: [each["state"] for each in office.history(device)] == ["DONE"] * 2)
     rows = office.admin.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
     assert [row["action"] for row in rows if row["action"].startswith("request")] == []

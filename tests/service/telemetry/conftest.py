@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.telemetry.reading import Blocks
+from meshfleet.service.telemetry.chunked_read import ChunkSizes
 from tests.databases import fresh_database
 from tests.service.http.conftest import service, sqlite_of_module
-from tests.service.http.running import running
+from tests.service.http.running_service import run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 __all__ = ["service", "sqlite_of_module"]
 
 
 @pytest.fixture(scope="module")
-def in_blocks(request: pytest.FixtureRequest) -> Iterator[Running]:
+def in_blocks(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """A service that reads a few samples at a time."""
     database = fresh_database(request, "sqlite")
-    with running(database, blocks=Blocks(lines=5, numbers=20, minutes=7)) as service:
+    with run_service(database, blocks=ChunkSizes(csv_lines=5, series_samples=20, link_minutes=7)) as service:
         yield service
     database.close()

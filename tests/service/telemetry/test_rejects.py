@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.db.tables import reject
-from tests.service.telemetry.stock import AT, ask, faults, walk
-from tests.tables import each_row
+from tests.row_tables import each_row
+from tests.service.telemetry.sample_data import AT, get_all_pages, get_json, list_faults
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from tests.service.http.running import Running
+    from tests.service.http.running_service import RunningService
 
 REJECTS = "/api/v1/rejects"
 
 
 def keep(
-    service: Running, gateway: str | None, *payloads: bytes, topic: str = "mt/gateway/x", time: int = AT
+    service: RunningService,
+    gateway: str | None,
+    *payloads: bytes,
+    topic: str = "mt/gateway/x",
+    time: int = AT,
 ) -> None:
     """Let these have been rejected, one after the other."""
     number = None if gateway is None else int(gateway, 16)
@@ -43,10 +47,10 @@ def payloads(items: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.rule("rest-95")
-def test_a_reject_tells_when_who_where_why_and_what(service: Running) -> None:
+def test_a_reject_tells_when_who_where_why_and_what(service: RunningService) -> None:
     gateway = service.new_mac()
     keep(service, gateway, b'{"time": 5}', topic="mt/gateway/x/device/y/\u00e9")
-    (item,) = ask(service, REJECTS, Gateway=gateway)["items"]
+    (item,) = get_json(service, REJECTS, Gateway=gateway)["items"]
     assert list(item) == ["time", "gateway", "topic", "reason", "payload"]
     assert item == {
         "time": "2023-11-14T22:13:20.000Z",
@@ -58,9 +62,9 @@ def test_a_reject_tells_when_who_where_why_and_what(service: Running) -> None:
 
 
 @pytest.mark.rule("rest-95")
-def test_a_topic_that_names_no_gateway_is_listed_without_one(service: Running) -> None:
+def test_a_topic_that_names_no_gateway_is_listed_without_one(service: RunningService) -> None:
     keep(service, None, b"lost")
-    (item,) = (each for each in walk(service, REJECTS) if each["payload"] == "lost")
+    (item,) = (each for each in get_all_pages(service, REJECTS) if each["payload"] == "lost")
     assert item["gateway"] is None
 
 
@@ -75,43 +79,47 @@ def test_a_topic_that_names_no_gateway_is_listed_without_one(service: Running) -
         (b"x" * 1024, "x" * 1024),
     ],
 )
-def test_a_payload_is_shown_as_text_whatever_it_is(service: Running, payload: bytes, shown: str) -> None:
+def test_a_payload_is_shown_as_text_whatever_it_is(
+    service: RunningService, payload: bytes, shown: str
+) -> None:
     gateway = service.new_mac()
     keep(service, gateway, payload)
-    assert payloads(ask(service, REJECTS, Gateway=gateway)["items"]) == [shown]
+    assert payloads(get_json(service, REJECTS, Gateway=gateway)["items"]) == [shown]
 
 
 @pytest.mark.rule("rest-95", "rest-76", "rest-186")
-def test_the_newest_come_first_whatever_their_time_and_of_one_gateway_if_asked(service: Running) -> None:
+def test_the_newest_come_first_whatever_their_time_and_of_one_gateway_if_asked(
+    service: RunningService,
+) -> None:
     gateway, other = service.new_mac(), service.new_mac()
     keep(service, gateway, b"1", time=AT + 5)
     keep(service, other, b"2")
     keep(service, gateway, b"3", time=AT - 5)
     for text in (gateway, gateway.upper(), f"bmac-{gateway}"):
-        assert payloads(ask(service, REJECTS, Gateway=text)["items"]) == ["3", "1"]
-    assert payloads(ask(service, REJECTS, MaxResults=3)["items"]) == ["3", "2", "1"]
-    assert ask(service, REJECTS, Gateway=service.new_mac()) == {"items": [], "nextToken": None}
+        assert payloads(get_json(service, REJECTS, Gateway=text)["items"]) == ["3", "1"]
+    assert payloads(get_json(service, REJECTS, MaxResults=3)["items"]) == ["3", "2", "1"]
+    assert get_json(service, REJECTS, Gateway=service.new_mac()) == {"items": [], "nextToken": None}
 
 
 @pytest.mark.rule("rest-95", "rest-16", "rest-20")
-def test_the_pages_together_are_the_list_also_when_more_arrive(service: Running) -> None:
+def test_the_pages_together_are_the_list_also_when_more_arrive(service: RunningService) -> None:
     gateway = service.new_mac()
     keep(service, gateway, *(str(number).encode() for number in range(7)))
-    page = ask(service, REJECTS, Gateway=gateway, MaxResults=3)
+    page = get_json(service, REJECTS, Gateway=gateway, MaxResults=3)
     seen = payloads(page["items"])
     for _ in range(2):
         keep(service, gateway, b"new")
-        page = ask(service, REJECTS, Gateway=gateway, MaxResults=3, NextToken=page["nextToken"])
+        page = get_json(service, REJECTS, Gateway=gateway, MaxResults=3, NextToken=page["nextToken"])
         seen += payloads(page["items"])
     assert page["nextToken"] is None
     assert seen == ["6", "5", "4", "3", "2", "1", "0"]
 
 
 @pytest.mark.rule("rest-19", "rest-95")
-def test_a_token_belongs_to_its_gateway(service: Running) -> None:
+def test_a_token_belongs_to_its_gateway(service: RunningService) -> None:
     gateway = service.new_mac()
     keep(service, gateway, b"1", b"2")
-    token = ask(service, REJECTS, Gateway=gateway, MaxResults=1)["nextToken"]
+    token = get_json(service, REJECTS, Gateway=gateway, MaxResults=1)["nextToken"]
     for query in ({}, {"Gateway": service.new_mac()}):
         answer = service.viewer.get(REJECTS, params={**query, "NextToken": token})
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid-token")
@@ -131,6 +139,6 @@ def test_a_token_belongs_to_its_gateway(service: Running) -> None:
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_by_name(
-    service: Running, query: dict[str, Any], field: str
+    service: RunningService, query: dict[str, Any], field: str
 ) -> None:
-    assert faults(service.viewer.get(REJECTS, params=query)) == [field]
+    assert list_faults(service.viewer.get(REJECTS, params=query)) == [field]

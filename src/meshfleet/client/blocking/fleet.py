@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.client.blocking.faces import Deed, Door, Face, Walk
-from meshfleet.client.blocking.running import Runner
-from meshfleet.client.rest import (
-    devices,
-    firmware,
-    fleet,
-    gateways,
-    jobs,
-    labels,
-    operations,
-    people,
-    requests,
-    samples,
-)
+from meshfleet.client.blocking.event_loop import EventLoopThread
+from meshfleet.client.blocking.proxies import BlockingMethod, ContextProxy, IteratorMethod, Proxy
+from meshfleet.client.rest import accounts, devices, firmware, fleet, jobs, requests, samples
+from meshfleet.client.rest import devices as gateways
+from meshfleet.client.rest import devices as labels
+from meshfleet.client.rest import fleet as operations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,132 +17,132 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.session import Session
 
 
-class Devices(Face[devices.Devices]):
+class Devices(Proxy[devices.Devices]):
     """The devices of a fleet, gateways included. Each is named by MAC or device id, in either case."""
 
-    list = Walk(devices.Devices.list)
-    summary = Deed(devices.Devices.summary)
-    show = Deed(devices.Devices.show)
-    rename = Deed(devices.Devices.rename)
-    forget = Deed(devices.Devices.forget)
-    label = Deed(devices.Devices.label)
-    unlabel = Deed(devices.Devices.unlabel)
-    connectivity = Walk(devices.Devices.connectivity)
-    holes = Walk(devices.Devices.holes)
-    updates = Walk(devices.Devices.updates)
+    list = IteratorMethod(devices.Devices.list)
+    summary = BlockingMethod(devices.Devices.summary)
+    show = BlockingMethod(devices.Devices.show)
+    rename = BlockingMethod(devices.Devices.rename)
+    forget = BlockingMethod(devices.Devices.forget)
+    label = BlockingMethod(devices.Devices.label)
+    unlabel = BlockingMethod(devices.Devices.unlabel)
+    connectivity = IteratorMethod(devices.Devices.connectivity)
+    holes = IteratorMethod(devices.Devices.holes)
+    updates = IteratorMethod(devices.Devices.updates)
 
 
-class Labels(Face[labels.Labels]):
+class Labels(Proxy[labels.Labels]):
     """All labels of a fleet. What is on a device is changed at `fleet.devices`."""
 
-    list = Walk(labels.Labels.list)
-    add = Deed(labels.Labels.add)
-    remove = Deed(labels.Labels.remove)
+    list = IteratorMethod(labels.Labels.list)
+    add = BlockingMethod(labels.Labels.add)
+    remove = BlockingMethod(labels.Labels.remove)
 
 
-class Gateways(Face[gateways.Gateways]):
+class Gateways(Proxy[gateways.Gateways]):
     """The claimed gateways of a fleet. Each is named by MAC or device id, in either case."""
 
-    list = Walk(gateways.Gateways.list)
-    show = Deed(gateways.Gateways.show)
-    claim = Deed(gateways.Gateways.claim)
-    rotate = Deed(gateways.Gateways.rotate)
-    release = Deed(gateways.Gateways.release)
+    list = IteratorMethod(gateways.Gateways.list)
+    show = BlockingMethod(gateways.Gateways.show)
+    claim = BlockingMethod(gateways.Gateways.claim)
+    rotate = BlockingMethod(gateways.Gateways.rotate)
+    release = BlockingMethod(gateways.Gateways.release)
 
 
-class Samples(Face[samples.Samples]):
+class Samples(Proxy[samples.Samples]):
     """What the devices of a fleet reported. Each is named by MAC or device id, in either case."""
 
-    list = Walk(samples.Samples.list)
-    csv = Walk(samples.Samples.csv)
-    series = Deed(samples.Samples.series)
-    links = Deed(samples.Samples.links)
-    rejects = Walk(samples.Samples.rejects)
+    list = IteratorMethod(samples.Samples.list)
+    csv = IteratorMethod(samples.Samples.csv)
+    series = BlockingMethod(samples.Samples.series)
+    links = BlockingMethod(samples.Samples.links)
+    rejects = IteratorMethod(samples.Samples.rejects)
 
 
-class Requests(Face[requests.Requests]):
+class Requests(Proxy[requests.Requests]):
     """Requests to devices. An identifier in hex takes the raw operation, a name the decoded one (request-34).
 
     An answer is returned whatever its status: see `meshfleet.client.check`. No answer is an `Unanswered`.
     """
 
-    read = Deed(requests.Requests.read)
-    write = Deed(requests.Requests.write)
-    apiversion = Deed(requests.Requests.apiversion)
-    ack = Deed(requests.Requests.ack)
-    send = Deed(requests.Requests.send)
-    post = Deed(requests.Requests.post)
-    show = Deed(requests.Requests.show)
-    list = Walk(requests.Requests.list)
+    read = BlockingMethod(requests.Requests.read)
+    write = BlockingMethod(requests.Requests.write)
+    apiversion = BlockingMethod(requests.Requests.apiversion)
+    ack = BlockingMethod(requests.Requests.ack)
+    send = BlockingMethod(requests.Requests.send)
+    post = BlockingMethod(requests.Requests.post)
+    show = BlockingMethod(requests.Requests.show)
+    list = IteratorMethod(requests.Requests.list)
 
 
-class Firmware(Face[firmware.Firmware]):
+class FirmwareImages(Proxy[firmware.FirmwareImages]):
     """The firmware of a fleet. Each is named by its id, or by its record."""
 
-    list = Walk(firmware.Firmware.list)
-    upload = Deed(firmware.Firmware.upload)
-    show = Deed(firmware.Firmware.show)
-    download = Walk(firmware.Firmware.download)
-    save = Deed(firmware.Firmware.save)
-    release = Deed(firmware.Firmware.release)
-    withdraw = Deed(firmware.Firmware.withdraw)
-    remove = Deed(firmware.Firmware.remove)
+    list = IteratorMethod(firmware.FirmwareImages.list)
+    upload = BlockingMethod(firmware.FirmwareImages.upload)
+    show = BlockingMethod(firmware.FirmwareImages.show)
+    download = IteratorMethod(firmware.FirmwareImages.download)
+    save = BlockingMethod(firmware.FirmwareImages.save)
+    release = BlockingMethod(firmware.FirmwareImages.release)
+    withdraw = BlockingMethod(firmware.FirmwareImages.withdraw)
+    remove = BlockingMethod(firmware.FirmwareImages.remove)
 
 
-class Jobs(Face[jobs.Jobs]):
+class Jobs(Proxy[jobs.Jobs]):
     """The update jobs of a fleet. Each is named by its id, or by what was told of it."""
 
-    create = Deed(jobs.Jobs.create)
-    dry_run = Deed(jobs.Jobs.dry_run)
-    list = Walk(jobs.Jobs.list)
-    show = Deed(jobs.Jobs.show)
-    summary = Deed(jobs.Jobs.summary)
-    executions = Walk(jobs.Jobs.executions)
-    execution = Deed(jobs.Jobs.execution)
-    apply = Deed(jobs.Jobs.apply)
-    pause = Deed(jobs.Jobs.pause)
-    resume = Deed(jobs.Jobs.resume)
-    cancel = Deed(jobs.Jobs.cancel)
-    retry = Deed(jobs.Jobs.retry)
-    delete = Deed(jobs.Jobs.delete)
-    watch = Walk(jobs.Jobs.watch)
+    create = BlockingMethod(jobs.Jobs.create)
+    dry_run = BlockingMethod(jobs.Jobs.dry_run)
+    list = IteratorMethod(jobs.Jobs.list)
+    show = BlockingMethod(jobs.Jobs.show)
+    summary = BlockingMethod(jobs.Jobs.summary)
+    executions = IteratorMethod(jobs.Jobs.executions)
+    execution = BlockingMethod(jobs.Jobs.execution)
+    apply = BlockingMethod(jobs.Jobs.apply)
+    pause = BlockingMethod(jobs.Jobs.pause)
+    resume = BlockingMethod(jobs.Jobs.resume)
+    cancel = BlockingMethod(jobs.Jobs.cancel)
+    retry = BlockingMethod(jobs.Jobs.retry)
+    delete = BlockingMethod(jobs.Jobs.delete)
+    watch = IteratorMethod(jobs.Jobs.watch)
 
 
-class Users(Face[people.Users]):
+class Users(Proxy[accounts.Users]):
     """The people who may log in."""
 
-    list = Walk(people.Users.list)
-    add = Deed(people.Users.add)
-    show = Deed(people.Users.show)
-    change = Deed(people.Users.change)
-    remove = Deed(people.Users.remove)
+    list = IteratorMethod(accounts.Users.list)
+    add = BlockingMethod(accounts.Users.add)
+    show = BlockingMethod(accounts.Users.show)
+    change = BlockingMethod(accounts.Users.change)
+    remove = BlockingMethod(accounts.Users.remove)
 
 
-class ApiKeys(Face[people.ApiKeys]):
+class ApiKeys(Proxy[accounts.ApiKeys]):
     """Keys for programs."""
 
-    list = Walk(people.ApiKeys.list)
-    issue = Deed(people.ApiKeys.issue)
-    revoke = Deed(people.ApiKeys.revoke)
+    list = IteratorMethod(accounts.ApiKeys.list)
+    issue = BlockingMethod(accounts.ApiKeys.issue)
+    revoke = BlockingMethod(accounts.ApiKeys.revoke)
 
 
-class Audit(Face[people.Audit]):
+class Audit(Proxy[accounts.Audit]):
     """The audit log: one row for every change that somebody made."""
 
-    list = Walk(people.Audit.list)
+    list = IteratorMethod(accounts.Audit.list)
 
 
-class Operations(Face[operations.Operations]):
+class Operations(Proxy[operations.Operations]):
     """What those need who run a service. All but the figures is for everybody, and needs no login."""
 
-    health = Deed(operations.Operations.health)
-    ready = Deed(operations.Operations.ready)
-    metrics = Deed(operations.Operations.metrics)
-    openapi = Deed(operations.Operations.openapi)
-    asyncapi = Deed(operations.Operations.asyncapi)
+    health = BlockingMethod(operations.Operations.health)
+    ready = BlockingMethod(operations.Operations.ready)
+    metrics = BlockingMethod(operations.Operations.metrics)
+    openapi = BlockingMethod(operations.Operations.openapi)
+    asyncapi = BlockingMethod(operations.Operations.asyncapi)
 
 
-class Fleet(Door[fleet.Fleet]):
+class Fleet(ContextProxy[fleet.Fleet]):
     """A service, as `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
     It is the same as `meshfleet.client.Fleet`, but that every method waits. Any number of threads may use it.
@@ -171,14 +163,14 @@ class Fleet(Door[fleet.Fleet]):
         behind = fleet.Fleet(
             url, user=user, password=password, token=token, session=session, tls_ca=tls_ca, timeout=timeout
         )
-        runner = Runner("Fleet")
+        runner = EventLoopThread("Fleet")
         super().__init__(behind, runner)
         self.devices = Devices(behind.devices, runner)
         self.labels = Labels(behind.labels, runner)
         self.gateways = Gateways(behind.gateways, runner)
         self.samples = Samples(behind.samples, runner)
         self.requests = Requests(behind.requests, runner)
-        self.firmware = Firmware(behind.firmware, runner)
+        self.firmware = FirmwareImages(behind.firmware, runner)
         self.jobs = Jobs(behind.jobs, runner)
         self.users = Users(behind.users, runner)
         self.api_keys = ApiKeys(behind.api_keys, runner)
@@ -188,11 +180,11 @@ class Fleet(Door[fleet.Fleet]):
     @property
     def session(self) -> Session | None:
         """The login as it is now, to be kept for later; None: we are not logged in."""
-        return self._behind.session
+        return self._target.session
 
-    log_in = Deed(fleet.Fleet.log_in)
-    log_out = Deed(fleet.Fleet.log_out)
-    me = Deed(fleet.Fleet.me)
-    change_password = Deed(fleet.Fleet.change_password)
-    catalogue = Deed(fleet.Fleet.catalogue)
-    live = Walk(fleet.Fleet.live)
+    log_in = BlockingMethod(fleet.Fleet.log_in)
+    log_out = BlockingMethod(fleet.Fleet.log_out)
+    me = BlockingMethod(fleet.Fleet.me)
+    change_password = BlockingMethod(fleet.Fleet.change_password)
+    catalogue = BlockingMethod(fleet.Fleet.catalogue)
+    live = IteratorMethod(fleet.Fleet.live)

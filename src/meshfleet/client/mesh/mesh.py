@@ -9,46 +9,46 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from msgspec import UNSET
 
-from meshfleet.client.mesh.asking import Asking
-from meshfleet.client.mesh.reports import Reports, Wish
+from meshfleet.client.arguments import normalize_mac
+from meshfleet.client.mesh.reports import ReportFilter, ReportSubscription
 from meshfleet.client.mesh.requests import (
-    ack_of,
-    ack_topic_of,
-    apiversion_of,
-    is_safe,
-    read_of,
-    topic_of,
-    write_of,
+    build_ack,
+    build_ack_topic,
+    build_apiversion,
+    build_read,
+    build_request_topic,
+    build_write,
+    is_repeatable,
 )
-from meshfleet.client.names import mac_of
-from meshfleet.errors import LinkClosed
-from meshfleet.link import Address, Delays, Link, Options
-from meshfleet.link.tls import context
-from meshfleet.wire import requests
-from meshfleet.wire.codes import AckType, Operation
-from meshfleet.wire.identifiers import BUILTIN
-from meshfleet.wire.topics import RequestTopic, Topics
+from meshfleet.client.mesh.rpc import MeshRpcClient
+from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttClient, MqttOptions
+from meshfleet.protocol import requests
+from meshfleet.protocol.codes import AckType, Operation
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.topics import RequestTopic, TopicCodec
+from meshfleet.tls import create_tls_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
     from pathlib import Path
     from typing import Unpack
 
+    from meshfleet.client.arguments import Moment
     from meshfleet.client.mesh.reports import Report
-    from meshfleet.client.mesh.requests import Parameters
-    from meshfleet.client.names import Moment
-    from meshfleet.wire.codes import Kind
-    from meshfleet.wire.ids import Mac, Version
-    from meshfleet.wire.requests import Request
-    from meshfleet.wire.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
+    from meshfleet.client.mesh.requests import RequestParameters
+    from meshfleet.protocol.codes import Kind
+    from meshfleet.protocol.ids import Mac, Version
+    from meshfleet.protocol.requests import Request
+    from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 
-_TIMEOUT: Final = 15.0
+_DEFAULT_TIMEOUT: Final = 15.0
 """Seconds for an answer: a gateway gives up on a device after ten."""
 
-_VERSIONS: Final = 10_000
+_MAX_REMEMBERED_VERSIONS: Final = 10_000
 """Gateways whose version is remembered."""
 
-_DELAYS: Final = Delays(most=10.0)
+_RECONNECT_BACKOFF: Final = ExponentialBackoff(maximum=10.0)
 """Somebody may be waiting for the connection to come back."""
 
 
@@ -66,13 +66,13 @@ class Mesh:
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
         """`prefix` stands in front of all topics; `tls_ca` names who vouches for the broker."""
-        self._address = Address.parse(url)
-        self._topics = Topics(prefix, names=BUILTIN.names)
-        tls = None if tls_ca is None else context(authorities=tls_ca)
-        self._options = Options(tls=tls, delays=_DELAYS)
-        self._asking = Asking(self._address, _client_id(), self._topics, self._options)
+        self._address = BrokerAddress.parse(url)
+        self._topics = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
+        tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
+        self._options = MqttOptions(tls=tls, backoff=_RECONNECT_BACKOFF)
+        self._rpc = MeshRpcClient(self._address, _client_id(), self._topics, self._options)
         self._versions: OrderedDict[Mac, Version] = OrderedDict()
-        self._reports: dict[str, Reports] = {}
+        self._report_subscriptions: dict[str, ReportSubscription] = {}
         """Those that somebody iterates over, by client id."""
         self._rejected = 0
         self._is_entered = False
@@ -81,25 +81,25 @@ class Mesh:
         if self._is_entered:
             raise LinkClosed("a Mesh is opened once: make another one")
         self._is_entered = True
-        await self._asking.begin()
+        await self._rpc.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            for each in list(self._reports.values()):
+            for each in list(self._report_subscriptions.values()):
                 await each.close()
         finally:
-            await self._asking.end()
+            await self._rpc.close()
 
     @property
     def rejected(self) -> int:
         """How many reports could not be read."""
-        return self._rejected + sum(each.rejected for each in self._reports.values())
+        return self._rejected + sum(each.rejected for each in self._report_subscriptions.values())
 
     @property
     def pending(self) -> int:
         """How many requests wait for their answers."""
-        return self._asking.pending
+        return self._rpc.pending
 
     # Reports
 
@@ -117,28 +117,30 @@ class Mesh:
         away, as far as its limits go. A report is acknowledged when the next one is asked for, so the last
         one comes again after a break. Without `session`, what comes while there is no connection is lost.
         """
-        return self._hear(Wish.parse(gateway, device, kinds), session)
+        return self._receive_reports(ReportFilter.parse(gateway, device, kinds), session)
 
     async def end_session(self, session: str) -> None:
         """Let the broker forget a session, and what waits there."""
-        async with Link(self._address, session, clean=True, options=self._options):
+        async with MqttClient(self._address, session, clean=True, options=self._options):
             pass
 
-    async def _hear(self, wish: Wish, session: str | None) -> AsyncGenerator[Report, None]:
-        self._asking.check_open()
+    async def _receive_reports(
+        self, report_filter: ReportFilter, session: str | None
+    ) -> AsyncGenerator[Report, None]:
+        self._rpc.check_open()
         client_id = _client_id() if session is None else session
-        if client_id in self._reports:  # they would throw each other out, again and again
+        if client_id in self._report_subscriptions:  # they would throw each other out, again and again
             raise ValueError(f"session {session!r} is being read already")
-        reports = Reports(
+        reports = ReportSubscription(
             self._address, client_id, self._topics, clean=session is None, options=self._options
         )
-        self._reports[client_id] = reports
+        self._report_subscriptions[client_id] = reports
         try:
-            async with aclosing(reports.hear(wish)) as heard:
+            async with aclosing(reports.receive(report_filter)) as heard:
                 async for report in heard:
                     yield report
         finally:
-            self._reports.pop(client_id, None)
+            self._report_subscriptions.pop(client_id, None)
             self._rejected += reports.rejected
 
     # Requests
@@ -148,15 +150,17 @@ class Mesh:
         gateway: str,
         *,
         priority: int | None = None,
-        timeout: float = _TIMEOUT,  # noqa: ASYNC109 # as in every method here
+        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109 # as in every method here
     ) -> ApiVersionResponse:
         """Ask a gateway for its version. Later requests to it are checked against that before they leave."""
-        mac = mac_of(gateway)
+        mac = normalize_mac(gateway)
         topic = RequestTopic(mac, mac, Operation.APIVERSION)
-        answer = await self._asking.ask(topic, apiversion_of(priority), is_safe=True, timeout=timeout)
+        answer = await self._rpc.request(
+            topic, build_apiversion(priority), is_repeatable=True, timeout=timeout
+        )
         told = cast("ApiVersionResponse", answer)  # as its operation has it
         if told.version is not UNSET:
-            self._remember(mac, told.version)
+            self._remember_version(mac, told.version)
         return told
 
     async def read(
@@ -165,12 +169,12 @@ class Mesh:
         device: str,
         identifier: str,
         *,
-        timeout: float = _TIMEOUT,  # noqa: ASYNC109
-        **parameters: Unpack[Parameters],
+        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
+        **parameters: Unpack[RequestParameters],
     ) -> ReadResponse | ReadDecodedResponse:
         """Read a property of a device. Keys are hex, and shown to nobody."""
-        topic = topic_of(gateway, device, Operation.READ, identifier)
-        answer = await self._ask(topic, read_of(parameters), timeout)
+        topic = build_request_topic(gateway, device, Operation.READ, identifier)
+        answer = await self._request(topic, build_read(parameters), timeout)
         return cast("ReadResponse | ReadDecodedResponse", answer)  # as its operation has it
 
     async def write(  # noqa: PLR0913 # by name, each may be left out
@@ -181,15 +185,15 @@ class Mesh:
         value: Any = None,
         *,
         ext: Mapping[str, Any] | None = None,
-        timeout: float = _TIMEOUT,  # noqa: ASYNC109
-        **parameters: Unpack[Parameters],
+        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
+        **parameters: Unpack[RequestParameters],
     ) -> Response:
         """Write a property: hex or bytes to a raw identifier, any JSON to a name. None writes NULL.
 
         It is sent once, whatever happens to the connection.
         """
-        topic = topic_of(gateway, device, Operation.WRITE, identifier)
-        return await self._ask(topic, write_of(topic.operation, value, ext, parameters), timeout)
+        topic = build_request_topic(gateway, device, Operation.WRITE, identifier)
+        return await self._request(topic, build_write(topic.operation, value, ext, parameters), timeout)
 
     async def ack(  # noqa: PLR0913 # by name, each may be left out
         self,
@@ -200,14 +204,14 @@ class Mesh:
         time: Moment,
         type: AckType | int = AckType.ACK,  # noqa: A002 # its name on the wire
         priority: int | None = None,
-        timeout: float = _TIMEOUT,  # noqa: ASYNC109
+        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
         """Acknowledge the sample of this time to its device; returns when the broker has it.
 
         There is no answer. Only gateways from version 2.4.0 on understand it.
         """
-        topic = topic_of(gateway, device, Operation.ACK, identifier)
-        await self._tell(topic, ack_of(time, type, priority), type, timeout)
+        topic = build_request_topic(gateway, device, Operation.ACK, identifier)
+        await self._send_ack(topic, build_ack(time, type, priority), type, timeout)
 
     async def acknowledge(
         self,
@@ -215,27 +219,29 @@ class Mesh:
         type: AckType | int = AckType.ACK,  # noqa: A002 # as in `ack`
     ) -> None:
         """Acknowledge a report of a measurement or an event to its device."""
-        await self._tell(ack_topic_of(report), ack_of(report.body.time, type, None), type, _TIMEOUT)
+        await self._send_ack(
+            build_ack_topic(report), build_ack(report.body.time, type, None), type, _DEFAULT_TIMEOUT
+        )
 
     # Inside
 
-    async def _ask(self, topic: RequestTopic, request: Request, timeout: float) -> Response:  # noqa: ASYNC109
+    async def _request(self, topic: RequestTopic, request: Request, timeout: float) -> Response:  # noqa: ASYNC109
         self._check_supported(topic, request)
-        return await self._asking.ask(topic, request, is_safe=is_safe(topic), timeout=timeout)
+        return await self._rpc.request(topic, request, is_repeatable=is_repeatable(topic), timeout=timeout)
 
-    async def _tell(self, topic: RequestTopic, ack: Request, kind: int, timeout: float) -> None:  # noqa: ASYNC109
+    async def _send_ack(self, topic: RequestTopic, ack: Request, kind: int, timeout: float) -> None:  # noqa: ASYNC109
         self._check_supported(topic, ack)
-        await self._asking.tell(topic, ack, is_safe=is_safe(topic, kind), timeout=timeout)
+        await self._rpc.send(topic, ack, is_repeatable=is_repeatable(topic, kind), timeout=timeout)
 
     def _check_supported(self, topic: RequestTopic, request: Request) -> None:
         """Refuse what the gateway is known to be too old for (version-12)."""
         if (version := self._versions.get(topic.gateway)) is not None:
-            requests.check_supported(topic.operation, request, version)
+            requests.check_request_supported(topic.operation, request, version)
 
-    def _remember(self, gateway: Mac, version: Version) -> None:
+    def _remember_version(self, gateway: Mac, version: Version) -> None:
         self._versions[gateway] = version
         self._versions.move_to_end(gateway)
-        if len(self._versions) > _VERSIONS:
+        if len(self._versions) > _MAX_REMEMBERED_VERSIONS:
             self._versions.popitem(last=False)
 
 

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from meshfleet.client.names import check_names, identifier_of, mac_of, moment, one_of, operation_on
-from meshfleet.client.values import as_json, value_for
-from meshfleet.errors import WireError
-from meshfleet.wire import payload, requests
-from meshfleet.wire.codes import AccessType, AckType, Kind, Operation
-from meshfleet.wire.hextext import Secret
-from meshfleet.wire.ids import Identifier, IdentifierName, is_identifier
-from meshfleet.wire.topics import RequestTopic
+from meshfleet.client.arguments import (
+    check_argument_names,
+    format_optional_time,
+    normalize_identifier,
+    normalize_mac,
+    parse_enum,
+    select_operation,
+    to_json_value,
+    to_wire_value,
+)
+from meshfleet.errors.protocol import WireError
+from meshfleet.protocol import payload, requests
+from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation
+from meshfleet.protocol.hex import Secret
+from meshfleet.protocol.ids import Identifier, IdentifierName, is_identifier
+from meshfleet.protocol.topics import RequestTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from meshfleet.client.arguments import Moment
     from meshfleet.client.mesh.reports import Report
-    from meshfleet.client.names import Moment
-    from meshfleet.wire.requests import Ack, ApiVersion, Read, Write, WriteDecoded
+    from meshfleet.protocol.requests import (
+        AckRequest,
+        ApiVersionRequest,
+        ReadRequest,
+        WriteDecodedRequest,
+        WriteRequest,
+    )
 
 
-class Parameters(TypedDict, total=False):
+class RequestParameters(TypedDict, total=False):
     """What may be said with every read and write. None: as the gateway sees fit."""
 
     priority: int | None
@@ -33,7 +47,7 @@ class Parameters(TypedDict, total=False):
     """In hex: secrets, which are never shown."""
 
 
-_ACKNOWLEDGED: Final[Mapping[Kind, Operation]] = {
+_ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
     Kind.MEASUREMENT: Operation.ACK,
     Kind.MEASUREMENT_DECODED: Operation.ACK_DECODED,
     Kind.EVENT: Operation.ACK,
@@ -42,52 +56,54 @@ _ACKNOWLEDGED: Final[Mapping[Kind, Operation]] = {
 """The kinds of reports that can be acknowledged (ack-7)."""
 
 
-def topic_of(gateway: str, device: str, operation: Operation, identifier: str) -> RequestTopic:
+def build_request_topic(gateway: str, device: str, operation: Operation, identifier: str) -> RequestTopic:
     """Where to ask: hex is for the raw operation, a name for the decoded one (request-34)."""
-    spelt = identifier_of(identifier)
+    spelt = normalize_identifier(identifier)
     known = Identifier(spelt) if is_identifier(spelt) else IdentifierName(spelt)
-    return RequestTopic(mac_of(gateway), mac_of(device, "device"), operation_on(spelt, operation), known)
+    return RequestTopic(
+        normalize_mac(gateway), normalize_mac(device, "device"), select_operation(spelt, operation), known
+    )
 
 
-def apiversion_of(priority: int | None) -> ApiVersion:
+def build_apiversion(priority: int | None) -> ApiVersionRequest:
     """A question for the version."""
-    return payload.convert(requests.ApiVersion, _spelt({"priority": priority}))
+    return payload.build_payload(requests.ApiVersionRequest, _to_wire_names({"priority": priority}))
 
 
-def read_of(parameters: Parameters) -> Read:
+def build_read(parameters: RequestParameters) -> ReadRequest:
     """A read."""
-    return payload.convert(requests.Read, _spelt(parameters))
+    return payload.build_payload(requests.ReadRequest, _to_wire_names(parameters))
 
 
-def write_of(
-    operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: Parameters
-) -> Write | WriteDecoded:
+def build_write(
+    operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: RequestParameters
+) -> WriteRequest | WriteDecodedRequest:
     """A write of hex or bytes, or of JSON when it is a decoded one. None writes NULL."""
-    given = {**_spelt(parameters), "value": value_for(operation, value)}
+    given = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
     if operation is Operation.WRITE:
         if ext is not None:
             raise WireError("ext", "goes with the name of an identifier; raw values have it at their end")
-        return payload.convert(requests.Write, given)
+        return payload.build_payload(requests.WriteRequest, given)
     if ext is not None:
-        given["ext"] = as_json(dict(ext), "ext")
-    return payload.convert(requests.WriteDecoded, given)
+        given["ext"] = to_json_value(dict(ext), "ext")
+    return payload.build_payload(requests.WriteDecodedRequest, given)
 
 
-def ack_of(time: Moment, kind: int, priority: int | None) -> Ack:
+def build_ack(time: Moment, kind: int, priority: int | None) -> AckRequest:
     """An ack of the sample of this time."""
-    given = {"time": moment(time), "type": one_of(AckType, kind, "type")}
-    return payload.convert(requests.Ack, {**given, **_spelt({"priority": priority})})
+    given = {"time": format_optional_time(time), "type": parse_enum(AckType, kind, "type")}
+    return payload.build_payload(requests.AckRequest, {**given, **_to_wire_names({"priority": priority})})
 
 
-def ack_topic_of(report: Report) -> RequestTopic:
+def build_ack_topic(report: Report) -> RequestTopic:
     """Where a report is acknowledged."""
-    operation = _ACKNOWLEDGED.get(report.kind)
+    operation = _ACK_OPERATIONS.get(report.kind)
     if operation is None:
         raise WireError("kind", f"only measurements and events are acknowledged, no {report.kind}")
     return RequestTopic(report.gateway, report.device, operation, report.identifier)
 
 
-def is_safe(topic: RequestTopic, kind: int | None = None) -> bool:
+def is_repeatable(topic: RequestTopic, kind: int | None = None) -> bool:
     """Whether it does no harm when it is carried out twice.
 
     A write may be a command; and who erases all samples means those of now, not those of a minute later.
@@ -95,7 +111,7 @@ def is_safe(topic: RequestTopic, kind: int | None = None) -> bool:
     return topic.operation not in {Operation.WRITE, Operation.WRITE_DECODED} and kind != AckType.ERASE_ALL
 
 
-_NAMES: Final = {
+_WIRE_NAMES: Final = {
     "priority": "priority",
     "extender_id": "extenderId",
     "access_type": "accessType",
@@ -104,14 +120,14 @@ _NAMES: Final = {
 }
 
 
-def _spelt(parameters: Parameters) -> dict[str, Any]:
+def _to_wire_names(parameters: RequestParameters) -> dict[str, Any]:
     """Parameters under the names that they have on the wire."""
-    check_names(parameters, Parameters)
+    check_argument_names(parameters, RequestParameters)
     given: dict[str, Any] = {
-        _NAMES[name]: value.reveal() if isinstance(value, Secret) else value
+        _WIRE_NAMES[name]: value.reveal() if isinstance(value, Secret) else value
         for name, value in parameters.items()
         if value is not None
     }
     if "accessType" in given:
-        given["accessType"] = one_of(AccessType, given["accessType"], "accessType")
+        given["accessType"] = parse_enum(AccessType, given["accessType"], "accessType")
     return given

@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
+import secrets
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from meshfleet.client.names import several, text_of
-from meshfleet.client.rest.calls import Call, query
-from meshfleet.client.rest.downloads import keep
-from meshfleet.client.rest.pages import walk
-from meshfleet.client.rest.uploads import Upload
-from meshfleet.wire import rest
+from meshfleet import rest
+from meshfleet.client.arguments import check_text, to_tuple
+from meshfleet.client.rest.http_caller import iterate_items
+from meshfleet.client.rest.http_messages import HttpRequest, build_query
+from meshfleet.client.rest.multipart import MultipartUpload
+from meshfleet.errors import ImageDamaged
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from meshfleet.client.rest.desk import Desk
-    from meshfleet.wire.rest.firmware import FirmwareState
+    from meshfleet.client.rest.http_caller import HttpCaller
+    from meshfleet.rest.firmware import FirmwareState
 
-_SLOWEST: Final = 50_000
+
+# Files that come from a service: whole and as they should be, or not at all.
+
+
+async def save_verified(pieces: AsyncIterator[bytes], path: Path, *, sha256: str) -> None:
+    """Write pieces into a file, which appears when all have come and have this hash; else ImageDamaged."""
+    begun = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}")
+    file = await asyncio.to_thread(begun.open, "xb")
+    try:
+        with file:
+            await _write_verified(pieces, file, sha256)
+        await asyncio.to_thread(os.replace, begun, path)
+    except BaseException:
+        begun.unlink()  # at once: nothing may come between
+        raise
+
+
+async def _write_verified(pieces: AsyncIterator[bytes], file: BinaryIO, sha256: str) -> None:
+    digest = hashlib.sha256()
+    async for piece in pieces:
+        digest.update(piece)
+        await asyncio.to_thread(file.write, piece)
+    if digest.hexdigest() != sha256:
+        raise ImageDamaged("what came is not the image: its hash is another one")
+    file.flush()
+    await asyncio.to_thread(os.fsync, file.fileno())
+
+
+_MIN_BYTES_PER_SECOND: Final = 50_000
 """Bytes per second: a connection that brings fewer is given up."""
 
-_SILENCE: Final = 60.0
+_IDLE_TIMEOUT: Final = 60.0
 """Seconds that the service may take for the next part of an image."""
 
 
-class Firmware:
+class FirmwareImages:
     """The firmware of a fleet. Each is named by its id, or by its record."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, caller: HttpCaller) -> None:
+        self._caller = caller
 
     def list(
         self,
@@ -40,8 +72,8 @@ class Firmware:
         state: FirmwareState | None = None,
     ) -> AsyncGenerator[rest.Firmware, None]:
         """Firmware that meets all filters, the newest first."""
-        chosen = query({"ModelNumber": model_number, "Version": version, "State": state})
-        return walk(self._desk, rest.FirmwarePage, rest.FIRMWARE, chosen)
+        chosen = build_query({"ModelNumber": model_number, "Version": version, "State": state})
+        return iterate_items(self._caller, rest.FirmwarePage, rest.FIRMWARE_PATH, chosen)
 
     async def upload(  # noqa: PLR0913 # by name, each may be left out
         self,
@@ -74,24 +106,27 @@ class Firmware:
             "bare": bare or None,
             "override": override or None,
         }
-        fields = query(single, {"hardwareVersions": several(hardware_versions)})
-        upload = Upload("image", file, _name(file, file_name), fields)
-        call = Call(
-            method="POST", path=rest.FIRMWARE, upload=upload, patience=_SILENCE + upload.size / _SLOWEST
+        fields = build_query(single, {"hardwareVersions": to_tuple(hardware_versions)})
+        upload = MultipartUpload("image", file, _select_file_name(file, file_name), fields)
+        call = HttpRequest(
+            method="POST",
+            path=rest.FIRMWARE_PATH,
+            upload=upload,
+            extra_timeout=_IDLE_TIMEOUT + upload.size / _MIN_BYTES_PER_SECOND,
         )
-        return self._desk.read(rest.Firmware, await self._desk.ask(call))
+        return self._caller.decode(rest.Firmware, await self._caller.send(call))
 
     async def show(self, firmware: str | rest.Firmware) -> rest.Firmware:
         """The record of an image."""
-        return await self._desk.get(rest.Firmware, rest.firmware_path(id_of(firmware)))
+        return await self._caller.get(rest.Firmware, rest.firmware_path(to_firmware_id(firmware)))
 
     async def download(self, firmware: str | rest.Firmware) -> AsyncGenerator[bytes, None]:
         """An image in pieces; nobody checks them: see `save`."""
-        path = rest.image_path(id_of(firmware))
-        call = Call(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
-        stream = await self._desk.open(call, silence=_SILENCE)
+        path = rest.image_path(to_firmware_id(firmware))
+        call = HttpRequest(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
+        stream = await self._caller.open_stream(call, idle_timeout=_IDLE_TIMEOUT)
         try:
-            while (piece := await stream.next()) is not None:
+            while (piece := await stream.read()) is not None:
                 yield piece
         finally:
             await stream.close()
@@ -101,30 +136,30 @@ class Firmware:
         record = await self.show(firmware)
         pieces = self.download(record)
         try:
-            await keep(pieces, Path(path), sha256=record.sha256)
+            await save_verified(pieces, Path(path), sha256=record.sha256)
         finally:
             await pieces.aclose()
         return record
 
     async def release(self, firmware: str | rest.Firmware) -> rest.Firmware:
         """Let firmware be rolled out from now on."""
-        return await self._desk.post(rest.Firmware, rest.release_path(id_of(firmware)))
+        return await self._caller.post(rest.Firmware, rest.release_path(to_firmware_id(firmware)))
 
     async def withdraw(self, firmware: str | rest.Firmware) -> rest.Firmware:
         """Let no gateway get it any more; its jobs are cancelled."""
-        return await self._desk.post(rest.Firmware, rest.withdraw_path(id_of(firmware)))
+        return await self._caller.post(rest.Firmware, rest.withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | rest.Firmware) -> None:
         """Remove firmware that no job has used."""
-        await self._desk.delete(rest.firmware_path(id_of(firmware)))
+        await self._caller.delete(rest.firmware_path(to_firmware_id(firmware)))
 
 
-def id_of(firmware: str | rest.Firmware) -> str:
+def to_firmware_id(firmware: str | rest.Firmware) -> str:
     """The id of firmware, of which the record will do, too."""
-    return text_of(firmware if isinstance(firmware, str) else firmware.id, "firmware")
+    return check_text(firmware if isinstance(firmware, str) else firmware.id, "firmware")
 
 
-def _name(file: Path | BinaryIO, given: str | None) -> str:
+def _select_file_name(file: Path | BinaryIO, given: str | None) -> str:
     """What the file is called there."""
     if given is not None:
         return given

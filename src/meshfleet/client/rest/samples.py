@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
-from meshfleet.client.names import Moment, check_names, id_of, mac_of, moment, several
-from meshfleet.client.rest.calls import Call, query
-from meshfleet.client.rest.lines import Lines
-from meshfleet.client.rest.pages import walk
-from meshfleet.wire import rest
+from meshfleet import rest
+from meshfleet.client.arguments import (
+    Moment,
+    check_argument_names,
+    format_optional_time,
+    normalize_device_id,
+    normalize_mac,
+    to_tuple,
+)
+from meshfleet.client.rest.http_caller import iterate_items
+from meshfleet.client.rest.http_messages import HttpRequest, build_query
+from meshfleet.client.rest.transport import LineSplitter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from typing import Unpack
 
-    from meshfleet.client.rest.calls import Query
-    from meshfleet.client.rest.desk import Desk
-    from meshfleet.wire.rest import Links, Reject, Sample, Series
+    from meshfleet.client.rest.http_caller import HttpCaller
+    from meshfleet.client.rest.http_messages import QueryParams
+    from meshfleet.rest import Links, Reject, Sample, Series
 
-_SILENCE: Final = 60.0
+_IDLE_TIMEOUT: Final = 60.0
 """Seconds that the service may take for the next part of a sheet."""
 
 SampleKind = Literal["property", "measurement", "measurement-error", "event"]
@@ -40,21 +47,28 @@ class SampleFilters(TypedDict, total=False):
 class Samples:
     """What the devices of a fleet reported. Each is named by MAC or device id, in either case."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, caller: HttpCaller) -> None:
+        self._caller = caller
 
     def list(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[Sample, None]:
         """The samples of a device that meet all filters, the newest first."""
-        return walk(self._desk, rest.SamplePage, rest.samples_path(id_of(device)), _chosen(filters))
+        return iterate_items(
+            self._caller,
+            rest.SamplePage,
+            rest.samples_path(normalize_device_id(device)),
+            _build_filter_query(filters),
+        )
 
     async def csv(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[str, None]:
         """The same as lines of CSV, the oldest first, behind a line with the names of the columns."""
-        path = rest.samples_path(id_of(device))
-        call = Call(method="GET", path=path, query=_chosen(filters), accept="text/csv", is_repeatable=True)
-        stream = await self._desk.open(call, silence=_SILENCE)
-        lines = Lines(b"\r\n")
+        path = rest.samples_path(normalize_device_id(device))
+        call = HttpRequest(
+            method="GET", path=path, query=_build_filter_query(filters), accept="text/csv", is_repeatable=True
+        )
+        stream = await self._caller.open_stream(call, idle_timeout=_IDLE_TIMEOUT)
+        lines = LineSplitter(b"\r\n")
         try:
-            while (piece := await stream.next()) is not None:
+            while (piece := await stream.read()) is not None:
                 for line in lines.feed(piece):
                     yield line.decode("utf-8", "replace")
         finally:
@@ -70,8 +84,8 @@ class Samples:
         points: int | None = None,
     ) -> Series:
         """The numbers of one identifier over time, in `points` buckets at most; without times of one day."""
-        asked = query({"Identifier": identifier, **_divided(since, until, points)})
-        return await self._desk.get(rest.Series, rest.series_path(id_of(device)), asked)
+        asked = build_query({"Identifier": identifier, **_build_bucket_query(since, until, points)})
+        return await self._caller.get(rest.Series, rest.series_path(normalize_device_id(device)), asked)
 
     async def links(
         self,
@@ -85,25 +99,31 @@ class Samples:
 
         Without times it is the last day.
         """
-        asked = query(_divided(since, until, points))
-        return await self._desk.get(rest.Links, rest.links_path(id_of(device)), asked)
+        asked = build_query(_build_bucket_query(since, until, points))
+        return await self._caller.get(rest.Links, rest.links_path(normalize_device_id(device)), asked)
 
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
         """Reports that could not be taken, the newest first: of one gateway, or of all."""
-        chosen = query({"Gateway": None if gateway is None else mac_of(gateway)})
-        return walk(self._desk, rest.RejectPage, rest.REJECTS, chosen)
+        chosen = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
+        return iterate_items(self._caller, rest.RejectPage, rest.REJECTS_PATH, chosen)
 
 
-def _divided(since: Moment | None, until: Moment | None, points: int | None) -> dict[str, str | int | None]:
+def _build_bucket_query(
+    since: Moment | None, until: Moment | None, points: int | None
+) -> dict[str, str | int | None]:
     """Of which time something is asked for, and in how many buckets."""
-    return {"From": moment(since, "since"), "To": moment(until, "until"), "Points": points}
+    return {
+        "From": format_optional_time(since, "since"),
+        "To": format_optional_time(until, "until"),
+        "Points": points,
+    }
 
 
-def _chosen(filters: SampleFilters) -> Query:
-    check_names(filters, SampleFilters)
+def _build_filter_query(filters: SampleFilters) -> QueryParams:
+    check_argument_names(filters, SampleFilters)
     single = {
         "Identifier": filters.get("identifier"),
-        "From": moment(filters.get("since"), "since"),
-        "To": moment(filters.get("until"), "until"),
+        "From": format_optional_time(filters.get("since"), "since"),
+        "To": format_optional_time(filters.get("until"), "until"),
     }
-    return query(single, {"Kind": several(filters.get("kinds", ()))})
+    return build_query(single, {"Kind": to_tuple(filters.get("kinds", ()))})

@@ -16,30 +16,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from meshfleet.client.rest.calls import Call, written
-from meshfleet.client.rest.problems import error_in
-from meshfleet.errors import (
-    FleetError,
-    MalformedText,
-    NotLoggedIn,
-    ServiceRefused,
-    ServiceUnreachable,
-    WireError,
-    WrongCredentials,
-)
-from meshfleet.wire import rest
-from meshfleet.wire.decoders import decoder_of
+from meshfleet import rest
+from meshfleet.client.rest.http_messages import HttpRequest, encode_body
+from meshfleet.client.rest.problems import decode_error
+from meshfleet.errors import FleetError, NotLoggedIn, ServiceRefused, ServiceUnreachable, WrongCredentials
+from meshfleet.errors.protocol import MalformedText, WireError
+from meshfleet.protocol.decoders import get_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meshfleet.client.rest.calls import Answer
-    from meshfleet.client.rest.transport import Transport
+    from meshfleet.client.rest.http_messages import HttpResponse
+    from meshfleet.client.rest.transport import HttpTransport
 
-_SPARE: Final = 1 / 6
+_RENEWAL_MARGIN: Final = 1 / 6
 """Of the life of a token: so much is left when it is renewed."""
 
-_LATER: Final = 30.0
+_RETRY_RENEWAL_SECONDS: Final = 30.0
 """Seconds until the next try to renew a token that still holds."""
 
 
@@ -75,7 +68,7 @@ class Credentials:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: HttpTransport,
         *,
         user: str | None,
         password: str | None,
@@ -86,9 +79,9 @@ class Credentials:
         self.user = user
         self._password = password
         self._now = now
-        self._token = None if token is None else _given(token, now())
+        self._token = None if token is None else _wrap_given_token(token, now())
         self._renewal: asyncio.Task[None] | None = None
-        self._refusal: WrongCredentials | None = None
+        self._login_error: WrongCredentials | None = None
 
     @property
     def token(self) -> str | None:
@@ -100,7 +93,7 @@ class Credentials:
         """What no error may repeat."""
         return tuple(filter(None, (self._password, self.token)))
 
-    async def bearer(self) -> str:
+    async def get_token(self) -> str:
         """A token that holds, as far as we know: the one that we have, or a new one."""
         if self._token is None or self._now() >= self._token.renew_at:
             await self.renew()
@@ -109,7 +102,7 @@ class Credentials:
         return self._token.text
 
     @property
-    def renew_in(self) -> float:
+    def seconds_until_renewal(self) -> float:
         """Seconds until there should be another token."""
         return math.inf if self._token is None else max(0.0, self._token.renew_at - self._now())
 
@@ -120,7 +113,7 @@ class Credentials:
             self._renewal.add_done_callback(self._end_renewal)
         await asyncio.shield(self._renewal)
 
-    def replace(self, refused: str) -> bool:
+    def discard_token(self, refused: str) -> bool:
         """Let go of a token that the service does not take; False: there is no way to get another."""
         if self._token is not None and self._token.text == refused:
             if self._password is None:
@@ -128,12 +121,12 @@ class Credentials:
             self._token = None
         return True
 
-    async def settle(self) -> None:
+    async def wait_for_renewal(self) -> None:
         """Wait for a new token that is on its way, if there is one."""
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
 
-    def forget(self) -> None:
+    def clear_token(self) -> None:
         """Be logged out."""
         self._token = None
 
@@ -141,7 +134,7 @@ class Credentials:
         """Log in with this one from now on."""
         if self._password is not None:
             self._password = password
-            self._refusal = None
+            self._login_error = None
 
     async def close(self) -> None:
         """Stop logging in."""
@@ -155,79 +148,79 @@ class Credentials:
             renewal.exception()  # told to those who wait, if there still are any
 
     async def _get_token(self) -> None:
-        if self._token is None or not await self._trade(self._token):
+        if self._token is None or not await self._refresh(self._token):
             await self._log_in()
 
-    async def _trade(self, known: _Token) -> bool:
+    async def _refresh(self, known: _Token) -> bool:
         """Trade a token for a new one; False: it does not hold any more."""
-        call = Call(method="POST", path=rest.REFRESH, is_repeatable=True)
+        call = HttpRequest(method="POST", path=rest.REFRESH_PATH, is_repeatable=True)
         try:
-            answer = await self._transport.ask(call, known.text)
+            answer = await self._transport.send(call, known.text)
         except ServiceUnreachable:
             answer = None
         if self._token is not known:  # logged out or refused meanwhile: who waits may need another
             return self._password is None
-        if answer is not None and answer.is_good:
-            self._token = self._received(answer)
+        if answer is not None and answer.is_success:
+            self._token = self._decode_token(answer)
         elif answer is not None and answer.status == NotLoggedIn.http:
             return False
         else:  # it may hold for some more minutes, and who asks next sees what is wrong
-            self._token = _Token(text=known.text, renew_at=self._now() + _LATER)
+            self._token = _Token(text=known.text, renew_at=self._now() + _RETRY_RENEWAL_SECONDS)
         return True
 
     async def _log_in(self) -> None:
-        if self._refusal is not None:  # the next attempts would only lock the account
-            raise WrongCredentials(*self._refusal.args)
+        if self._login_error is not None:  # the next attempts would only lock the account
+            raise WrongCredentials(*self._login_error.args)
         if self.user is None or self._password is None:
             ended = "the login has ended, and there is no password to log in again"
             raise NotLoggedIn(
                 "this needs a token, or a user and a password" if self._token is None else ended
             )
-        body = written(rest.Login(username=self.user, password=self._password))
-        call = Call(method="POST", path=rest.LOGIN, body=body, is_repeatable=True)
-        answer = await self._transport.ask(call, None)
-        if not answer.is_good:
-            error = error_in(answer, str(self._transport.base), self.secrets)
-            self._refusal = error if isinstance(error, WrongCredentials) else None
+        body = encode_body(rest.Login(username=self.user, password=self._password))
+        call = HttpRequest(method="POST", path=rest.LOGIN_PATH, body=body, is_repeatable=True)
+        answer = await self._transport.send(call, None)
+        if not answer.is_success:
+            error = decode_error(answer, str(self._transport.base_url), self.secrets)
+            self._login_error = error if isinstance(error, WrongCredentials) else None
             raise error
-        self._token = self._received(answer)
+        self._token = self._decode_token(answer)
 
-    def _received(self, answer: Answer) -> _Token:
+    def _decode_token(self, response: HttpResponse) -> _Token:
         try:
-            token = checked(rest.decode(rest.LoggedIn, answer.body).auth_token)
+            token = check_token(rest.decode_body(rest.LoggedIn, response.body).auth_token)
         except WireError:
-            problem: FleetError = ServiceRefused(f"{self._transport.base} is not a Meshfleet service")
+            problem: FleetError = ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service")
         else:
-            claims = _claims(token)
+            claims = _decode_claims(token)
             life = rest.TOKEN_LIFETIME.total_seconds() if claims is None else claims.exp - claims.iat
-            return _Token(text=token, renew_at=self._now() + life * (1 - _SPARE))
+            return _Token(text=token, renew_at=self._now() + life * (1 - _RENEWAL_MARGIN))
         raise problem
 
 
-def checked(token: str) -> str:
+def check_token(token: str) -> str:
     """A token or an API key that can be one; what is wrong with it is told without it."""
     if rest.parse_bearer(f"Bearer {token}") is None:
         raise MalformedText("token", "has characters that no token and no API key has")
     return token
 
 
-def _given(token: str, now: float) -> _Token:
+def _wrap_given_token(token: str, now: float) -> _Token:
     """A token from somebody's hand, of which only its own words tell how old it is."""
-    claims = _claims(checked(token))
+    claims = _decode_claims(check_token(token))
     if claims is None:
         return _Token(text=token, renew_at=math.inf)
     life = claims.exp - claims.iat
     left = min(life, claims.exp - time.time())
-    return _Token(text=token, renew_at=now + left - life * _SPARE)
+    return _Token(text=token, renew_at=now + left - life * _RENEWAL_MARGIN)
 
 
-def _claims(token: str) -> _Claims | None:
+def _decode_claims(token: str) -> _Claims | None:
     """What a token says of itself, which only the service can check; None: it is an API key."""
     parts = token.split(".")
     if len(parts) != 3:  # noqa: PLR2004 # head, claims, signature
         return None
     try:
         text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return decoder_of(_Claims).decode(text)
+        return get_decoder(_Claims).decode(text)
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return None

@@ -12,46 +12,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.db.samples.in_files import SamplesInFiles
-from meshfleet.db.samples.in_tables import SamplesInTables
+from meshfleet.db.samples.postgresql_store import PostgresqlSampleStore
 from meshfleet.db.samples.sample import (
-    DAY,
+    DAY_MS,
     NO_SEQ,
-    Clock,
-    Identity,
-    More,
-    Row,
-    Rows,
-    Sample,
+    ClockFlag,
+    SampleExtras,
+    SampleIdentity,
     SampleKind,
+    SampleQuery,
+    SampleRow,
+    SampleRows,
     SampleStore,
-    Wanted,
+    StoredSample,
 )
+from meshfleet.db.samples.sqlite_store import SqliteSampleStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from meshfleet.db.database import Database
-    from meshfleet.db.samples.retention import Retention
+    from meshfleet.db.samples.sample import Retention
 
 __all__ = [
-    "DAY",
+    "DAY_MS",
     "NO_SEQ",
-    "Clock",
-    "Identity",
-    "More",
-    "Row",
-    "Rows",
-    "Sample",
+    "ClockFlag",
+    "SampleExtras",
+    "SampleIdentity",
     "SampleKind",
+    "SampleQuery",
+    "SampleRow",
+    "SampleRows",
     "SampleStore",
-    "Wanted",
-    "open_samples",
+    "StoredSample",
+    "open_sample_store",
 ]
 
 
-def open_samples(database: Database, folder: Path, retention: Retention, *, now: int) -> SampleStore:
+def open_sample_store(database: Database, folder: Path, retention: Retention, *, now: int) -> SampleStore:
     """The samples that belong to a database; on SQLite they are beside it in that folder."""
     if database.is_sqlite:
-        return SamplesInFiles(database, folder / "samples", retention, now=now)
-    return SamplesInTables(database, retention, now=now)
+        return SqliteSampleStore(database, folder / "samples", retention, now=now)
+    return PostgresqlSampleStore(database, retention, now=now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
@@ -11,7 +12,28 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-DAY: Final = 86_400_000
+
+# How long samples are kept.
+
+Retention: TypeAlias = Mapping[int, int | None]
+"""Milliseconds for each kind; None: for ever."""
+
+
+def decode_kind_mask(mask: int) -> frozenset[int]:
+    """Kinds that are given as bits."""
+    return frozenset(kind for kind in range(mask.bit_length()) if mask >> kind & 1)
+
+
+def find_expired_kinds(
+    retention: Retention, kinds: AbstractSet[int], age_from: int, now: int
+) -> frozenset[int]:
+    """Which of some kinds nobody wants any more."""
+    return frozenset(
+        kind for kind in kinds if (kept := retention.get(kind)) is not None and age_from + kept <= now
+    )
+
+
+DAY_MS: Final = 86_400_000
 """Milliseconds."""
 
 NO_SEQ: Final = -1
@@ -31,11 +53,11 @@ class SampleKind(IntEnum):
     """The heartbeats of one minute."""
 
 
-ALL_KINDS: Final = (1 << len(SampleKind)) - 1
+ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
 """A bit for each."""
 
 
-class Clock(IntEnum):
+class ClockFlag(IntEnum):
     """Why a sample is not stored by the day of its time: that time cannot be right."""
 
     FUTURE = 1
@@ -44,7 +66,7 @@ class Clock(IntEnum):
     """It cannot be right, but corrected by the offset of the gateway's clock it is believed."""
 
 
-class More(Struct, array_like=True, frozen=True, gc=False):
+class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
     """What few samples have."""
 
     text: str | None = None
@@ -58,12 +80,12 @@ class More(Struct, array_like=True, frozen=True, gc=False):
     """Milliseconds that correct the time; None: the clock of the gateway was right, or not known."""
 
     @property
-    def is_believed(self) -> bool:
+    def has_plausible_time(self) -> bool:
         """Whether the time, corrected if need be, can be right."""
-        return self.clock is None or self.clock == Clock.CORRECTED
+        return self.clock is None or self.clock == ClockFlag.CORRECTED
 
 
-class Sample(Struct, array_like=True, frozen=True, gc=False):
+class StoredSample(Struct, array_like=True, frozen=True, gc=False):
     """A sample of one device. The first four fields are its identity, and sort it."""
 
     time: int
@@ -76,24 +98,24 @@ class Sample(Struct, array_like=True, frozen=True, gc=False):
     number: float | int | None
     """The value, if it is a number; true and false are 1 and 0."""
     raw: bytes | None
-    more: More | None
+    more: SampleExtras | None
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> SampleIdentity:
         """By what it is recognised when it comes again."""
         return self.time, self.kind, self.identifier, self.seq
 
 
-Identity: TypeAlias = tuple[int, int, int, int]
+SampleIdentity: TypeAlias = tuple[int, int, int, int]
 
-Row: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, More | None]
+SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]
 """A `Sample` as a tuple of its fields. On the way in there are too many of them for anything more."""
 
-Rows: TypeAlias = Mapping[int, Sequence[Row]]
+SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
 """New samples by device."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class SampleQuery(Struct, frozen=True, kw_only=True):
     """Which samples of a device are asked for; all that is given must hold."""
 
     device: int
@@ -104,11 +126,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
     until: int
     """Milliseconds; a sample of this very moment is not."""
     newest_first: bool = False
-    after: Identity | None = None
+    after: SampleIdentity | None = None
     """Only those that follow this one in the order that is asked for."""
 
     @property
-    def bounds(self) -> tuple[int, int]:
+    def time_range(self) -> tuple[int, int]:
         """`since` and `until`, without what lies before `after` in the order that is asked for."""
         if self.after is None:
             return self.since, self.until
@@ -116,7 +138,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
             return self.since, min(self.until, self.after[0] + 1)
         return max(self.since, self.after[0]), self.until
 
-    def holds(self, sample: Sample) -> bool:
+    def matches(self, sample: StoredSample) -> bool:
         """Whether a sample is among them."""
         if not self.since <= sample.time < self.until or sample.kind not in self.kinds:
             return False
@@ -130,7 +152,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 Result = TypeVar("Result")
 
 
-Use: TypeAlias = Callable[[Iterator[Sample]], Result]
+SampleConsumer: TypeAlias = Callable[[Iterator[StoredSample]], Result]
 """What is done with samples, in a thread. They come one by one, in order, each once.
 
 It may be done again from the beginning, when something moved while it was done.
@@ -140,25 +162,25 @@ It may be done again from the beginning, when something moved while it was done.
 class SampleStore(Protocol):
     """Where samples are."""
 
-    def write(self, transaction: Connection, rows: Rows, now: int) -> int:
+    def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
         """Store samples with the transaction; those that are there already stay as they are.
 
         Gives a number for `committed`. Nothing else may be written between the two.
         """
 
-    def committed(self, number: int, rows: Rows) -> None:
+    def publish_committed(self, number: int, rows: SampleRows) -> None:
         """Let readers see what was written, now that it is committed."""
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until more may be written: what is written must be put in order at some time."""
 
-    async def read(self, wanted: Wanted, use: Use[Result]) -> Result:
+    async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """Go through the samples that are wanted."""
 
-    async def make_room(self, now: int) -> None:
+    async def ensure_capacity(self, now: int) -> None:
         """Do what soon will be waited for: that part of `tend` that must not wait for the rest of it."""
 
-    async def tend(self, now: int) -> None:
+    async def maintain(self, now: int) -> None:
         """Put in order what was written, and remove what nobody wants any more."""
 
     def close(self) -> None:

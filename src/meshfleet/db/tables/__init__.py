@@ -18,9 +18,9 @@ from meshfleet.db.tables.columns import metadata
 from meshfleet.db.tables.devices import connectivity, device, device_label, device_state, gateway, label
 from meshfleet.db.tables.firmware import firmware, image_chunk
 from meshfleet.db.tables.jobs import (
+    active_condition,
     evidence,
     execution,
-    is_active,
     job,
     job_draft,
     job_engine,
@@ -34,6 +34,7 @@ from meshfleet.db.tables.requests import request
 
 __all__ = [
     "account",
+    "active_condition",
     "api_key",
     "audit",
     "broker_message",
@@ -53,7 +54,6 @@ __all__ = [
     "gateway",
     "hole",
     "image_chunk",
-    "is_active",
     "job",
     "job_draft",
     "job_engine",

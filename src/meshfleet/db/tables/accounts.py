@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Table, Text
 
-from meshfleet.db.tables.columns import Key, Sorted, metadata
+from meshfleet.db.tables.columns import CodePointText, RowId, metadata
 
 secret = Table(
     "secret",
@@ -17,7 +17,7 @@ secret = Table(
 account = Table(
     "account",
     metadata,
-    Column("username", Sorted, primary_key=True),
+    Column("username", CodePointText, primary_key=True),
     Column("password", Text, nullable=False),
     Column("role", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -29,7 +29,11 @@ session = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column(
-        "username", Sorted, ForeignKey("account.username", ondelete="CASCADE"), nullable=False, index=True
+        "username",
+        CodePointText,
+        ForeignKey("account.username", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
     ),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
@@ -40,7 +44,7 @@ api_key = Table(
     "api_key",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("name", Sorted, nullable=False, unique=True),
+    Column("name", CodePointText, nullable=False, unique=True),
     Column("role", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False, unique=True),
     Column("created_by", Text, nullable=False),
@@ -51,7 +55,7 @@ api_key = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("time", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
     Column("action", Text, nullable=False),

@@ -14,7 +14,7 @@ from sqlalchemy import (
     Text,
 )
 
-from meshfleet.db.tables.columns import Key, metadata
+from meshfleet.db.tables.columns import RowId, metadata
 
 broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, primary_key=True))
 """The one process whose broker writes to the following tables."""
@@ -22,7 +22,7 @@ broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, prim
 broker_session = Table(
     "broker_session",
     metadata,
-    Column("number", Key, primary_key=True, autoincrement=False),
+    Column("number", RowId, primary_key=True, autoincrement=False),
     Column("account", Text, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("left_at", BigInteger),

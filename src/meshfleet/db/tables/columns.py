@@ -9,5 +9,5 @@ metadata = MetaData(
 )
 
 # SQLite makes an INTEGER PRIMARY KEY, and no other type, the row's own address.
-Key = BigInteger().with_variant(Integer(), "sqlite")
-Sorted = Text().with_variant(Text(collation="C"), "postgresql")
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+CodePointText = Text().with_variant(Text(collation="C"), "postgresql")

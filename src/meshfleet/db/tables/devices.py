@@ -16,20 +16,20 @@ from sqlalchemy import (
     text,
 )
 
-from meshfleet.db.tables.columns import Key, Sorted, metadata
+from meshfleet.db.tables.columns import CodePointText, RowId, metadata
 
 device = Table(
     "device",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=False),
+    Column("id", RowId, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
-    Column("name_key", Sorted, nullable=False),
+    Column("name_key", CodePointText, nullable=False),
     Column("named", Boolean, nullable=False),
     Column("model", Integer, nullable=False),
     Column("variant", SmallInteger, nullable=False),
-    Column("firmware", Sorted, nullable=False),
+    Column("firmware", CodePointText, nullable=False),
     Column("beta", SmallInteger, nullable=False),
-    Column("hardware", Sorted, nullable=False),
+    Column("hardware", CodePointText, nullable=False),
     Column("imei", Text),
     Column("gateway", BigInteger),
     Column("connected", Boolean, nullable=False),
@@ -58,7 +58,9 @@ device = Table(
 device_state = Table(
     "device_state",
     metadata,
-    Column("device", Key, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column(
+        "device", RowId, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    ),
     Column("reported_at", BigInteger),
     Column("status", Integer),
     Column("boot_mode", Text),
@@ -89,7 +91,7 @@ both, are of one reading at `radio_at`.
 connectivity = Table(
     "connectivity",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("device", BigInteger, nullable=False),
     Column("time", BigInteger, nullable=False, index=True),
     Column("connected", Boolean, nullable=False),
@@ -103,8 +105,8 @@ connectivity = Table(
 label = Table(
     "label",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
-    Column("text", Sorted, nullable=False, unique=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("text", CodePointText, nullable=False, unique=True),
     Column("created_at", BigInteger, nullable=False),
     sqlite_autoincrement=True,
 )
@@ -121,7 +123,7 @@ device_label = Table(
 gateway = Table(
     "gateway",
     metadata,
-    Column("device", Key, ForeignKey("device.id"), primary_key=True, autoincrement=False),
+    Column("device", RowId, ForeignKey("device.id"), primary_key=True, autoincrement=False),
     Column("password", LargeBinary),
     Column("claimed_at", BigInteger, nullable=False),
     Column("api_version", Text),

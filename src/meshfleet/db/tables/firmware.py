@@ -16,14 +16,14 @@ from sqlalchemy import (
     false,
 )
 
-from meshfleet.db.tables.columns import Sorted, metadata
+from meshfleet.db.tables.columns import CodePointText, metadata
 
 firmware = Table(
     "firmware",
     metadata,
     Column("id", Text, primary_key=True),
     Column("model", Integer, nullable=False),
-    Column("version", Sorted, nullable=False),
+    Column("version", CodePointText, nullable=False),
     Column("type", SmallInteger, nullable=False),
     Column("bare", Boolean, nullable=False, server_default=false()),
     Column("file_name", Text, nullable=False),

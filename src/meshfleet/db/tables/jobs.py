@@ -15,12 +15,12 @@ from sqlalchemy import (
     text,
 )
 
-from meshfleet.db.tables.columns import Key, metadata
+from meshfleet.db.tables.columns import RowId, metadata
 
 job_draft = Table(
     "job_draft",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("created_at", BigInteger, nullable=False),
     sqlite_autoincrement=True,  # what a broken-off draft left behind must never belong to another job
 )
@@ -34,7 +34,7 @@ _IS_OPEN = text("finished_at IS NULL")
 job = Table(
     "job",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=False),
+    Column("id", RowId, primary_key=True, autoincrement=False),
     Column("firmware", Text, ForeignKey("firmware.id"), nullable=False, index=True),
     Column("body", Text, nullable=False),
     Column("state", Text, nullable=False),
@@ -67,24 +67,24 @@ job = Table(
 is up to when the rate is used up; `queue_until` ends the patience with what was never begun.
 """
 
-_ACTIVE = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING")
+_ACTIVE_STATES = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING")
 
 
-def is_active(state: str = "state") -> str:
+def active_condition(state: str = "state") -> str:
     """Whether an execution is under way, in statements: word for word as in the indexes of only these.
 
     One by one, not as a list: of that SQLite makes a table, for each row that changes and each such index.
     """
-    return "(" + " OR ".join(f"{state} = '{each}'" for each in _ACTIVE) + ")"
+    return "(" + " OR ".join(f"{state} = '{each}'" for each in _ACTIVE_STATES) + ")"
 
 
-_IS_ACTIVE = text(is_active())
+_IS_ACTIVE = text(active_condition())
 
-_IS_IN_LINE = text("waiting = 'gateway-busy'")
+_IS_WAITING_FOR_GATEWAY = text("waiting = 'gateway-busy'")
 
-_IS_TOGETHER = text("batch IS NOT NULL")
+_IS_BATCHED = text("batch IS NOT NULL")
 _IS_QUEUED = text("state = 'QUEUED'")
-_IS_AGAIN = text("state = 'QUEUED' AND expires IS NOT NULL")
+_IS_RETRY = text("state = 'QUEUED' AND expires IS NOT NULL")
 
 execution = Table(
     "execution",
@@ -132,9 +132,15 @@ execution = Table(
     ),
     Index("ix_execution_at_gateway", "gateway", sqlite_where=_IS_ACTIVE, postgresql_where=_IS_ACTIVE),
     Index("ix_execution_due", "due", sqlite_where=_IS_ACTIVE, postgresql_where=_IS_ACTIVE),
-    Index("ix_execution_in_line", "gateway", "due", sqlite_where=_IS_IN_LINE, postgresql_where=_IS_IN_LINE),
-    Index("ix_execution_batch", "batch", sqlite_where=_IS_TOGETHER, postgresql_where=_IS_TOGETHER),
-    Index("ix_execution_again", "expires", sqlite_where=_IS_AGAIN, postgresql_where=_IS_AGAIN),
+    Index(
+        "ix_execution_in_line",
+        "gateway",
+        "due",
+        sqlite_where=_IS_WAITING_FOR_GATEWAY,
+        postgresql_where=_IS_WAITING_FOR_GATEWAY,
+    ),
+    Index("ix_execution_batch", "batch", sqlite_where=_IS_BATCHED, postgresql_where=_IS_BATCHED),
+    Index("ix_execution_again", "expires", sqlite_where=_IS_RETRY, postgresql_where=_IS_RETRY),
     sqlite_with_rowid=False,
 )
 """The part of one device in a job.
@@ -165,7 +171,7 @@ tally = Table(
 evidence = Table(
     "evidence",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("job", BigInteger, nullable=False),
     Column("device", BigInteger, nullable=False),
     Column("attempt", SmallInteger, nullable=False),
@@ -180,7 +186,7 @@ evidence = Table(
 transition = Table(
     "transition",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("job", BigInteger, nullable=False),
     Column("device", BigInteger),
     Column("time", BigInteger, nullable=False),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, SmallInteger, Table, Text
 
-from meshfleet.db.tables.columns import Key, metadata
+from meshfleet.db.tables.columns import RowId, metadata
 
 reading_journal = Table(
     "reading_journal",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("readings", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # what is written meanwhile must never have a number that is to be forgotten
 )
@@ -18,7 +18,7 @@ reading_journal = Table(
 foreign_name = Table(
     "foreign_name",
     metadata,
-    Column("number", Key, primary_key=True, autoincrement=False),
+    Column("number", RowId, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
 )
 """Names of identifiers that the catalogue does not know, by the number that stands for each in samples."""
@@ -59,7 +59,7 @@ hole = Table(
 reject = Table(
     "reject",
     metadata,
-    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     Column("time", BigInteger, nullable=False),
     Column("gateway", BigInteger),
     Column("topic", Text, nullable=False),

@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
+PASSWORD_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
 """The least that OWASP recommends: a gateway host has little memory."""
 
-_AT_ONCE: Final = 2
-_WAITING: Final = 32
+_THREADS: Final = 2
+_MAX_PENDING: Final = 32
 
 
-class Passwords:
+class PasswordVerifier:
     """Makes and checks hashes. Another hasher than the default is for tests alone: it makes weaker hashes."""
 
-    def __init__(self, hasher: PasswordHasher = HASHER) -> None:
+    def __init__(self, hasher: PasswordHasher = PASSWORD_HASHER) -> None:
         self._hasher = hasher
-        self._threads = ThreadPoolExecutor(_AT_ONCE, "passwords")
-        self._waiting = 0
+        self._threads = ThreadPoolExecutor(_THREADS, "passwords")
+        self._pending = 0
         # Checked when there is no such user, so that this takes as long (auth-3).
-        self._nobody = hasher.hash(secrets.token_urlsafe())
+        self._dummy_hash = hasher.hash(secrets.token_urlsafe())
 
     async def hash(self, password: str) -> str:
         """The hash to store."""
         return await self._in_thread(self._hasher.hash, password)
 
-    async def check(self, hashed: str | None, password: str) -> bool:
+    async def verify(self, hashed: str | None, password: str) -> bool:
         """Whether it is the password; with None, which is nobody's hash, it never is."""
-        fits = await self._in_thread(self._fits, self._nobody if hashed is None else hashed, password)
+        fits = await self._in_thread(self._matches, self._dummy_hash if hashed is None else hashed, password)
         return fits and hashed is not None
 
     def is_outdated(self, hashed: str) -> bool:
@@ -55,22 +55,22 @@ class Passwords:
         """Let checks that run come to their end."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _fits(self, hashed: str, password: str) -> bool:
+    def _matches(self, hashed: str, password: str) -> bool:
         try:
             return self._hasher.verify(hashed, password)
         except (Argon2Error, InvalidHashError, UnicodeEncodeError):
             return False
 
     async def _in_thread(self, work: Callable[..., Result], *args: str) -> Result:
-        if self._waiting >= _WAITING:
+        if self._pending >= _MAX_PENDING:
             raise TooManyAttempts(1)
-        self._waiting += 1
+        self._pending += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
         finally:
-            self._waiting -= 1
+            self._pending -= 1
 
 
 def hash_password(password: str) -> str:
     """The hash to store, in a program without an event loop."""
-    return HASHER.hash(password)
+    return PASSWORD_HASHER.hash(password)

@@ -1,32 +1,203 @@
 """`/api/v1/auth`: logging in and what belongs to oneself."""
 
-from litestar import Router, get, post, put
+from litestar import Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
-from litestar.params import JSONBody
+from litestar.params import FromPath, JSONBody
 
-from meshfleet.service.accounts.login import Reception
-from meshfleet.service.accounts.model import Actor
-from meshfleet.service.http.access import address_of
-from meshfleet.service.http.asked import Asked
-from meshfleet.wire.rest import LoggedIn, Login, Me, NewPassword
+from meshfleet.db import Database
+from meshfleet.errors import Fault, InvalidRequest, NotFound
+from meshfleet.errors.protocol import MalformedText
+from meshfleet.protocol.times import parse_millis
+from meshfleet.rest import (
+    ApiKeyPage,
+    IssuedApiKey,
+    LoggedIn,
+    Login,
+    Me,
+    NewApiKey,
+    NewPassword,
+    NewUser,
+    User,
+    UserChange,
+    UserPage,
+    parse_key_name,
+    parse_password,
+    parse_username,
+)
+from meshfleet.service.accounts import api_key_store, user_store
+from meshfleet.service.accounts.bearer import BearerAuthenticator
+from meshfleet.service.accounts.login import Logins
+from meshfleet.service.accounts.passwords import PasswordVerifier
+from meshfleet.service.actor import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.http.access import get_client_address
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
+from meshfleet.service.http.request import ApiRequest, decode_segment
+
+# `/api/v1/api-keys`: keys for programs.
+
+
+@get()
+async def list_keys(
+    database: Given[Database],
+    pages: Given[PageTokens],
+    limit: Given[int],
+    next_token: NextToken = None,
+) -> ApiKeyPage:
+    """List API keys by name. The keys themselves are not told again."""
+    after = pages.decode_start("api-keys", next_token, start="")
+    found = await database.read(api_key_store.list_api_keys, after=after, limit=limit + 1)
+    return ApiKeyPage(**pages.build_page("api-keys", found, limit, lambda last: (last.name,)))
+
+
+@post(problems=(409,))
+async def issue_key(
+    data: JSONBody[NewApiKey],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> IssuedApiKey:
+    """Make a key for a program. It is told this once."""
+    at = now()
+    return await database.write(
+        api_key_store.insert_api_key,
+        parse_key_name(data.name),
+        role=data.role,
+        expires_at=_parse_expiry(data.expires_at, at),
+        by=actor,
+        now=at,
+    )
+
+
+@delete("/{key_id:str}")
+async def revoke_key(
+    key_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    authenticator: Given[BearerAuthenticator],
+    now: Given[Now],
+) -> None:
+    """Let nobody in with this key any more."""
+    await database.write(api_key_store.delete_api_key, decode_segment(key_id), by=actor, now=now())
+    authenticator.invalidate()
+
+
+def _parse_expiry(text: str | None, now: int) -> int | None:
+    if text is None:
+        return None
+    expires_at = parse_millis(text, "expiresAt")
+    if expires_at <= now:
+        raise InvalidRequest([Fault("expiresAt", "lies in the past")])
+    return expires_at
+
+
+api_key_router = Router(
+    "/api/v1/api-keys", route_handlers=[list_keys, issue_key, revoke_key], tags=["People"]
+)
+
+
+# `/api/v1/users`: the people who may log in.
+
+
+@get()
+async def list_users(
+    database: Given[Database],
+    pages: Given[PageTokens],
+    limit: Given[int],
+    next_token: NextToken = None,
+) -> UserPage:
+    """List users by name."""
+    after = pages.decode_start("users", next_token, start="")
+    found = await database.read(user_store.list_users, after=after, limit=limit + 1)
+    return UserPage(**pages.build_page("users", found, limit, lambda last: (last.username,)))
+
+
+@post(problems=(409, 429))
+async def create_user(
+    data: JSONBody[NewUser],
+    actor: Given[Actor],
+    database: Given[Database],
+    passwords: Given[PasswordVerifier],
+    now: Given[Now],
+) -> User:
+    """Let somebody in from now on."""
+    username, password = parse_username(data.username), parse_password(data.password)
+    hashed = await passwords.hash(password)
+    return await database.write(
+        user_store.insert_user, username, hashed=hashed, role=data.role, by=actor, now=now()
+    )
+
+
+@get("/{username:str}")
+async def show_user(username: FromPath[str], database: Given[Database]) -> User:
+    """Show a user."""
+    return await database.read(user_store.load_user, _parse_username_segment(username))
+
+
+@put("/{username:str}", problems=(409, 429))
+async def change_user(
+    username: FromPath[str],
+    data: JSONBody[UserChange],
+    actor: Given[Actor],
+    database: Given[Database],
+    passwords: Given[PasswordVerifier],
+    authenticator: Given[BearerAuthenticator],
+    now: Given[Now],
+) -> User:
+    """Change the role or the password of a user; with a new password all their logins end."""
+    name = _parse_username_segment(username)
+    hashed = None if data.password is None else await passwords.hash(parse_password(data.password))
+    user = await database.write(
+        user_store.update_user, name, role=data.role, hashed=hashed, by=actor, now=now()
+    )
+    authenticator.invalidate()
+    return user
+
+
+@delete("/{username:str}", problems=(409,))
+async def remove_user(
+    username: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    authenticator: Given[BearerAuthenticator],
+    now: Given[Now],
+) -> None:
+    """Let somebody in no longer; their logins end. The last admin stays."""
+    await database.write(user_store.delete_user, _parse_username_segment(username), by=actor, now=now())
+    authenticator.invalidate()
+
+
+def _parse_username_segment(text: str) -> str:
+    try:
+        return parse_username(decode_segment(text))
+    except MalformedText:
+        raise NotFound("there is no such user") from None
+
+
+user_router = Router(
+    "/api/v1/users",
+    route_handlers=[list_users, create_user, show_user, change_user, remove_user],
+    tags=["People"],
+)
 
 
 @post("/login", status_code=200, problems=(401, 429))
-async def log_in(data: JSONBody[Login], request: Asked, reception: Given[Reception]) -> LoggedIn:
+async def log_in(data: JSONBody[Login], request: ApiRequest, logins: Given[Logins]) -> LoggedIn:
     """Log in with user name and password, and get a token for half an hour."""
-    return await reception.log_in(data, address_of(request.scope))
+    return await logins.log_in(data, get_client_address(request.scope))
 
 
 @post("/refresh", status_code=200, problems=(409,))
-async def refresh(actor: Given[Actor], reception: Given[Reception]) -> LoggedIn:
+async def refresh(actor: Given[Actor], logins: Given[Logins]) -> LoggedIn:
     """Trade a token that holds for a new one, until 12 hours after the login."""
-    return await reception.refresh(actor)
+    return await logins.refresh(actor)
 
 
 @post("/logout", status_code=204, problems=(409,))
-async def log_out(actor: Given[Actor], reception: Given[Reception]) -> None:
+async def log_out(actor: Given[Actor], logins: Given[Logins]) -> None:
     """End the login: its tokens hold no longer."""
-    await reception.log_out(actor)
+    await logins.log_out(actor)
 
 
 @get("/me")
@@ -36,13 +207,11 @@ async def me(actor: Given[Actor]) -> Me:
 
 
 @put("/password", status_code=204, problems=(409, 429))
-async def change_password(
-    data: JSONBody[NewPassword], actor: Given[Actor], reception: Given[Reception]
-) -> None:
+async def change_password(data: JSONBody[NewPassword], actor: Given[Actor], logins: Given[Logins]) -> None:
     """Change one's own password. All other logins end."""
-    await reception.change_password(actor, data)
+    await logins.change_password(actor, data)
 
 
-router = Router(
+auth_router = Router(
     "/api/v1/auth", route_handlers=[log_in, refresh, log_out, me, change_password], tags=["Login"]
 )

@@ -18,8 +18,6 @@ routes          the document over HTTP
 All but the last is pure: values in, values out.
 """
 
-from meshfleet.service.asyncapi.document import describe
-from meshfleet.service.asyncapi.messaging import Messaging
-from meshfleet.service.asyncapi.servers import servers_of
+from meshfleet.service.asyncapi.document import MessagingDocument, build_asyncapi_document, list_servers
 
-__all__ = ["Messaging", "describe", "servers_of"]
+__all__ = ["MessagingDocument", "build_asyncapi_document", "list_servers"]

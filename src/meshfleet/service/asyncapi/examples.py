@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet.wire import diagnostics, reports, requests, responses
-from meshfleet.wire.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
-from meshfleet.wire.hextext import Hex, Secret
-from meshfleet.wire.ids import Mac, ModelNumber, RequestId, Version
+from meshfleet.protocol import diagnostics, reports, requests, responses
+from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
+from meshfleet.protocol.hex import Hex, Secret
+from meshfleet.protocol.ids import Mac, ModelNumber, RequestId, Version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-GATEWAY: Final = Mac("02005e0000f0")
-DEVICE: Final = Mac("02005e0000f1")
+EXAMPLE_GATEWAY: Final = Mac("02005e0000f0")
+EXAMPLE_DEVICE: Final = Mac("02005e0000f1")
 _EXTENDER: Final = Mac("02005e0000f2")
 
 _TIME: Final = datetime(2026, 11, 15, 10, 7, 20, 585_000, tzinfo=UTC)
@@ -25,9 +25,9 @@ _SITE: Final[dict[str, Any]] = {"transitionCounter": 21, "isTransition": True}
 
 _REPORTS: Final[Mapping[Kind, Sequence[reports.Report]]] = {
     Kind.HEARTBEAT: (reports.Heartbeat(time=_TIME, seq=41, status=0, last_count=3),),
-    Kind.DFU: (reports.Dfu(time=_TIME, parent=GATEWAY, rssi=-71),),
+    Kind.DFU: (reports.Dfu(time=_TIME, parent=EXAMPLE_GATEWAY, rssi=-71),),
     Kind.RSSI: (
-        reports.Rssi(time=_TIME, parent=GATEWAY, rssi=-58, channel=38, seq=41),
+        reports.Rssi(time=_TIME, parent=EXAMPLE_GATEWAY, rssi=-58, channel=38, seq=41),
         reports.Rssi(time=_TIME, parent=_EXTENDER, rssi=-93, unreachable=True),
     ),
     Kind.PROPERTY: (reports.Property(time=_TIME, value=Hex("200000001501"), seq=3),),
@@ -49,23 +49,25 @@ _REPORTS: Final[Mapping[Kind, Sequence[reports.Report]]] = {
 }
 
 _REQUESTS: Final[Mapping[Operation, Sequence[requests.Request]]] = {
-    Operation.APIVERSION: (requests.ApiVersion(id=_ID),),
+    Operation.APIVERSION: (requests.ApiVersionRequest(id=_ID),),
     Operation.READ: (
-        requests.Read(id=_ID, priority=Priority.HIGH),
-        requests.Read(id=_ID, extender_id=_EXTENDER, access_type=AccessType.LEGACY),
+        requests.ReadRequest(id=_ID, priority=Priority.HIGH),
+        requests.ReadRequest(id=_ID, extender_id=_EXTENDER, access_type=AccessType.LEGACY),
     ),
     Operation.READ_DECODED: (
-        requests.Read(
+        requests.ReadRequest(
             id=_ID,
             access_type=AccessType.UNPROVISIONED,
             public_key=Secret(b"\x04" + bytes(range(64))),
             key=Secret(bytes(range(16))),
         ),
     ),
-    Operation.WRITE: (requests.Write(id=_ID, value=Hex("04")), requests.Write(id=_ID)),
-    Operation.WRITE_DECODED: (requests.WriteDecoded(id=_ID, value="unconnected", extender_id=_EXTENDER),),
-    Operation.ACK: (requests.Ack(time=_TIME, type=AckType.ACK),),
-    Operation.ACK_DECODED: (requests.Ack(time=_TIME, type=AckType.BACKFILL, priority=Priority.LOW),),
+    Operation.WRITE: (requests.WriteRequest(id=_ID, value=Hex("04")), requests.WriteRequest(id=_ID)),
+    Operation.WRITE_DECODED: (
+        requests.WriteDecodedRequest(id=_ID, value="unconnected", extender_id=_EXTENDER),
+    ),
+    Operation.ACK: (requests.AckRequest(time=_TIME, type=AckType.ACK),),
+    Operation.ACK_DECODED: (requests.AckRequest(time=_TIME, type=AckType.BACKFILL, priority=Priority.LOW),),
 }
 
 _RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
@@ -86,7 +88,7 @@ _RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
             response_time=180,
             origin=Origin.CONNECTED,
             id=_ID,
-            route=f"{_EXTENDER}-{DEVICE}",
+            route=f"{_EXTENDER}-{EXAMPLE_DEVICE}",
             value=Hex("5f"),
         ),
         responses.ReadResponse(
@@ -96,7 +98,7 @@ _RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
             origin=Origin.CONNECTED,
             id=_ID,
             error_message="the device has no such identifier",
-            route=f"{_EXTENDER}-{DEVICE}",
+            route=f"{_EXTENDER}-{EXAMPLE_DEVICE}",
         ),
     ),
     Operation.READ_DECODED: (
@@ -141,32 +143,32 @@ _ANSWER: Final = diagnostics.FirmwareAnswer(
 )
 
 
-def of_report(kind: Kind) -> list[bytes]:
+def encode_report_examples(kind: Kind) -> list[bytes]:
     """Payloads of reports of a kind."""
-    return [reports.encode(kind, report) for report in _REPORTS[kind]]
+    return [reports.encode_report(kind, report) for report in _REPORTS[kind]]
 
 
-def of_request(operation: Operation) -> list[bytes]:
+def encode_request_examples(operation: Operation) -> list[bytes]:
     """Payloads of requests."""
-    return [requests.encode(request) for request in _REQUESTS[operation]]
+    return [requests.encode_request(request) for request in _REQUESTS[operation]]
 
 
-def of_response(operation: Operation) -> list[bytes]:
+def encode_response_examples(operation: Operation) -> list[bytes]:
     """Payloads of responses."""
-    return [responses.encode(operation, response) for response in _RESPONSES[operation]]
+    return [responses.encode_response(operation, response) for response in _RESPONSES[operation]]
 
 
-def of_question() -> list[bytes]:
+def encode_firmware_question_examples() -> list[bytes]:
     """What a gateway asks for on the diagnostics connection."""
     return [diagnostics.encode_question(_ID, _QUESTION)]
 
 
-def of_answer() -> list[bytes]:
+def encode_firmware_answer_examples() -> list[bytes]:
     """Where the image is, and that there is none."""
     return [diagnostics.encode_answer(_ID, _ANSWER), diagnostics.encode_answer(_ID, None)]
 
 
-def shown(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
+def build_examples(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
     """Write payloads as examples of a message."""
     return [
         {"name": f"example{number}", "payload": msgspec.json.decode(payload)}

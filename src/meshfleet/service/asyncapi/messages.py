@@ -5,19 +5,20 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from meshfleet.service.asyncapi import envelopes, examples
-from meshfleet.service.asyncapi.schemas import reference_to, schema_of
-from meshfleet.wire import gating, reports, requests, responses
-from meshfleet.wire.codes import Kind, Operation
+from meshfleet.protocol import api_versions, reports, requests, responses
+from meshfleet.protocol.codes import Kind, Operation
+from meshfleet.service.asyncapi import examples
+from meshfleet.service.asyncapi import schemas as envelopes
+from meshfleet.service.asyncapi.schemas import build_schema, build_schema_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from meshfleet.wire.payload import Payload
+    from meshfleet.protocol.payload import Payload
 
-CORRELATION: Final = "requestId"
+CORRELATION_ID: Final = "requestId"
 
-_REPORTS: Final[Mapping[Kind, str]] = {
+_REPORT_TEXTS: Final[Mapping[Kind, str]] = {
     Kind.HEARTBEAT: "A device is alive, and how it is.",
     Kind.DFU: "A device advertises in DFU mode, in which it takes new firmware: its heartbeat in that mode.",
     Kind.RSSI: "How well a mesh node hears a device.",
@@ -27,7 +28,7 @@ _REPORTS: Final[Mapping[Kind, str]] = {
     Kind.EVENT: "Something happened.",
 }
 
-_REQUESTS: Final[Mapping[Operation, str]] = {
+_REQUEST_TEXTS: Final[Mapping[Operation, str]] = {
     Operation.APIVERSION: "Ask for the version of the messaging interface. It fails unless the gateway "
     "itself is addressed.",
     Operation.READ: "Read a property as hex.",
@@ -38,15 +39,15 @@ _REQUESTS: Final[Mapping[Operation, str]] = {
     Operation.ACK_DECODED: "Acknowledge a timestamped sample that came decoded. There is no response.",
 }
 
-_RAW: Final = "Raw: used in raw mode, and in decoded mode for what the gateway cannot decode."
-_DECODED: Final = "Decoded: used in decoded mode for what the gateway can decode."
+_RAW_TEXT: Final = "Raw: used in raw mode, and in decoded mode for what the gateway cannot decode."
+_DECODED_TEXT: Final = "Decoded: used in decoded mode for what the gateway can decode."
 
 
-class Message(NamedTuple):
+class MessageDescription(NamedTuple):
     """A message, and the schema of its payload."""
 
     name: str
-    about: str
+    description: str
     tag: str
     payload: str
     """The name of the schema."""
@@ -56,44 +57,49 @@ class Message(NamedTuple):
     has_id: bool = True
     """Whether an id ties a request and its response together."""
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Describe it."""
         return {
             "name": self.name,
             "title": self.name.replace("-", " ").capitalize(),
-            "summary": self.about.partition(". ")[0].removesuffix(".") + ".",
-            "description": self.about + (f" Since version {self.since}." if self.since else ""),
+            "summary": self.description.partition(". ")[0].removesuffix(".") + ".",
+            "description": self.description + (f" Since version {self.since}." if self.since else ""),
             **(
-                {"correlationId": {"$ref": f"#/components/correlationIds/{CORRELATION}"}}
+                {"correlationId": {"$ref": f"#/components/correlationIds/{CORRELATION_ID}"}}
                 if self.has_id
                 else {}
             ),
-            "payload": reference_to(self.payload),
+            "payload": build_schema_reference(self.payload),
             "tags": [{"name": self.tag}],
-            "examples": examples.shown(self.examples),
+            "examples": examples.build_examples(self.examples),
             **({"x-since": self.since} if self.since else {}),
         }
 
 
 @cache
-def report(kind: Kind) -> Message:
+def build_report_message(kind: Kind) -> MessageDescription:
     """The message of a kind of report."""
-    form = "" if not kind.has_identifier else f" {_DECODED if kind.decoded else _RAW}"
-    made = _of_struct(reports.STRUCTS[kind], "report", kind)
-    return Message(
-        str(kind), _REPORTS[kind.raw] + form, "reports", *made, examples.of_report(kind), has_id=False
+    form = "" if not kind.has_identifier else f" {_DECODED_TEXT if kind.is_decoded else _RAW_TEXT}"
+    made = _build_payload(reports.REPORT_TYPES[kind], "report", kind)
+    return MessageDescription(
+        str(kind),
+        _REPORT_TEXTS[kind.raw_kind] + form,
+        "reports",
+        *made,
+        examples.encode_report_examples(kind),
+        has_id=False,
     )
 
 
 @cache
-def request(operation: Operation) -> Message:
+def build_request_message(operation: Operation) -> MessageDescription:
     """The message that asks for an operation."""
-    payloads = examples.of_request(operation)
-    made = _of_struct(type(requests.decode(operation, payloads[0])), "request", operation)
-    since = gating.since("request", operation, None)
-    return Message(
+    payloads = examples.encode_request_examples(operation)
+    made = _build_payload(type(requests.decode_request(operation, payloads[0])), "request", operation)
+    since = api_versions.find_first_version("request", operation, None)
+    return MessageDescription(
         f"{operation}-request",
-        _REQUESTS[operation],
+        _REQUEST_TEXTS[operation],
         "requests",
         *made,
         payloads,
@@ -103,50 +109,50 @@ def request(operation: Operation) -> Message:
 
 
 @cache
-def response(operation: Operation) -> Message:
+def build_response_message(operation: Operation) -> MessageDescription:
     """The message that answers an operation."""
-    payloads = examples.of_response(operation)
-    made = _of_struct(type(responses.decode(operation, payloads[0])), "response", operation)
+    payloads = examples.encode_response_examples(operation)
+    made = _build_payload(type(responses.decode_response(operation, payloads[0])), "response", operation)
     about = f"What became of a request to {operation}. `status` says how it went."
-    return Message(f"{operation}-response", about, "responses", *made, payloads)
+    return MessageDescription(f"{operation}-response", about, "responses", *made, payloads)
 
 
 @cache
-def question() -> Message:
+def build_firmware_question_message() -> MessageDescription:
     """What a gateway asks on the diagnostics connection."""
-    return Message(
+    return MessageDescription(
         "firmware-question",
         "A gateway asks for the image of a firmware.",
         "diagnostics",
-        envelopes.QUESTION,
-        envelopes.question_schemas(),
-        examples.of_question(),
+        envelopes.FIRMWARE_QUESTION,
+        envelopes.build_firmware_question_schemas(),
+        examples.encode_firmware_question_examples(),
     )
 
 
 @cache
-def answer() -> Message:
+def build_firmware_answer_message() -> MessageDescription:
     """What it is answered."""
-    return Message(
+    return MessageDescription(
         "firmware-answer",
         "Where the image of a firmware can be downloaded, or that there is none.",
         "diagnostics",
-        envelopes.ANSWER,
-        envelopes.answer_schemas(),
-        examples.of_answer(),
+        envelopes.FIRMWARE_ANSWER,
+        envelopes.build_firmware_answer_schemas(),
+        examples.encode_firmware_answer_examples(),
     )
 
 
-def all_messages() -> Iterator[Message]:
+def iter_messages() -> Iterator[MessageDescription]:
     """Every message there is."""
-    yield from map(report, Kind)
-    yield from map(request, Operation)
-    yield from (response(operation) for operation in Operation if operation.is_answered)
-    yield question()
-    yield answer()
+    yield from map(build_report_message, Kind)
+    yield from map(build_request_message, Operation)
+    yield from (build_response_message(operation) for operation in Operation if operation.is_answered)
+    yield build_firmware_question_message()
+    yield build_firmware_answer_message()
 
 
-def _of_struct(
-    payload: type[Payload], part: gating.Part, of: Kind | Operation
+def _build_payload(
+    payload: type[Payload], part: api_versions.InterfacePart, of: Kind | Operation
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    return payload.__name__, {payload.__name__: schema_of(payload, part, of)}
+    return payload.__name__, {payload.__name__: build_schema(payload, part, of)}

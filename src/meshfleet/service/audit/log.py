@@ -8,25 +8,25 @@ import msgspec
 from sqlalchemy import func, insert, select, tuple_
 
 from meshfleet.db.tables import audit
-from meshfleet.wire.rest import AuditRow
-from meshfleet.wire.times import parse_millis, write_millis
+from meshfleet.protocol.times import format_millis, parse_millis
+from meshfleet.rest import AuditRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Connection, Row
 
-    from meshfleet.service.accounts.model import Actor
+    from meshfleet.service.actor import Actor
 
 
-_RECENT: Final = 1000
+_RECENT_IDS: Final = 1000
 """Numbers among which rows of transactions that run side by side may still appear."""
 
-_MOMENT: Final = 60_000
+_MAX_WAIT_MS: Final = 60_000
 """Milliseconds that a change may have waited for others; who is farther ahead had another clock."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows are meant; all that is given must hold."""
 
     actor: str | None = None
@@ -37,18 +37,20 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds; one at `since` is meant, one at `until` is not."""
 
 
-def record(connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any) -> None:
+def record_change(
+    connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any
+) -> None:
     """Write down a change, in the transaction that makes it."""
-    record_all(connection, by, action, [target], now=now, **detail)
+    record_changes(connection, by, action, [target], now=now, **detail)
 
 
-def record_all(  # by name
+def record_changes(  # by name
     connection: Connection, by: Actor, action: str, targets: Sequence[str], *, now: int, **detail: Any
 ) -> None:
     """Write down the same change of several things, a row for each."""
     row = {
-        "time": _time(connection, now),
-        "actor": by.title,
+        "time": _entry_time(connection, now),
+        "actor": by.display_name,
         "action": action,
         "detail": msgspec.json.encode(detail).decode(),
         "address": by.address,
@@ -57,17 +59,19 @@ def record_all(  # by name
         connection.execute(insert(audit), [{**row, "target": target} for target in targets])
 
 
-def _time(connection: Connection, now: int) -> int:
+def _entry_time(connection: Connection, now: int) -> int:
     """When a change is made: not before those it follows.
 
     Two who change the same thing look at the clock first and wait for each other then. The log is read by its
     times, and tells who came first.
     """
-    newest = connection.execute(select(func.max(audit.c.time)).where(audit.c.time <= now + _MOMENT)).scalar()
+    newest = connection.execute(
+        select(func.max(audit.c.time)).where(audit.c.time <= now + _MAX_WAIT_MS)
+    ).scalar()
     return now if newest is None else max(now, newest)
 
 
-class Mark(NamedTuple):
+class AuditMark(NamedTuple):
     """How far the log has grown."""
 
     newest: int
@@ -75,21 +79,23 @@ class Mark(NamedTuple):
     """How many of the newest numbers are in use. A row may appear behind one with a higher number."""
 
 
-def mark(connection: Connection) -> Mark:
+def load_mark(connection: Connection) -> AuditMark:
     """Where the log ends: as long as this stays the same nothing was changed."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
-    recent = select(func.count()).where(audit.c.id > newest - _RECENT)
-    return Mark(newest, connection.execute(recent).scalar_one())
+    recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
+    return AuditMark(newest, connection.execute(recent).scalar_one())
 
 
-class Position(NamedTuple):
+class AuditPosition(NamedTuple):
     """Where a row is in the log, which is in the order of times: people ask for times, too."""
 
     time: int
     id: int
 
 
-def page(connection: Connection, choice: Choice, *, before: Position | None, limit: int) -> list[AuditRow]:
+def list_entries(
+    connection: Connection, choice: AuditFilter, *, before: AuditPosition | None, limit: int
+) -> list[AuditRow]:
     """The newest rows, or those before a position."""
     query = select(audit).order_by(audit.c.time.desc(), audit.c.id.desc()).limit(limit)
     for column, value in (
@@ -105,18 +111,18 @@ def page(connection: Connection, choice: Choice, *, before: Position | None, lim
         query = query.where(tuple_(audit.c.time, audit.c.id) < tuple_(*before))
     elif choice.until is not None:
         query = query.where(audit.c.time < choice.until)
-    return [_row(row) for row in connection.execute(query)]
+    return [_to_audit_row(row) for row in connection.execute(query)]
 
 
-def position(row: AuditRow) -> Position:
+def build_position(row: AuditRow) -> AuditPosition:
     """Behind which row a page goes on."""
-    return Position(parse_millis(row.time), row.id)
+    return AuditPosition(parse_millis(row.time), row.id)
 
 
-def _row(row: Row[Any]) -> AuditRow:
+def _to_audit_row(row: Row[Any]) -> AuditRow:
     return AuditRow(
         id=row.id,
-        time=write_millis(row.time),
+        time=format_millis(row.time),
         actor=row.actor,
         action=row.action,
         target=row.target,

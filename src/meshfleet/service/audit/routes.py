@@ -7,18 +7,17 @@ from litestar.di import NamedDependency as Given
 from litestar.params import QueryParameter
 
 from meshfleet.db import Database
+from meshfleet.protocol.times import parse_millis
+from meshfleet.rest import AuditPage
 from meshfleet.service.audit import log as audit
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import FromText, NextToken, ToText
-from meshfleet.service.http.query_reader import QueryReader
-from meshfleet.wire.rest import AuditPage
-from meshfleet.wire.times import parse_millis
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime
 
 
 @get()
 async def list_changes(
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     limit: Given[int],
     next_token: NextToken = None,
     by: Annotated[str | None, QueryParameter(name="Actor", description="Who made the change.")] = None,
@@ -26,12 +25,12 @@ async def list_changes(
         str | None, QueryParameter(name="Action", description="Such as `device.rename`.")
     ] = None,
     target: Annotated[str | None, QueryParameter(name="Target", description="What was changed.")] = None,
-    since: FromText = None,
-    until: ToText = None,
+    since: FromTime = None,
+    until: ToTime = None,
 ) -> AuditPage:
     """List changes, the newest first."""
     reader = QueryReader()
-    choice = audit.Choice(
+    choice = audit.AuditFilter(
         actor=by,
         action=action,
         target=target,
@@ -39,10 +38,10 @@ async def list_changes(
         until=reader.read(parse_millis, until, "To", unless=None),
     )
     reader.check_span(choice.since, choice.until)
-    reader.end()
-    before = None if next_token is None else audit.Position(*pages.read(choice, next_token))
-    found = await database.read(audit.page, choice, before=before, limit=limit + 1)
-    return AuditPage(**pages.cut(choice, found, limit, audit.position))
+    reader.raise_faults()
+    before = None if next_token is None else audit.AuditPosition(*pages.decode(choice, next_token))
+    found = await database.read(audit.list_entries, choice, before=before, limit=limit + 1)
+    return AuditPage(**pages.build_page(choice, found, limit, audit.build_position))
 
 
 router = Router("/api/v1/audit", route_handlers=[list_changes], tags=["People"])

@@ -6,16 +6,16 @@ from typing import Final, Literal
 
 from litestar import Router, get
 
-from meshfleet.wire import rest
-from meshfleet.wire.identifiers import BUILTIN, Access, Entry
-from meshfleet.wire.products import NamedProduct, named_products
-from meshfleet.wire.rest import Catalogue
+from meshfleet import rest
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierAccess, IdentifierDefinition
+from meshfleet.protocol.products import NamedProduct, list_named_products
+from meshfleet.rest import Catalogue
 
-_ACCESS: Final[Mapping[Access, Literal["r", "w", "rw"] | None]] = {
-    Access.READ: "r",
-    Access.WRITE: "w",
-    Access.READ_WRITE: "rw",
-    Access.NONE: None,
+_ACCESS: Final[Mapping[IdentifierAccess, Literal["r", "w", "rw"] | None]] = {
+    IdentifierAccess.READ: "r",
+    IdentifierAccess.WRITE: "w",
+    IdentifierAccess.READ_WRITE: "rw",
+    IdentifierAccess.NONE: None,
 }
 
 
@@ -25,18 +25,20 @@ async def show_catalogue() -> Catalogue:
 
     They are some dozens, and come at once. They stay as they are until the service is another version.
     """
-    return _catalogue()
+    return _build_catalogue()
 
 
 @cache
-def _catalogue() -> Catalogue:
+def _build_catalogue() -> Catalogue:
     return Catalogue(
-        identifiers=[_entry(each) for each in sorted(BUILTIN, key=lambda entry: entry.id)],
-        products=[_product(each) for each in named_products()],
+        identifiers=[
+            _to_catalogue_entry(each) for each in sorted(BUILTIN_CATALOGUE, key=lambda entry: entry.id)
+        ],
+        products=[_to_product(each) for each in list_named_products()],
     )
 
 
-def _entry(entry: Entry) -> rest.CatalogueEntry:
+def _to_catalogue_entry(entry: IdentifierDefinition) -> rest.CatalogueEntry:
     return rest.CatalogueEntry(
         identifier=entry.id,
         name=entry.name,
@@ -48,7 +50,7 @@ def _entry(entry: Entry) -> rest.CatalogueEntry:
     )
 
 
-def _product(product: NamedProduct) -> rest.Product:
+def _to_product(product: NamedProduct) -> rest.Product:
     return rest.Product(model_number=product.model, variant=product.variant, name=product.name)
 
 

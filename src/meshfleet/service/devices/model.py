@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
-from meshfleet.wire.ids import Mac, ModelNumber, Version
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
 
-Position = tuple[int | str | bool, ...]
+DevicePosition = tuple[int | str | bool, ...]
 """Where a page ended: the values of the sort columns of its last device, the id at the end."""
 
 
-class Filter(Struct, frozen=True, kw_only=True):
+class DeviceFilter(Struct, frozen=True, kw_only=True):
     """Which devices are meant; all that is given must hold (rest-34, rest-35)."""
 
     labels: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     ids: tuple[Mac, ...] | None = None
 
 
-class Sort(StrEnum):
+class DeviceSort(StrEnum):
     """By what a list is sorted; the id decides between equals (rest-37)."""
 
     ID = "id"
@@ -36,21 +36,21 @@ class Sort(StrEnum):
     """Disconnected devices first, and among them those that changed first."""
 
 
-class Order(NamedTuple):
+class SortOrder(NamedTuple):
     """How a list is sorted."""
 
-    sort: Sort = Sort.ID
+    sort: DeviceSort = DeviceSort.ID
     reverse: bool = False
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class DeviceListQuery(Struct, frozen=True, kw_only=True):
     """All that a list was asked for; the token of a next page belongs to it."""
 
-    chosen: Filter
-    order: Order
+    device_filter: DeviceFilter
+    order: SortOrder
 
 
-class Sighting(Struct, frozen=True, kw_only=True, gc=False):
+class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
     """What is newly known of a device. What is UNSET stays as it is."""
 
     device: Mac
@@ -74,11 +74,11 @@ class Sighting(Struct, frozen=True, kw_only=True, gc=False):
     battery: int | UnsetType = UNSET
 
 
-def name_key(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name as searches and sorts see it: no case, and one spelling for what looks the same."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def three_parts(version: Version) -> str:
+def format_base_version(version: Version) -> str:
     """A version without its beta, as it is stored and listed (rest-49, rest-50)."""
     return f"{version[0]}.{version[1]}.{version[2]}"

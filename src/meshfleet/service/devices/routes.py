@@ -6,52 +6,51 @@ from litestar.di import Provide
 from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
-from meshfleet.service.accounts.model import Actor
+from meshfleet.rest import Device, DeviceDetail, DevicePage, FriendlyName, Summary, parse_friendly_name
+from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices import changes, listing
-from meshfleet.service.devices.choosing import choose, read_live, read_order
-from meshfleet.service.devices.counting import Counting
-from meshfleet.service.devices.model import Filter, Listing, Order
-from meshfleet.service.devices.paths import device_in_path
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.wire.rest import (
-    Device,
-    DeviceDetail,
-    DevicePage,
-    FriendlyName,
-    Summary,
-    parse_friendly_name,
+from meshfleet.service.devices import listing, registry
+from meshfleet.service.devices.model import DeviceFilter, DeviceListQuery, SortOrder
+from meshfleet.service.devices.parameters import (
+    parse_device_filter,
+    parse_include_live,
+    parse_path_device,
+    parse_sort_order,
 )
+from meshfleet.service.devices.summary import SummaryCache
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
 
 
 @get()
 async def list_devices(
-    chosen: Given[Filter],
-    order: Given[Order],
+    device_filter: Given[DeviceFilter],
+    order: Given[SortOrder],
     live: Given[bool],
     limit: Given[int],
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> DevicePage:
     """List the devices that meet all filters."""
-    asked = Listing(chosen=chosen, order=order)
-    after = pages.read(asked, next_token) if next_token is not None else None
-    devices, end = await database.read(listing.page, chosen, order, after=after, limit=limit, live=live)
-    return DevicePage(items=devices, next_token=None if end is None else pages.write(asked, end))
+    asked = DeviceListQuery(device_filter=device_filter, order=order)
+    after = pages.decode(asked, next_token) if next_token is not None else None
+    devices, end = await database.read(
+        listing.list_devices, device_filter, order, after=after, limit=limit, live=live
+    )
+    return DevicePage(items=devices, next_token=None if end is None else pages.encode(asked, end))
 
 
 @get("/summary", problems=(429,))
-async def summarize(chosen: Given[Filter], counting: Given[Counting]) -> Summary:
+async def summarize(device_filter: Given[DeviceFilter], device_summaries: Given[SummaryCache]) -> Summary:
     """Count the devices that meet all filters, by model, firmware and label."""
-    return await counting.count(chosen)
+    return await device_summaries.get(device_filter)
 
 
 @get("/{device_id:str}")
 async def show_device(device_id: FromPath[str], database: Given[Database]) -> DeviceDetail:
     """Show all about a device."""
-    return await database.read(listing.detail, device_in_path(device_id))
+    return await database.read(listing.load_device_detail, parse_path_device(device_id))
 
 
 @delete("/{device_id:str}", problems=(409,))
@@ -62,7 +61,7 @@ async def forget_device(
     now: Given[Now],
 ) -> None:
     """Forget a device. Its history stays, and it comes back when it is heard again."""
-    await database.write(changes.forget, device_in_path(device_id), by=actor, now=now())
+    await database.write(registry.forget_device, parse_path_device(device_id), by=actor, now=now())
 
 
 @put("/{device_id:str}/friendly-name")
@@ -74,17 +73,19 @@ async def rename_device(
     now: Given[Now],
 ) -> Device:
     """Rename a device."""
-    mac = device_in_path(device_id)
-    return await database.write(changes.rename, mac, parse_friendly_name(data.name), by=actor, now=now())
+    mac = parse_path_device(device_id)
+    return await database.write(
+        registry.rename_device, mac, parse_friendly_name(data.name), by=actor, now=now()
+    )
 
 
 router = Router(
     "/api/v1/devices",
     route_handlers=[list_devices, summarize, show_device, forget_device, rename_device],
     dependencies={
-        "chosen": Provide(choose, sync_to_thread=False),
-        "order": Provide(read_order, sync_to_thread=False),
-        "live": Provide(read_live, sync_to_thread=False),
+        "device_filter": Provide(parse_device_filter, sync_to_thread=False),
+        "order": Provide(parse_sort_order, sync_to_thread=False),
+        "live": Provide(parse_include_live, sync_to_thread=False),
     },
     tags=["Devices"],
 )

@@ -12,18 +12,18 @@ from msgspec import Struct
 from sqlalchemy import func, select
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import device_state, is_active
+from meshfleet.db.tables import active_condition, device_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
-BEST_FOR: Final = 90_000
+BEST_PARENT_MS: Final = 90_000
 """Milliseconds that the parent that hears a device best is remembered; they report every minute."""
 
 
-class State(Struct):
+class DeviceState(Struct):
     """A row of `device_state`; a time that is None says that the rest of its part is not known."""
 
     device: int
@@ -76,43 +76,43 @@ _MERGE: Final = "UPDATE SET " + ", ".join(
 )
 
 
-def merge(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+def merge_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     """Take over what is newer in whole states, given as rows. Their devices must be there."""
-    bulk.insert(connection, device_state, rows, otherwise=_MERGE)
+    bulk.insert_rows(connection, device_state, rows, on_conflict=_MERGE)
 
 
 # --- Parts of many states ---
 
-_LOUDER: Final = (
+_STRONGER_PARENT: Final = (
     "device_state.parent = {parent} OR device_state.rssi <= {rssi}"
-    f" OR device_state.radio_at < {{radio_at}} - {BEST_FOR}"
+    f" OR device_state.radio_at < {{radio_at}} - {BEST_PARENT_MS}"
 )
 """Several parents hear a device: the one that hears it best counts, for as long as it does."""
 
 
-def update(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def update_state_part(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Take over what is newer in a part of states, which is called by its time and must be there.
 
     Each row has the device, the time, and what it is the time of. A part that is written by itself costs a
     third of a whole state.
     """
     if rows:
-        bulk.update(connection, device_state, _UPDATES[time], rows)
+        bulk.update_rows(connection, device_state, _UPDATES[time], rows)
 
 
-def update_heard(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+def update_heard_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     """The same for what most reports tell: devices are in no special mode, and their own gateways hear them.
 
     Each row has the device and, twice, the time.
     """
     if rows:
-        bulk.update(connection, device_state, _HEARD, rows)
+        bulk.update_rows(connection, device_state, _HEARD, rows)
 
 
-_LIMIT_BEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {is_active()} AND beat_at > ?"  # noqa: S608 # our names
+_LIMIT_HEARTBEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {active_condition()} AND beat_at > ?"  # noqa: S608 # our names
 
 
-def limit(connection: Connection, now: int) -> None:
+def limit_state_times(connection: Connection, now: int) -> None:
     """Let no state be later than now, after the clock of this machine was set back.
 
     What comes afterwards would count as older, and states would not change until the clock gets there. The
@@ -121,11 +121,11 @@ def limit(connection: Connection, now: int) -> None:
     late = " OR ".join(f"{time} > ?" for time in _PARTS)
     set_times = ", ".join(f"{time} = CASE WHEN {time} > ? THEN ? ELSE {time} END" for time in _PARTS)
     values = (now,) * (3 * len(_PARTS))
-    bulk.change(connection, f"UPDATE device_state SET {set_times} WHERE {late}", values)  # noqa: S608 # our names
-    bulk.change(connection, _LIMIT_BEATS, (now, now))
+    bulk.execute_one(connection, f"UPDATE device_state SET {set_times} WHERE {late}", values)  # noqa: S608 # our names
+    bulk.execute_one(connection, _LIMIT_HEARTBEATS, (now, now))
 
 
-def find_newest(connection: Connection) -> int | None:
+def find_newest_state_time(connection: Connection) -> int | None:
     """Find the latest time of all states. This reads all of them."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
@@ -134,13 +134,13 @@ def find_newest(connection: Connection) -> int | None:
 def _condition(time: str) -> str:
     newer = f"device_state.{time} <= {{{time}}}"
     if time == "radio_at":
-        newer = f"{newer} AND ({_LOUDER})"
+        newer = f"{newer} AND ({_STRONGER_PARENT})"
     return f"device_state.{time} IS NULL OR {newer}"
 
 
 _UPDATES: Final = {
-    time: bulk.Update(("device", time, *parts), _condition(time)) for time, parts in _PARTS.items()
+    time: bulk.BulkUpdate(("device", time, *parts), _condition(time)) for time, parts in _PARTS.items()
 }
-_HEARD: Final = bulk.Update(
-    ("device", "reported_at", "gateway_at"), _condition("reported_at"), cleared=("boot_mode",)
+_HEARD: Final = bulk.BulkUpdate(
+    ("device", "reported_at", "gateway_at"), _condition("reported_at"), null_columns=("boot_mode",)
 )

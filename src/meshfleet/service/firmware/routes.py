@@ -18,61 +18,63 @@ from litestar.openapi.spec import (
 from litestar.params import FromPath, QueryParameter, SkipValidation
 
 from meshfleet.db import Database
-from meshfleet.service.accounts.model import Actor
+from meshfleet.protocol.ids import Version, parse_model_number
+from meshfleet.protocol.times import parse_millis
+from meshfleet.rest import FIRMWARE_PATH, IMAGES_PATH, Firmware, FirmwarePage, FirmwareState
+from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.firmware import form, store
-from meshfleet.service.firmware.addresses import Addresses
-from meshfleet.service.firmware.images import Images
-from meshfleet.service.firmware.intake import FORM, Intake
-from meshfleet.service.firmware.sending import MEDIA_TYPE, ImageAnswer, read_span
-from meshfleet.service.http.asked import Asked
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.service.http.paths import segment
-from meshfleet.service.http.query_reader import QueryReader, one_of
-from meshfleet.service.jobs.bell import Bell
-from meshfleet.service.operations.figures import Figures
-from meshfleet.wire.ids import Version, parse_model_number
-from meshfleet.wire.rest import FIRMWARE, IMAGES, Firmware, FirmwarePage, FirmwareState
-from meshfleet.wire.times import parse_millis
+from meshfleet.service.firmware import store, upload_form
+from meshfleet.service.firmware.image_response import MEDIA_TYPE, ImageResponse, parse_range
+from meshfleet.service.firmware.image_store import ImageStore
+from meshfleet.service.firmware.signed_urls import ImageUrlSigner
+from meshfleet.service.firmware.uploads import FORM_MEDIA_TYPE, UploadReceiver
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken, QueryReader, build_choice_parser
+from meshfleet.service.http.request import ApiRequest, decode_segment
+from meshfleet.service.jobs.notifications import RunnerWakeup
+from meshfleet.service.metrics import Metrics
 
 _STATES: Final[Mapping[str, FirmwareState]] = {each: each for each in get_args(FirmwareState)}
-_state = one_of(_STATES)
+_parse_state = build_choice_parser(_STATES)
 _BINARY: Final = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
-def _text(description: str, **more: Any) -> Schema:
+def _build_text_schema(description: str, **more: Any) -> Schema:
     return Schema(type=OpenAPIType.STRING, description=description, **more)
 
 
 @dataclass
-class _Upload(Operation):
+class _UploadOperation(Operation):
     """Tells what the body is, which Litestar cannot know: it is read piece by piece."""
 
     def __post_init__(self) -> None:
         fields: dict[str, Any] = {
-            form.IMAGE: Schema(
+            upload_form.IMAGE: Schema(
                 type=OpenAPIType.STRING,
                 description="The image, with its file name.",
                 content_media_type=MEDIA_TYPE,
             ),
-            form.MODEL: _text("Four hex digits.", pattern="^[0-9A-Fa-f]{4}$"),
-            form.VERSION: _text("Such as `3.4.2` or `3.4.2-beta.1`."),
-            form.HARDWARE: Schema(
+            upload_form.MODEL: _build_text_schema("Four hex digits.", pattern="^[0-9A-Fa-f]{4}$"),
+            upload_form.VERSION: _build_text_schema("Such as `3.4.2` or `3.4.2-beta.1`."),
+            upload_form.HARDWARE: Schema(
                 type=OpenAPIType.ARRAY,
-                items=_text("Three numbers, as devices tell theirs."),
+                items=_build_text_schema("Three numbers, as devices tell theirs."),
                 description="For which hardware it is; the field may come several times. Without: for any.",
             ),
-            form.MIN_VERSION: _text("The oldest version from which a device can take it."),
-            form.NOTES: _text("For people.", max_length=form.LONGEST_NOTES),
-            form.SHA256: _text("Checked against the image.", pattern="^[0-9A-Fa-f]{64}$"),
-            form.TYPE: _text(
+            upload_form.MIN_VERSION: _build_text_schema(
+                "The oldest version from which a device can take it."
+            ),
+            upload_form.NOTES: _build_text_schema("For people.", max_length=upload_form.MAX_NOTES_LENGTH),
+            upload_form.SHA256: _build_text_schema("Checked against the image.", pattern="^[0-9A-Fa-f]{64}$"),
+            upload_form.TYPE: _build_text_schema(
                 "1: a Nordic distribution package or a bare image; 2: a RAUC bundle, as is a file called "
                 "*.raucb unless set.",
                 enum=["1", "2"],
             ),
-            form.BARE: _text("The image is a bare one, without a package around it.", enum=["true", "false"]),
-            form.OVERRIDE: _text(
+            upload_form.BARE: _build_text_schema(
+                "The image is a bare one, without a package around it.", enum=["true", "false"]
+            ),
+            upload_form.OVERRIDE: _build_text_schema(
                 "Accept a bare image that does not look like one, or a package whose version number means "
                 "something else. The audit log keeps what was found.",
                 enum=["true", "false"],
@@ -81,14 +83,16 @@ class _Upload(Operation):
         schema = Schema(
             type=OpenAPIType.OBJECT,
             properties=fields,
-            required=[form.IMAGE, form.MODEL, form.VERSION],
+            required=[upload_form.IMAGE, upload_form.MODEL, upload_form.VERSION],
             additional_properties=False,
         )
-        self.request_body = RequestBody(content={FORM: OpenAPIMediaType(schema=schema)}, required=True)
+        self.request_body = RequestBody(
+            content={FORM_MEDIA_TYPE: OpenAPIMediaType(schema=schema)}, required=True
+        )
 
 
 @dataclass
-class _Image(Operation):
+class _ImageOperation(Operation):
     """Tells what the answer is, which Litestar cannot know."""
 
     def __post_init__(self) -> None:
@@ -100,24 +104,24 @@ class _Image(Operation):
         }
 
 
-@post(operation_class=_Upload, request_max_body_size=None, problems=(409,))
+@post(operation_class=_UploadOperation, request_max_body_size=None, problems=(409,))
 async def upload_firmware(
-    request: Asked,
+    request: ApiRequest,
     actor: Given[Actor],
     database: Given[Database],
-    images: Given[SkipValidation[Images]],
-    intake: Given[Intake],
+    image_store: Given[SkipValidation[ImageStore]],
+    upload_receiver: Given[UploadReceiver],
     now: Given[Now],
 ) -> Firmware:
     """Upload an image, and make its record, which is a draft."""
-    async with intake.receive(request) as upload:
-        return await database.write(store.add, *upload, images=images, by=actor, now=now())
+    async with upload_receiver.receive(request) as upload:
+        return await database.write(store.insert_firmware, *upload, images=image_store, by=actor, now=now())
 
 
 @get()
 async def list_firmware(
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     limit: Given[int],
     next_token: NextToken = None,
     model_number: Annotated[
@@ -136,29 +140,29 @@ async def list_firmware(
     ] = None,
 ) -> FirmwarePage:
     """List firmware, the newest first."""
-    choice = _choice(model_number, version, stage)
-    before = None if next_token is None else pages.read(choice, next_token)
-    found = await database.read(store.page, choice, before=before, limit=limit + 1)
-    return FirmwarePage(**pages.cut(choice, found, limit, _position))
+    choice = _parse_filter(model_number, version, stage)
+    before = None if next_token is None else pages.decode(choice, next_token)
+    found = await database.read(store.list_firmware, choice, before=before, limit=limit + 1)
+    return FirmwarePage(**pages.build_page(choice, found, limit, _find_position))
 
 
 @get("/{firmware_id:str}")
 async def show_firmware(firmware_id: FromPath[str], database: Given[Database]) -> Firmware:
     """Show a firmware record."""
-    return await database.read(store.show, segment(firmware_id))
+    return await database.read(store.load_firmware, decode_segment(firmware_id))
 
 
-@get("/{firmware_id:str}/image", operation_class=_Image, problems=(416,))
+@get("/{firmware_id:str}/image", operation_class=_ImageOperation, problems=(416,))
 async def download_image(
     firmware_id: FromPath[str],
-    request: Asked,
+    request: ApiRequest,
     database: Given[Database],
-    images: Given[SkipValidation[Images]],
-    figures: Given[Figures],
-) -> ImageAnswer:
+    image_store: Given[SkipValidation[ImageStore]],
+    metrics: Given[Metrics],
+) -> ImageResponse:
     """Download the image of a firmware record."""
-    found = await database.read(store.show, segment(firmware_id))
-    return await _answer(request, images, found, figures)
+    found = await database.read(store.load_firmware, decode_segment(firmware_id))
+    return await _build_image_response(request, image_store, found, metrics)
 
 
 @post("/{firmware_id:str}/release", status_code=200, problems=(409,))
@@ -166,7 +170,7 @@ async def release_firmware(
     firmware_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> Firmware:
     """Release firmware: from now on it can be rolled out."""
-    return await database.write(store.release, segment(firmware_id), by=actor, now=now())
+    return await database.write(store.release_firmware, decode_segment(firmware_id), by=actor, now=now())
 
 
 @post("/{firmware_id:str}/withdraw", status_code=200)
@@ -175,11 +179,13 @@ async def withdraw_firmware(
     actor: Given[Actor],
     database: Given[Database],
     now: Given[Now],
-    bell: Given[Bell],
+    job_wakeup: Given[RunnerWakeup],
 ) -> Firmware:
     """Withdraw firmware: no gateway gets it any more, and its jobs are canceled."""
-    withdrawn = await database.write(store.withdraw, segment(firmware_id), by=actor, now=now())
-    bell.ring()
+    withdrawn = await database.write(
+        store.withdraw_firmware, decode_segment(firmware_id), by=actor, now=now()
+    )
+    job_wakeup.wake()
     return withdrawn
 
 
@@ -188,56 +194,60 @@ async def remove_firmware(
     firmware_id: FromPath[str],
     actor: Given[Actor],
     database: Given[Database],
-    images: Given[SkipValidation[Images]],
+    image_store: Given[SkipValidation[ImageStore]],
     now: Given[Now],
 ) -> None:
     """Remove firmware that no job has used."""
-    image = await database.write(store.remove, segment(firmware_id), by=actor, now=now())
-    await database.write(images.discard, image)
+    image = await database.write(store.delete_firmware, decode_segment(firmware_id), by=actor, now=now())
+    await database.write(image_store.remove_unused, image)
 
 
-@get("/{token:str}/{file_name:str}", operation_class=_Image, problems=(416,))
+@get("/{token:str}/{file_name:str}", operation_class=_ImageOperation, problems=(416,))
 async def fetch_image(
     token: FromPath[str],
     file_name: FromPath[str],  # noqa: ARG001 # for who saves it; the token tells all
-    request: Asked,
-    addresses: Given[Addresses],
+    request: ApiRequest,
+    url_signer: Given[ImageUrlSigner],
     database: Given[Database],
-    images: Given[SkipValidation[Images]],
-    figures: Given[Figures],
-) -> ImageAnswer:
+    image_store: Given[SkipValidation[ImageStore]],
+    metrics: Given[Metrics],
+) -> ImageResponse:
     """Download an image with an address that a gateway was told."""
-    found = await database.read(store.find_for, *addresses.read(segment(token)))
-    return await _answer(request, images, found, figures)
+    found = await database.read(
+        store.load_firmware_for_gateway, *url_signer.verify_token(decode_segment(token))
+    )
+    return await _build_image_response(request, image_store, found, metrics)
 
 
-async def _answer(request: Asked, images: Images, found: Firmware, figures: Figures) -> ImageAnswer:
+async def _build_image_response(
+    request: ApiRequest, images: ImageStore, found: Firmware, metrics: Metrics
+) -> ImageResponse:
     await request.body()  # there is none; but who goes away before its end counts as a mistake
-    return ImageAnswer(images, found, read_span(request.headers, found), figures)
+    return ImageResponse(images, found, parse_range(request.headers, found), metrics)
 
 
-def _choice(model_number: str | None, version: str | None, state: str | None) -> store.Choice:
+def _parse_filter(model_number: str | None, version: str | None, state: str | None) -> store.FirmwareFilter:
     """What is asked for, or all that is wrong with it."""
     reader = QueryReader()
-    choice = store.Choice(
+    choice = store.FirmwareFilter(
         model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
-        version=reader.read(_version, version, "Version", unless=None),
-        state=reader.read(_state, state, "State", unless=None),
+        version=reader.read(_parse_version, version, "Version", unless=None),
+        state=reader.read(_parse_state, state, "State", unless=None),
     )
-    reader.end()
+    reader.raise_faults()
     return choice
 
 
-def _version(text: str, field: str) -> str:
+def _parse_version(text: str, field: str) -> str:
     return str(Version.parse(text, field))
 
 
-def _position(last: Firmware) -> tuple[int, str]:
+def _find_position(last: Firmware) -> tuple[int, str]:
     return parse_millis(last.created_at), last.id
 
 
 router = Router(
-    FIRMWARE,
+    FIRMWARE_PATH,
     route_handlers=[
         upload_firmware,
         list_firmware,
@@ -249,4 +259,4 @@ router = Router(
     ],
     tags=["Firmware"],
 )
-image_router = Router(IMAGES, route_handlers=[fetch_image], tags=["Firmware"])
+image_router = Router(IMAGES_PATH, route_handlers=[fetch_image], tags=["Firmware"])

@@ -9,29 +9,29 @@ import msgspec
 from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from meshfleet.db.database import is_duplicate
+from meshfleet.db.database import is_duplicate_error
 from meshfleet.db.tables import firmware, gateway, job
 from meshfleet.errors import AlreadyExists, Conflict, InUse, NotFound
+from meshfleet.protocol.ids import Mac, ModelNumber, format_model_number, mac_to_int
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import Firmware, FirmwareState
 from meshfleet.service.audit import log as audit
-from meshfleet.service.jobs.stopping import stop_jobs_of
-from meshfleet.wire.ids import Mac, ModelNumber, mac_number, model_number
-from meshfleet.wire.rest import Firmware, FirmwareState
-from meshfleet.wire.times import write_millis
+from meshfleet.service.jobs.commands import cancel_jobs_of_firmware
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
-    from meshfleet.service.accounts.model import Actor
-    from meshfleet.service.firmware.arriving import Arrived
-    from meshfleet.service.firmware.form import NewFirmware
-    from meshfleet.service.firmware.images import Images
-    from meshfleet.wire.diagnostics import FirmwareQuestion
+    from meshfleet.protocol.diagnostics import FirmwareQuestion
+    from meshfleet.service.actor import Actor
+    from meshfleet.service.firmware.image_store import ImageStore
+    from meshfleet.service.firmware.partial_images import ReceivedImage
+    from meshfleet.service.firmware.upload_form import NewFirmware
 
-Position = tuple[int, str]
+FirmwarePosition = tuple[int, str]
 """A place in the list: when it was made, and which of those of that moment."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class FirmwareFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which records are meant; all that is given must hold."""
 
     model: ModelNumber | None = None
@@ -39,13 +39,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     state: FirmwareState | None = None
 
 
-def add(  # noqa: PLR0913 # by name
+def insert_firmware(  # noqa: PLR0913 # by name
     connection: Connection,
     new: NewFirmware,
-    image: Arrived,
+    image: ReceivedImage,
     overridden: str = "",
     *,
-    images: Images,
+    images: ImageStore,
     by: Actor,
     now: int,
 ) -> Firmware:
@@ -66,52 +66,56 @@ def add(  # noqa: PLR0913 # by name
         "min_version": None if new.min_version is None else str(new.min_version),
         "notes": new.notes,
         "state": "draft",
-        "created_by": by.title,
+        "created_by": by.display_name,
         "created_at": now,
         "released_at": None,
     }
     same = (firmware.c.model == row["model"]) & (firmware.c.version == row["version"])
     if connection.execute(select(firmware.c.id).where(same)).first() is not None:
-        raise _exists(new)
-    images.keep(connection, image)
+        raise _build_duplicate_error(new)
+    images.add(connection, image)
     try:
         connection.execute(insert(firmware).values(row))
     except IntegrityError as exc:
-        if not is_duplicate(exc):
+        if not is_duplicate_error(exc):
             raise
-        raise _exists(new) from None
-    found = show(connection, str(row["id"]))
+        raise _build_duplicate_error(new) from None
+    found = load_firmware(connection, str(row["id"]))
     override = {"override": overridden, "sha256": found.sha256} if overridden else {}
-    _record(connection, "upload", found, by=by, now=now, **({"bare": True} if new.bare else {}), **override)
+    _record_action(
+        connection, "upload", found, by=by, now=now, **({"bare": True} if new.bare else {}), **override
+    )
     return found
 
 
-def page(connection: Connection, choice: Choice, *, before: Position | None, limit: int) -> list[Firmware]:
+def list_firmware(
+    connection: Connection, firmware_filter: FirmwareFilter, *, before: FirmwarePosition | None, limit: int
+) -> list[Firmware]:
     """The newest records, or those before a position."""
     columns = firmware.c
     query = select(firmware).order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
-    if choice.model is not None:
-        query = query.where(columns.model == int(choice.model, 16))
-    if choice.version is not None:
-        query = query.where(columns.version == choice.version)
-    if choice.state is not None:
-        query = query.where(columns.state == choice.state)
+    if firmware_filter.model is not None:
+        query = query.where(columns.model == int(firmware_filter.model, 16))
+    if firmware_filter.version is not None:
+        query = query.where(columns.version == firmware_filter.version)
+    if firmware_filter.state is not None:
+        query = query.where(columns.state == firmware_filter.state)
     if before is not None:
         at, last = before
         query = query.where(or_(columns.created_at < at, and_(columns.created_at == at, columns.id < last)))
-    return [_firmware(row) for row in connection.execute(query)]
+    return [_build_firmware(row) for row in connection.execute(query)]
 
 
-def show(connection: Connection, firmware_id: str, *, changing: bool = False) -> Firmware:
+def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool = False) -> Firmware:
     """One of them; nobody else changes it meanwhile if we do."""
     query = select(firmware).where(firmware.c.id == firmware_id)
-    row = connection.execute(query.with_for_update() if changing else query).first()
+    row = connection.execute(query.with_for_update() if for_update else query).first()
     if row is None:
         raise NotFound("there is no such firmware")
-    return _firmware(row)
+    return _build_firmware(row)
 
 
-def find_released(connection: Connection, question: FirmwareQuestion) -> Firmware | None:
+def find_released_firmware(connection: Connection, question: FirmwareQuestion) -> Firmware | None:
     """The one that a gateway asks for, if it may have it (firmware-16)."""
     columns = firmware.c
     query = select(firmware).where(
@@ -121,89 +125,89 @@ def find_released(connection: Connection, question: FirmwareQuestion) -> Firmwar
         columns.state == "released",
     )
     row = connection.execute(query).first()
-    return None if row is None else _firmware(row)
+    return None if row is None else _build_firmware(row)
 
 
-def find_for(connection: Connection, firmware_id: str, mac: Mac) -> Firmware:
+def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac) -> Firmware:
     """What a gateway was told where to get; if it is released, and the gateway is still ours."""
-    is_ours = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_number(mac))).first()
-    found = show(connection, firmware_id)
+    is_ours = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first()
+    found = load_firmware(connection, firmware_id)
     if is_ours is None or found.state != "released":
         raise NotFound("there is nothing here, or no longer")
     return found
 
 
-def release(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
+def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
     """Let it be rolled out; what is released stays as it is (rest-111)."""
-    found = show(connection, firmware_id, changing=True)
+    found = load_firmware(connection, firmware_id, for_update=True)
     if found.state == "withdrawn":
         raise Conflict("it was withdrawn, and what is withdrawn stays so")
     if found.state == "released":
         return found
-    _change(connection, firmware_id, state="released", released_at=now)
-    _record(connection, "release", found, by=by, now=now)
-    return show(connection, firmware_id)
+    _update_firmware(connection, firmware_id, state="released", released_at=now)
+    _record_action(connection, "release", found, by=by, now=now)
+    return load_firmware(connection, firmware_id)
 
 
-def withdraw(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
+def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
     """Take it out of use, and stop its jobs; what is withdrawn stays as it is (rest-111)."""
-    found = show(connection, firmware_id, changing=True)
+    found = load_firmware(connection, firmware_id, for_update=True)
     if found.state == "withdrawn":
         return found
-    _change(connection, firmware_id, state="withdrawn")
-    _record(connection, "withdraw", found, by=by, now=now)
-    stop_jobs_of(connection, firmware_id, by=by, now=now)
-    return show(connection, firmware_id)
+    _update_firmware(connection, firmware_id, state="withdrawn")
+    _record_action(connection, "withdraw", found, by=by, now=now)
+    cancel_jobs_of_firmware(connection, firmware_id, by=by, now=now)
+    return load_firmware(connection, firmware_id)
 
 
-def remove(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
+def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
     """Remove a record that no job uses, and tell which image it had (rest-112)."""
-    found = show(connection, firmware_id, changing=True)
+    found = load_firmware(connection, firmware_id, for_update=True)
     if connection.execute(select(job.c.id).where(job.c.firmware == firmware_id).limit(1)).first():
         raise InUse("a job uses it, and what was rolled out stays known; withdraw it instead")
     connection.execute(delete(firmware).where(firmware.c.id == firmware_id))
-    _record(connection, "delete", found, by=by, now=now)
+    _record_action(connection, "delete", found, by=by, now=now)
     return bytes.fromhex(found.sha256)
 
 
-def is_used(connection: Connection, sha256: bytes) -> bool:
+def is_image_used(connection: Connection, sha256: bytes) -> bool:
     """Whether any record has this image."""
     query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
     return connection.execute(query).first() is not None
 
 
-def used(connection: Connection) -> set[bytes]:
+def list_used_images(connection: Connection) -> set[bytes]:
     """The images of all records."""
     return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())
 
 
-def _change(connection: Connection, firmware_id: str, **values: Any) -> None:
+def _update_firmware(connection: Connection, firmware_id: str, **values: Any) -> None:
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
 
-def _record(  # by name
-    connection: Connection, deed: str, what: Firmware, *, by: Actor, now: int, **more: Any
+def _record_action(  # by name
+    connection: Connection, action: str, record: Firmware, *, by: Actor, now: int, **more: Any
 ) -> None:
-    audit.record(
+    audit.record_change(
         connection,
         by,
-        f"firmware.{deed}",
-        what.id,
+        f"firmware.{action}",
+        record.id,
         now=now,
-        modelNumber=what.model_number,
-        version=what.version,
+        modelNumber=record.model_number,
+        version=record.version,
         **more,
     )
 
 
-def _exists(new: NewFirmware) -> AlreadyExists:
+def _build_duplicate_error(new: NewFirmware) -> AlreadyExists:
     return AlreadyExists(f"there is firmware {new.version} for model {new.model} already")
 
 
-def _firmware(row: Row[Any]) -> Firmware:
+def _build_firmware(row: Row[Any]) -> Firmware:
     return Firmware(
         id=row.id,
-        model_number=model_number(row.model),
+        model_number=format_model_number(row.model),
         version=row.version,
         type=row.type,
         bare=row.bare,
@@ -215,6 +219,6 @@ def _firmware(row: Row[Any]) -> Firmware:
         notes=row.notes,
         state=row.state,
         created_by=row.created_by,
-        created_at=write_millis(row.created_at),
-        released_at=None if row.released_at is None else write_millis(row.released_at),
+        created_at=format_millis(row.created_at),
+        released_at=None if row.released_at is None else format_millis(row.released_at),
     )

@@ -8,24 +8,18 @@ from litestar.di import NamedDependency as Given
 from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
-from meshfleet.errors import MalformedMac, NoBroker
-from meshfleet.service.accounts.model import Actor
+from meshfleet.errors import NoBroker
+from meshfleet.errors.protocol import MalformedMac
+from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, mac_to_int, to_device_id
+from meshfleet.rest import BrokerPlace, Gateway, GatewayClaim, GatewayPage, NewGateway, parse_friendly_name
+from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices.paths import gateway_in_path, parse_gateway
+from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_gateway
 from meshfleet.service.gateways import store
-from meshfleet.service.gateways.traffic import Traffic
-from meshfleet.service.http.asked import Asked
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.wire.ids import EVERY_GATEWAY, Mac, device_id, mac_number
-from meshfleet.wire.rest import (
-    BrokerPlace,
-    Gateway,
-    GatewayClaim,
-    GatewayPage,
-    NewGateway,
-    parse_friendly_name,
-)
+from meshfleet.service.gateways.traffic import GatewayTraffic
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
+from meshfleet.service.http.request import ApiRequest
 
 _ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # it is looked for, not listened at
 
@@ -33,16 +27,16 @@ _ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # it is looked for, not 
 @get()
 async def list_gateways(
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     limit: Given[int],
-    traffic: Given[Traffic],
+    traffic: Given[GatewayTraffic],
     next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways by MAC."""
-    after = pages.after("gateways", next_token, start=-1)
-    rows = await database.read(store.page, after=after, limit=limit + 1)
+    after = pages.decode_start("gateways", next_token, start=-1)
+    rows = await database.read(store.list_gateways, after=after, limit=limit + 1)
     found = [_with_rate(each, traffic) for each in rows]
-    cut = pages.cut("gateways", found, limit, lambda last: (mac_number(Mac(last.mac)),))
+    cut = pages.build_page("gateways", found, limit, lambda last: (mac_to_int(Mac(last.mac)),))
     return GatewayPage(**cut)
 
 
@@ -53,22 +47,24 @@ async def claim_gateway(
     database: Given[Database],
     broker: Given[BrokerPlace | None],
     now: Given[Now],
-    request: Asked,
+    request: ApiRequest,
 ) -> GatewayClaim:
     """Claim a gateway, and get its credentials for MQTT. The password is told this once."""
-    place = _told(broker, request)
-    mac = parse_gateway(data.mac)
+    place = _resolve_broker(broker, request)
+    mac = parse_gateway_mac(data.mac)
     if mac == EVERY_GATEWAY:
         raise MalformedMac("mac", f"{mac} stands for all gateways")
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
-    password = await database.write(store.claim, mac, name=name, by=actor, now=now())
+    password = await database.write(store.claim_gateway, mac, name=name, by=actor, now=now())
     return _credentials(mac, password, place)
 
 
 @get("/{mac:str}")
-async def show_gateway(mac: FromPath[str], database: Given[Database], traffic: Given[Traffic]) -> Gateway:
+async def show_gateway(
+    mac: FromPath[str], database: Given[Database], traffic: Given[GatewayTraffic]
+) -> Gateway:
     """Show a claimed gateway, by its MAC or its device id."""
-    return _with_rate(await database.read(store.show, gateway_in_path(mac)), traffic)
+    return _with_rate(await database.read(store.load_gateway, parse_path_gateway(mac)), traffic)
 
 
 @post("/{mac:str}/credentials", status_code=200)
@@ -78,12 +74,12 @@ async def rotate_credentials(
     database: Given[Database],
     broker: Given[BrokerPlace | None],
     now: Given[Now],
-    request: Asked,
+    request: ApiRequest,
 ) -> GatewayClaim:
     """Give a gateway a new password. The old one holds no longer."""
-    place = _told(broker, request)
-    gateway = gateway_in_path(mac)
-    password = await database.write(store.rotate, gateway, by=actor, now=now())
+    place = _resolve_broker(broker, request)
+    gateway = parse_path_gateway(mac)
+    password = await database.write(store.rotate_password, gateway, by=actor, now=now())
     return _credentials(gateway, password, place)
 
 
@@ -92,16 +88,16 @@ async def release_gateway(
     mac: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> None:
     """Give a gateway up. It stays in the list of devices until it is forgotten there."""
-    await database.write(store.release, gateway_in_path(mac), by=actor, now=now())
+    await database.write(store.release_gateway, parse_path_gateway(mac), by=actor, now=now())
 
 
-def _with_rate(gateway: Gateway, traffic: Traffic) -> Gateway:
+def _with_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
     """What is stored of a gateway, with what only this process knows."""
-    rate = traffic.rate(mac_number(Mac(gateway.mac)))
+    rate = traffic.reports_per_minute(mac_to_int(Mac(gateway.mac)))
     return msgspec.structs.replace(gateway, reports_per_minute=rate)
 
 
-def _told(broker: BrokerPlace | None, request: Asked) -> BrokerPlace:
+def _resolve_broker(broker: BrokerPlace | None, request: ApiRequest) -> BrokerPlace:
     """Where a gateway finds the broker. One that listens at all addresses is where we were found."""
     if broker is None:
         raise NoBroker("no MQTT listener is on; set mqtt, mqtt-tls or public-mqtt")
@@ -111,7 +107,7 @@ def _told(broker: BrokerPlace | None, request: Asked) -> BrokerPlace:
 
 
 def _credentials(mac: Mac, password: str, broker: BrokerPlace) -> GatewayClaim:
-    return GatewayClaim(mac=mac, device_id=device_id(mac), username=mac, password=password, broker=broker)
+    return GatewayClaim(mac=mac, device_id=to_device_id(mac), username=mac, password=password, broker=broker)
 
 
 router = Router(

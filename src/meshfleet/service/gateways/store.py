@@ -9,74 +9,74 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db import bulk
-from meshfleet.db.database import is_duplicate
+from meshfleet.db.database import is_duplicate_error
 from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
-from meshfleet.service.accounts.keys import digest
+from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import Gateway
+from meshfleet.service.accounts.api_key_store import hash_credential
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import registry
-from meshfleet.service.devices.model import Sighting
-from meshfleet.service.gateways.hashes import hash_for_mosquitto
-from meshfleet.wire.ids import device_id, mac_number, number_mac
-from meshfleet.wire.rest import Gateway
-from meshfleet.wire.times import write_millis
+from meshfleet.service.devices.model import DeviceObservation
+from meshfleet.service.gateways.password_hash import hash_mosquitto_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from sqlalchemy import Connection, Row
 
-    from meshfleet.service.accounts.model import Actor
-    from meshfleet.wire.ids import Mac
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.service.actor import Actor
 
 
-def claim(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
+def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
     """Make a gateway ours, and tell the password it gets (rest-69 to rest-72)."""
-    registry.observe(connection, [Sighting(device=mac, at=now, heard=False)])
-    before = connection.execute(select(device.c.name).where(device.c.id == mac_number(mac))).scalar()
+    registry.record_observations(connection, [DeviceObservation(device=mac, at=now, heard=False)])
+    before = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
     if name is not None:
-        registry.rename(connection, [(mac, name)])
+        registry.set_device_names(connection, [(mac, name)])
     password = _new_password()
-    row = {"device": mac_number(mac), "claimed_at": now, **_kept(password)}
+    row = {"device": mac_to_int(mac), "claimed_at": now, **_password_columns(password)}
     try:
         connection.execute(insert(gateway).values(row))
     except IntegrityError as exc:
-        if not is_duplicate(exc):
+        if not is_duplicate_error(exc):
             raise
         raise AlreadyExists(f"gateway {mac} is claimed already") from None
     renamed = {} if name in {None, before} else {"before": before, "after": name}
-    audit.record(connection, by, "gateway.claim", device_id(mac), now=now, **renamed)
+    audit.record_change(connection, by, "gateway.claim", to_device_id(mac), now=now, **renamed)
     return password
 
 
-def rotate(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
+def rotate_password(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
     """Give a gateway another password; the old one holds no longer (rest-73)."""
     password = _new_password()
-    mine = gateway.c.device == mac_number(mac)
-    if not connection.execute(update(gateway).where(mine).values(_kept(password))).rowcount:
-        raise _unclaimed(mac)
-    audit.record(connection, by, "gateway.rotate", device_id(mac), now=now)
+    mine = gateway.c.device == mac_to_int(mac)
+    if not connection.execute(update(gateway).where(mine).values(_password_columns(password))).rowcount:
+        raise _gateway_not_claimed(mac)
+    audit.record_change(connection, by, "gateway.rotate", to_device_id(mac), now=now)
     return password
 
 
-def release(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
+def release_gateway(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
     """Give a gateway up. It stays a device, with its history (rest-74)."""
-    if not connection.execute(delete(gateway).where(gateway.c.device == mac_number(mac))).rowcount:
-        raise _unclaimed(mac)
-    audit.record(connection, by, "gateway.release", device_id(mac), now=now)
+    if not connection.execute(delete(gateway).where(gateway.c.device == mac_to_int(mac))).rowcount:
+        raise _gateway_not_claimed(mac)
+    audit.record_change(connection, by, "gateway.release", to_device_id(mac), now=now)
 
 
-def passwords(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
+def load_password_digests(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
     """The digests of the passwords of those that are claimed."""
     query = "SELECT device, password FROM gateway WHERE password IS NOT NULL AND device IN numbers"
-    rows = bulk.pick(connection, query, [mac_number(mac) for mac in macs])
-    return {number_mac(number): password for number, password in rows}
+    rows = bulk.query_in(connection, query, [mac_to_int(mac) for mac in macs])
+    return {mac_from_int(number): password for number, password in rows}
 
 
-def broker_hashes(connection: Connection) -> dict[Mac, str | None]:
+def load_broker_hashes(connection: Connection) -> dict[Mac, str | None]:
     """All that are claimed, by MAC, with the password as another broker checks it; None: it has none yet."""
     query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
-    return {number_mac(number): hashed for number, hashed in connection.execute(query)}
+    return {mac_from_int(number): hashed for number, hashed in connection.execute(query)}
 
 
 class GatewayFacts(NamedTuple):
@@ -93,48 +93,48 @@ def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
     return {number: GatewayFacts(*each) for number, *each in connection.execute(query)}
 
 
-def set_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
+def update_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
     """Take over the versions that gateways told. Those that are not claimed are passed over."""
     rows = [(version, number) for number, version in sorted(versions.items())]
-    bulk.execute(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
+    bulk.execute_many(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
 
 
-def set_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
+def update_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
     """Write how many milliseconds clocks are ahead of ours. Gateways that are not claimed are passed over."""
     rows = [(ahead, number) for number, ahead in sorted(offsets.items())]
-    bulk.execute(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
+    bulk.execute_many(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
 
 
-def modes(connection: Connection) -> dict[int, str]:
+def load_modes(connection: Connection) -> dict[int, str]:
     """The modes of those that are claimed, as far as they are known."""
     query = select(gateway.c.device, gateway.c.mode).where(gateway.c.mode.is_not(None))
     known: dict[int, str] = dict(connection.execute(query).all())
     return known
 
 
-def set_modes(connection: Connection, modes: Mapping[int, str]) -> None:
+def update_modes(connection: Connection, modes: Mapping[int, str]) -> None:
     """Take over modes. Those that are not claimed are passed over, and what is known is not written again."""
     rows = [(mode, number, mode) for number, mode in sorted(modes.items())]
     statement = "UPDATE gateway SET mode = ? WHERE device = ? AND (mode IS NULL OR mode <> ?)"
-    bulk.execute(connection, statement, rows)
+    bulk.execute_many(connection, statement, rows)
 
 
-def page(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
+def list_gateways(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
     """Some of them, by MAC, behind that one."""
-    query = _SHOWN.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
-    return [_gateway(row) for row in connection.execute(query)]
+    query = _SELECT_GATEWAYS.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
+    return [_to_gateway(row) for row in connection.execute(query)]
 
 
-def show(connection: Connection, mac: Mac) -> Gateway:
+def load_gateway(connection: Connection, mac: Mac) -> Gateway:
     """One of them."""
-    row = connection.execute(_SHOWN.where(gateway.c.device == mac_number(mac))).first()
+    row = connection.execute(_SELECT_GATEWAYS.where(gateway.c.device == mac_to_int(mac))).first()
     if row is None:
-        raise _unclaimed(mac)
-    return _gateway(row)
+        raise _gateway_not_claimed(mac)
+    return _to_gateway(row)
 
 
 _behind = device.alias("behind")
-_SHOWN: Final = select(
+_SELECT_GATEWAYS: Final = select(
     gateway,
     device.c.name,
     device.c.connected,
@@ -143,23 +143,23 @@ _SHOWN: Final = select(
 ).join(device, device.c.id == gateway.c.device)
 
 
-def _gateway(row: Row[Any]) -> Gateway:
-    mac = number_mac(row.device)
+def _to_gateway(row: Row[Any]) -> Gateway:
+    mac = mac_from_int(row.device)
     return Gateway(
         mac=mac,
-        device_id=device_id(mac),
+        device_id=to_device_id(mac),
         friendly_name=row.name,
         connected=row.connected,
-        since=write_millis(row.connected_at),
+        since=format_millis(row.connected_at),
         api_version=row.api_version,
         mode=row.mode,
         device_count=row.device_count,
         reports_per_minute=0.0,  # whoever takes reports knows it
-        clock_offset=None if row.clock_offset is None else _seconds(row.clock_offset),
+        clock_offset=None if row.clock_offset is None else _to_seconds(row.clock_offset),
     )
 
 
-def _seconds(millis: int) -> float:
+def _to_seconds(millis: int) -> float:
     return round(millis / 1000, 1) or 0.0  # not -0.0
 
 
@@ -167,10 +167,10 @@ def _new_password() -> str:
     return secrets.token_urlsafe(32)
 
 
-def _kept(password: str) -> dict[str, Any]:
+def _password_columns(password: str) -> dict[str, Any]:
     """What is stored of a password: for our own broker, and for another one that comes one day."""
-    return {"password": digest(password), "broker_hash": hash_for_mosquitto(password)}
+    return {"password": hash_credential(password), "broker_hash": hash_mosquitto_password(password)}
 
 
-def _unclaimed(mac: Mac) -> NotFound:
+def _gateway_not_claimed(mac: Mac) -> NotFound:
     return NotFound(f"gateway {mac} is not claimed")

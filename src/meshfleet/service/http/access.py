@@ -10,7 +10,7 @@ from litestar.exceptions import MethodNotAllowedException
 from litestar.middleware import ASGIMiddleware
 
 from meshfleet.errors import NotAllowed, NotLoggedIn
-from meshfleet.wire.rest import Role, parse_bearer
+from meshfleet.rest import Role, parse_bearer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from litestar import Litestar
     from litestar.types import ASGIApp, Receive, Scope, Send
 
-    from meshfleet.service.accounts.gatekeeper import Gatekeeper
+    from meshfleet.service.accounts.bearer import BearerAuthenticator
 
-OPEN: Final = None
+PUBLIC: Final = None
 """Needs no token."""
 
-ROLES: Final[Mapping[str, Role | None]] = {
-    "POST /api/v1/auth/login": OPEN,
+REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
+    "POST /api/v1/auth/login": PUBLIC,
     "POST /api/v1/auth/refresh": Role.VIEWER,
     "POST /api/v1/auth/logout": Role.VIEWER,
     "GET /api/v1/auth/me": Role.VIEWER,
@@ -83,49 +83,51 @@ ROLES: Final[Mapping[str, Role | None]] = {
     "GET /api/v1/firmware/{firmware_id}/image": Role.VIEWER,
     "POST /api/v1/firmware/{firmware_id}/release": Role.ADMIN,
     "POST /api/v1/firmware/{firmware_id}/withdraw": Role.ADMIN,
-    "GET /api/v1/images/{token}/{file_name}": OPEN,
+    "GET /api/v1/images/{token}/{file_name}": PUBLIC,
     "GET /api/v1/stream": Role.VIEWER,
-    "GET /api/v1/openapi.json": OPEN,
-    "GET /api/v1/asyncapi.json": OPEN,
-    "GET /healthz": OPEN,
-    "GET /readyz": OPEN,
+    "GET /api/v1/openapi.json": PUBLIC,
+    "GET /api/v1/asyncapi.json": PUBLIC,
+    "GET /healthz": PUBLIC,
+    "GET /readyz": PUBLIC,
     "GET /metrics": Role.VIEWER,
 }
 """The least role for each route (auth-4, auth-16 to auth-18)."""
 
 
-class Access(ASGIMiddleware):
+class AccessMiddleware(ASGIMiddleware):
     """Lets in who comes with a token, and may."""
 
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, give_gatekeeper: Callable[[], Gatekeeper]) -> None:
-        self._give_gatekeeper = give_gatekeeper
+    def __init__(self, provide_authenticator: Callable[[], BearerAuthenticator]) -> None:
+        self._provide_authenticator = provide_authenticator
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         """Pass the request on with `user` set, or refuse it."""
         method = scope.get("method")
         if method == "OPTIONS":  # Litestar's own answer; it would not tell all methods
-            raise MethodNotAllowedException(headers={"allow": allowed(scope["path_template"])})
-        least = ROLES[f"{method} {scope['path_template']}"]
-        if least is not OPEN:
-            actor = await self._give_gatekeeper().identify(bearer_of(scope), address_of(scope))
+            raise MethodNotAllowedException(headers={"allow": format_allow_header(scope["path_template"])})
+        least = REQUIRED_ROLES[f"{method} {scope['path_template']}"]
+        if least is not PUBLIC:
+            actor = await self._provide_authenticator().identify(get_bearer(scope), get_client_address(scope))
             if not actor.role.includes(least):
                 raise NotAllowed(f"this needs the role {least}; yours is {actor.role}")
             scope["user"] = actor
         await next_app(scope, receive, send)
 
 
-def check(app: Litestar) -> None:
+def check_required_roles(app: Litestar) -> None:
     """See to it that the table is complete: a route that is not in it would fail at its first use."""
     routes = {f"{method} {route.path_format}" for route in app.routes for method in _methods(route)}
-    if routes != set(ROLES):
-        raise AssertionError(f"not in the table of roles, or in it for nothing: {routes ^ set(ROLES)}")
+    if routes != set(REQUIRED_ROLES):
+        raise AssertionError(
+            f"not in the table of roles, or in it for nothing: {routes ^ set(REQUIRED_ROLES)}"
+        )
 
 
-def allowed(path: str) -> str:
+def format_allow_header(path: str) -> str:
     """The methods of a path, as the header `Allow` has them."""
-    methods = [method for method, _, each in (name.partition(" ") for name in ROLES) if each == path]
+    methods = [method for method, _, each in (name.partition(" ") for name in REQUIRED_ROLES) if each == path]
     return ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
 
 
@@ -134,7 +136,7 @@ def _methods(route: object) -> set[str]:
     return methods - {"OPTIONS"}
 
 
-def address_of(scope: Scope) -> str | None:
+def get_client_address(scope: Scope) -> str | None:
     """The address of who asks; behind trusted proxies the one that they tell (rest-169)."""
     client = scope["client"]
     try:
@@ -145,7 +147,7 @@ def address_of(scope: Scope) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def bearer_of(scope: Scope) -> str:
+def get_bearer(scope: Scope) -> str:
     """What somebody comes with: a token, or an API key."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     token = parse_bearer(given[0].decode("latin-1")) if len(given) == 1 else None

@@ -24,12 +24,12 @@ from meshfleet.errors import (
     RangeNotSatisfiable,
     TooManyAttempts,
     Unanswered,
-    WireError,
     WrongCredentials,
 )
-from meshfleet.service.http.queries import faults
-from meshfleet.wire.rest import FieldProblem, Problem
-from meshfleet.wire.rest.problems import MEDIA_TYPE
+from meshfleet.errors.protocol import WireError
+from meshfleet.rest import FieldProblem, Problem
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.service.http.query import list_query_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +41,11 @@ _log = logging.getLogger(__name__)
 _INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def build_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Answer with what went wrong. What nobody foresaw is logged, and told without any detail (rest-11)."""
     match error:
         case FleetError():
-            status, code, detail = error.http, error.code, _sentence(error)
+            status, code, detail = error.http, error.code, _public_detail(error)
         case NotFoundException():
             status, code, detail = HTTPStatus.NOT_FOUND, "not-found", "there is nothing here"
         case MethodNotAllowedException():
@@ -53,7 +53,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
         case RequestEntityTooLarge():
             status, code, detail = BodyTooLarge.http, BodyTooLarge.code, "the body is too long"
         case ValidationException():
-            return answer(request, InvalidRequest(faults(request, error)))
+            return build_problem_response(request, InvalidRequest(list_query_faults(request, error)))
         case HTTPException() if error.status_code < _INTERNAL:
             status, code, detail = error.status_code, "invalid-request", "this is not a request we understand"
         case _:
@@ -64,7 +64,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
             )
     path = request.scope["raw_path"].decode("ascii")
     if status >= _INTERNAL and not isinstance(error, Unanswered):  # those are counted where they happen
-        _complain(error, f"{request.method} {path}: {code}")
+        _log_failure(error, f"{request.method} {path}: {code}")
     problem = Problem(
         type="about:blank",
         title=HTTPStatus(status).phrase,
@@ -72,14 +72,17 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
         detail=detail,
         instance=path,
         code=code,
-        errors=_fields(error),
+        errors=_list_field_problems(error),
     )
     return Response(
-        msgspec.json.encode(problem), status_code=status, media_type=MEDIA_TYPE, headers=dict(_headers(error))
+        msgspec.json.encode(problem),
+        status_code=status,
+        media_type=PROBLEM_MEDIA_TYPE,
+        headers=dict(_build_headers(error)),
     )
 
 
-def _complain(error: Exception, about: str) -> None:
+def _log_failure(error: Exception, about: str) -> None:
     """Tell what went wrong: in a line where it has a name, for it may come with every look of a proxy."""
     if isinstance(error, FleetError):
         _log.error("request failed: %s: %s", about, error)
@@ -87,13 +90,13 @@ def _complain(error: Exception, about: str) -> None:
         _log.error("request failed: %s", about, exc_info=error)
 
 
-def _sentence(error: FleetError) -> str:
+def _public_detail(error: FleetError) -> str:
     """What an error says, if that is for everybody."""
     is_inside = error.http >= _INTERNAL and not isinstance(error, Unanswered)
     return "this is not possible now" if is_inside else str(error)
 
 
-def _fields(error: Exception) -> tuple[FieldProblem, ...]:
+def _list_field_problems(error: Exception) -> tuple[FieldProblem, ...]:
     match error:
         case InvalidRequest():
             return tuple(FieldProblem(field=field, message=message) for field, message in error.faults)
@@ -102,7 +105,7 @@ def _fields(error: Exception) -> tuple[FieldProblem, ...]:
     return ()
 
 
-def _headers(error: Exception) -> Mapping[str, str]:
+def _build_headers(error: Exception) -> Mapping[str, str]:
     match error:
         case NotLoggedIn() | WrongCredentials():
             return {"www-authenticate": "Bearer"}  # rest-13

@@ -15,9 +15,9 @@ class ReadingKind(IntEnum):
     LINK = 1
     DFU = 2
     FACT = 3
-    HEARD = 4
+    FIRST_SAMPLE = 4
     """A device that was not heard before sent a sample."""
-    MET = 5
+    FIRST_SAMPLE_IMPLAUSIBLE = 5
     """The same, but nobody believes when."""
 
 
@@ -29,5 +29,5 @@ link, dfu    RSSI, the parent, and whether the device cannot be reached through 
 fact         the value of a property, and its identifier
 """
 
-encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(list[tuple[int, int, int, int, Any, int, bool]]).decode
+encode_readings = msgspec.msgpack.Encoder().encode
+decode_readings = msgspec.msgpack.Decoder(list[tuple[int, int, int, int, Any, int, bool]]).decode

@@ -14,25 +14,10 @@ from msgspec import Struct
 
 from meshfleet.db import Database
 from meshfleet.errors import NotFound
-from meshfleet.service.accounts.model import Actor
-from meshfleet.service.clock import Now
-from meshfleet.service.devices.paths import device_in_path, parse_gateway
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.service.http.paths import segment
-from meshfleet.service.http.query_reader import QueryReader, one_of, parse_flag
-from meshfleet.service.jobs import deletion, steering
-from meshfleet.service.jobs.making import creating, retrying
-from meshfleet.service.jobs.making.creating import Asked
-from meshfleet.service.jobs.shown import executions, summary
-from meshfleet.service.jobs.shown import jobs as reading
-from meshfleet.service.jobs.shown.executions import ExecutionListing
-from meshfleet.service.jobs.shown.jobs import JobListing
-from meshfleet.service.jobs.shown.news import News
-from meshfleet.service.requests.window import Window
-from meshfleet.wire.ids import DeviceId, Mac, mac_number, mac_of, parse_device_id
-from meshfleet.wire.rest import (
-    JOBS,
+from meshfleet.protocol.ids import DeviceId, Mac, mac_to_int, parse_device_id, to_mac
+from meshfleet.rest import (
+    JOBS_PATH,
+    DeviceUpdatePage,
     DryRun,
     ExecutionDetail,
     ExecutionPage,
@@ -43,16 +28,57 @@ from meshfleet.wire.rest import (
     JobSummary,
     NewJob,
 )
+from meshfleet.service.actor import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.devices import listing
+from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_device
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken, QueryReader, build_choice_parser, parse_flag
+from meshfleet.service.http.request import decode_segment
+from meshfleet.service.jobs import commands
+from meshfleet.service.jobs.notifications import JobNotifier
+from meshfleet.service.jobs.planning import creation
+from meshfleet.service.jobs.planning.creation import JobRequestContext
+from meshfleet.service.jobs.views import execution_view, job_summary
+from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views.execution_view import ExecutionListing
+from meshfleet.service.jobs.views.job_view import JobListing
+from meshfleet.service.requests.dispatcher import RequestFacade
 
-Deed = Callable[..., Job]
+# `/api/v1/devices/{id}/updates`.
+
+
+@get("/{device_id:str}/updates")
+async def list_device_updates(
+    device_id: FromPath[str],
+    limit: Given[int],
+    database: Given[Database],
+    pages: Given[PageTokens],
+    next_token: NextToken = None,
+) -> DeviceUpdatePage:
+    """List what becomes of a device in jobs that are not over, the newest job first."""
+    device = parse_path_device(device_id)
+    asked = execution_view.DeviceUpdateListing(device=mac_to_int(device))
+    before = pages.decode_start(asked, next_token, start=None)
+    found = await database.read(execution_view.list_device_updates, asked, before=before, limit=limit + 1)
+    if not found:
+        await database.read(listing.load_device, device)  # it may be unknown, and then says so
+    cut = pages.build_page(asked, found, limit, lambda last: (int(last.job_id.removeprefix("job-")),))
+    return DeviceUpdatePage(**cut)
+
+
+device_updates_router = Router("/api/v1/devices", route_handlers=[list_device_updates], tags=["Devices"])
+
+
+JobCommand = Callable[..., Job]
 """One of `steering`."""
-Steer = Callable[[Deed], Awaitable[Job]]
-Word = TypeVar("Word", bound=StrEnum)
+RunCommand = Callable[[JobCommand], Awaitable[Job]]
+StateT = TypeVar("StateT", bound=StrEnum)
 
 _ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 _OK: Final = 200
 
-IdempotencyKey = Annotated[
+IdempotencyKeyHeader = Annotated[
     str | None,
     HeaderParameter(
         name="Idempotency-Key", description="The same key with the same body makes one job, and gets it."
@@ -60,7 +86,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-def _in_states(words: type[StrEnum]) -> QueryParameter:
+def _build_state_parameter(words: type[StrEnum]) -> QueryParameter:
     return QueryParameter(
         name="State",
         description="Is in this state; may be given several times, then in any of them.",
@@ -68,7 +94,7 @@ def _in_states(words: type[StrEnum]) -> QueryParameter:
     )
 
 
-class _NoBody(Struct, frozen=True):
+class _EmptyBody(Struct, frozen=True):
     """What a retry is asked with."""
 
 
@@ -80,27 +106,33 @@ async def create_job(
     data: JSONBody[NewJob],
     actor: Given[Actor],
     database: Given[Database],
-    window: Given[Window],
+    request_facade: Given[RequestFacade],
     now: Given[Now],
-    news: Given[News],
-    idempotency_key: IdempotencyKey = None,
+    job_notifier: Given[JobNotifier],
+    idempotency_key: IdempotencyKeyHeader = None,
 ) -> Response[Job]:
     """Make a job that updates devices, or with `dryRun` tell what it would do.
 
     Devices that cannot take the firmware are part of the job all the same: as SKIPPED, with the reason.
     """
-    asked = Asked(actor, window.key(idempotency_key, actor, JOBS, data), news.changed)
-    made = await creating.create(database, data, asked, now)
-    return _dry(made) if isinstance(made, DryRun) else Response(news.tell(made))
+    asked = JobRequestContext(
+        actor, request_facade.build_key(idempotency_key, actor, JOBS_PATH, data), job_notifier.on_changes
+    )
+    made = await creation.create_job(database, data, asked, now)
+    return (
+        _build_dry_run_response(made)
+        if isinstance(made, DryRun)
+        else Response(job_notifier.notify_changed(made))
+    )
 
 
 @get()
 async def list_jobs(
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     limit: Given[int],
     now: Given[Now],
-    states: Annotated[list[str] | None, _in_states(JobState)] = None,
+    states: Annotated[list[str] | None, _build_state_parameter(JobState)] = None,
     firmware_id: Annotated[
         str | None, QueryParameter(name="FirmwareId", description="Brings this firmware.")
     ] = None,
@@ -108,32 +140,34 @@ async def list_jobs(
 ) -> JobPage:
     """List jobs, the newest first."""
     reader = QueryReader()
-    asked = JobListing(states=_states(reader, JobState, states), firmware=firmware_id)
-    reader.end()
-    before = pages.after(asked, next_token, start=None)
-    found = await database.read(reading.page, asked, before=before, limit=limit + 1, now=now())
-    return JobPage(**pages.cut(asked, found, limit, lambda last: (_number(last.id),)))
+    asked = JobListing(states=_parse_states(reader, JobState, states), firmware=firmware_id)
+    reader.raise_faults()
+    before = pages.decode_start(asked, next_token, start=None)
+    found = await database.read(reading.list_jobs, asked, before=before, limit=limit + 1, now=now())
+    return JobPage(**pages.build_page(asked, found, limit, lambda last: (_parse_job_number(last.id),)))
 
 
 @get("/{job_id:str}")
 async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Job:
     """Show a job and how it goes."""
-    return await database.read(reading.show, _number(segment(job_id)), now=now())
+    return await database.read(reading.load_job, _parse_job_number(decode_segment(job_id)), now=now())
 
 
 @get("/{job_id:str}/summary")
 async def summarize_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> JobSummary:
     """Count the executions of a job by why they failed, by what they wait for, and by gateway."""
-    return await database.read(summary.show, _number(segment(job_id)), now=now())
+    return await database.read(
+        job_summary.load_job_summary, _parse_job_number(decode_segment(job_id)), now=now()
+    )
 
 
 @get("/{job_id:str}/executions")
 async def list_executions(
     job_id: FromPath[str],
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     limit: Given[int],
-    states: Annotated[list[str] | None, _in_states(ExecutionState)] = None,
+    states: Annotated[list[str] | None, _build_state_parameter(ExecutionState)] = None,
     gateway: Annotated[
         str | None,
         QueryParameter(name="Gateway", description="The MAC or device id of the gateway it goes through."),
@@ -162,17 +196,17 @@ async def list_executions(
     """List the executions of a job by device."""
     reader = QueryReader()
     asked = ExecutionListing(
-        job=_number(segment(job_id)),
-        states=_states(reader, ExecutionState, states),
-        gateway=reader.read(parse_gateway, gateway, "Gateway", unless=None),
+        job=_parse_job_number(decode_segment(job_id)),
+        states=_parse_states(reader, ExecutionState, states),
+        gateway=reader.read(parse_gateway_mac, gateway, "Gateway", unless=None),
         codes=tuple(sorted(set(codes or ()))),
-        devices=None if ids is None else _devices(reader, ids),
+        devices=None if ids is None else _parse_devices(reader, ids),
         left_out=reader.read(parse_flag, left_out, "LeftOut", unless=None),
     )
-    reader.end()
-    after = pages.after(asked, next_token, start=-1)
-    found = await database.read(executions.page, asked, after=after, limit=limit + 1)
-    cut = pages.cut(asked, found, limit, lambda last: (mac_number(mac_of(DeviceId(last.device_id))),))
+    reader.raise_faults()
+    after = pages.decode_start(asked, next_token, start=-1)
+    found = await database.read(execution_view.list_executions, asked, after=after, limit=limit + 1)
+    cut = pages.build_page(asked, found, limit, lambda last: (mac_to_int(to_mac(DeviceId(last.device_id))),))
     return ExecutionPage(**cut)
 
 
@@ -181,42 +215,50 @@ async def show_execution(
     job_id: FromPath[str], device_id: FromPath[str], database: Given[Database]
 ) -> ExecutionDetail:
     """Show the part of a device in a job, with all that happened and what proves it."""
-    return await database.read(executions.show, _number(segment(job_id)), device_in_path(device_id))
+    return await database.read(
+        execution_view.load_execution, _parse_job_number(decode_segment(job_id)), parse_path_device(device_id)
+    )
 
 
-def steer_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
-) -> Steer:
+def provide_run_command(
+    job_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+    job_notifier: Given[JobNotifier],
+) -> RunCommand:
     """What does a deed to the job of the path, and tells whoever looks at it."""
 
-    async def steer(deed: Deed) -> Job:
-        return news.tell(await database.write(deed, _number(segment(job_id)), by=actor, now=now()))
+    async def steer(deed: JobCommand) -> Job:
+        return job_notifier.notify_changed(
+            await database.write(deed, _parse_job_number(decode_segment(job_id)), by=actor, now=now())
+        )
 
     return steer
 
 
 @post("/{job_id:str}/apply", status_code=200, problems=(409,))
-async def apply_job(steer: Given[SkipValidation[Steer]]) -> Job:
+async def apply_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
     """Let a job begin that was made with `autoApply` false, or devices start what they have staged."""
-    return await steer(steering.apply)
+    return await steer(commands.apply_job)
 
 
 @post("/{job_id:str}/pause", status_code=200, problems=(409,))
-async def pause_job(steer: Given[SkipValidation[Steer]]) -> Job:
+async def pause_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
     """Let a job begin no more updates. Those that are under way go on."""
-    return await steer(steering.pause)
+    return await steer(commands.pause_job)
 
 
 @post("/{job_id:str}/resume", status_code=200, problems=(409,))
-async def resume_job(steer: Given[SkipValidation[Steer]]) -> Job:
+async def resume_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
     """Let a paused job go on. What failed up to now does not count any more for its abort criteria."""
-    return await steer(steering.resume)
+    return await steer(commands.resume_job)
 
 
 @post("/{job_id:str}/cancel", status_code=200, problems=(409,))
-async def cancel_job(steer: Given[SkipValidation[Steer]]) -> Job:
+async def cancel_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
     """End a job early. A device that is about to start its new version is awaited."""
-    return await steer(steering.cancel)
+    return await steer(commands.cancel_job)
 
 
 @post("/{job_id:str}/retry", problems=(409,))
@@ -224,36 +266,42 @@ async def retry_job(
     job_id: FromPath[str],
     actor: Given[Actor],
     database: Given[Database],
-    window: Given[Window],
+    request_facade: Given[RequestFacade],
     now: Given[Now],
-    news: Given[News],
-    idempotency_key: IdempotencyKey = None,
+    job_notifier: Given[JobNotifier],
+    idempotency_key: IdempotencyKeyHeader = None,
 ) -> Job:
     """Make a new job like a finished one, for devices whose update failed, timed out or was canceled."""
-    number = _number(segment(job_id))
-    place = f"{JOBS}/job-{number}/retry"
-    asked = Asked(actor, window.key(idempotency_key, actor, place, _NoBody()), news.changed)
-    return news.tell(await retrying.retry(database, number, asked, now))
+    number = _parse_job_number(decode_segment(job_id))
+    place = f"{JOBS_PATH}/job-{number}/retry"
+    asked = JobRequestContext(
+        actor, request_facade.build_key(idempotency_key, actor, place, _EmptyBody()), job_notifier.on_changes
+    )
+    return job_notifier.notify_changed(await creation.retry_job(database, number, asked, now))
 
 
 @delete("/{job_id:str}", problems=(409,))
 async def delete_job(
-    job_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now], news: Given[News]
+    job_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+    job_notifier: Given[JobNotifier],
 ) -> None:
     """Delete a job that is over or was never started, with its executions and their history.
 
     The audit log keeps its name, firmware, outcome and counts.
     """
-    number = _number(segment(job_id))
-    await database.write(deletion.delete_job, number, by=actor, now=now())
-    news.tell_deleted(number)
+    number = _parse_job_number(decode_segment(job_id))
+    await database.write(commands.delete_job, number, by=actor, now=now())
+    job_notifier.notify_deleted(number)
 
 
-def _dry(told: DryRun) -> Response[Any]:
-    return Response(told, status_code=_OK)
+def _build_dry_run_response(dry_run: DryRun) -> Response[Any]:
+    return Response(dry_run, status_code=_OK)
 
 
-def _number(text: str) -> int:
+def _parse_job_number(text: str) -> int:
     """The number of a job; there is none with an id that cannot be (rest-15)."""
     found = _ID.fullmatch(text)
     if found is None:
@@ -261,19 +309,19 @@ def _number(text: str) -> int:
     return int(found[1])
 
 
-def _states(reader: QueryReader, words: type[Word], given: list[str] | None) -> tuple[Word, ...]:
-    parse = one_of({str(each): each for each in words})
+def _parse_states(reader: QueryReader, words: type[StateT], given: list[str] | None) -> tuple[StateT, ...]:
+    parse = build_choice_parser({str(each): each for each in words})
     found = [reader.read(parse, each, "State", unless=None) for each in given or ()]
     return tuple(sorted({each for each in found if each is not None}))
 
 
-def _devices(reader: QueryReader, texts: list[str]) -> tuple[Mac, ...]:
+def _parse_devices(reader: QueryReader, texts: list[str]) -> tuple[Mac, ...]:
     found = [reader.read(parse_device_id, each, "Ids", unless=None) for each in texts]
-    return tuple(sorted({mac_of(each) for each in found if each is not None}))
+    return tuple(sorted({to_mac(each) for each in found if each is not None}))
 
 
 router = Router(
-    JOBS,
+    JOBS_PATH,
     route_handlers=[
         list_jobs,
         create_job,
@@ -288,6 +336,6 @@ router = Router(
         cancel_job,
         retry_job,
     ],
-    dependencies={"steer": Provide(steer_job, sync_to_thread=False)},
+    dependencies={"steer": Provide(provide_run_command, sync_to_thread=False)},
     tags=["Jobs"],
 )

@@ -7,32 +7,33 @@ from litestar.di import NamedDependency as Given
 from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
-from meshfleet.errors import Fault, InvalidRequest, MalformedDeviceId, MalformedText, NotFound
-from meshfleet.service.accounts.model import Actor
+from meshfleet.errors import Fault, InvalidRequest, NotFound
+from meshfleet.errors.protocol import MalformedDeviceId, MalformedText
+from meshfleet.protocol.ids import Mac, parse_device_id, to_mac
+from meshfleet.rest import Device, Label, LabelPage, NewLabel, parse_label, parse_new_label
+from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices.paths import device_in_path
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.service.http.paths import segment
+from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
+from meshfleet.service.http.request import decode_segment
 from meshfleet.service.labels import store
-from meshfleet.wire.ids import Mac, mac_of, parse_device_id
-from meshfleet.wire.rest import Device, Label, LabelPage, NewLabel, parse_label, parse_new_label
 
-_DEVICES: Final = 1000
+_MAX_DEVICES: Final = 1000
 """At once; others wait meanwhile."""
 
 
 @get()
 async def list_labels(
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     limit: Given[int],
     next_token: NextToken = None,
 ) -> LabelPage:
     """List all labels, each with the number of devices that have it."""
-    after = pages.after("labels", next_token, start="")
-    found = await database.read(store.page, after=after, limit=limit + 1)
-    return LabelPage(**pages.cut("labels", found, limit, lambda last: (last.label,)))
+    after = pages.decode_start("labels", next_token, start="")
+    found = await database.read(store.list_labels, after=after, limit=limit + 1)
+    return LabelPage(**pages.build_page("labels", found, limit, lambda last: (last.label,)))
 
 
 @post(status_code=200, problems=(404, 409))
@@ -43,8 +44,8 @@ async def add_label(
     now: Given[Now],
 ) -> Label:
     """Add a label, and put it on devices; a label that exists stays as it is."""
-    devices = _devices(data.device_ids)
-    return await database.write(store.add, parse_new_label(data.label), devices, by=actor, now=now())
+    devices = _parse_devices(data.device_ids)
+    return await database.write(store.add_label, parse_new_label(data.label), devices, by=actor, now=now())
 
 
 @delete("/{label:str}")
@@ -52,7 +53,7 @@ async def remove_label(
     label: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> None:
     """Remove a label from everything."""
-    await database.write(store.remove, _label_in_path(label), by=actor, now=now())
+    await database.write(store.delete_label, _parse_path_label(label), by=actor, now=now())
 
 
 @put("/{device_id:str}/labels/{label:str}", problems=(409,))
@@ -64,8 +65,10 @@ async def attach_label(
     now: Given[Now],
 ) -> Device:
     """Put a label on a device; an unknown label is made."""
-    mac = device_in_path(device_id)
-    return await database.write(store.attach, parse_new_label(segment(label)), mac, by=actor, now=now())
+    mac = parse_path_device(device_id)
+    return await database.write(
+        store.attach_label, parse_new_label(decode_segment(label)), mac, by=actor, now=now()
+    )
 
 
 @delete("/{device_id:str}/labels/{label:str}", status_code=200)
@@ -77,18 +80,18 @@ async def detach_label(
     now: Given[Now],
 ) -> Device:
     """Take a label off a device."""
-    mac = device_in_path(device_id)
-    return await database.write(store.detach, _label_in_path(label), mac, by=actor, now=now())
+    mac = parse_path_device(device_id)
+    return await database.write(store.detach_label, _parse_path_label(label), mac, by=actor, now=now())
 
 
-def _devices(ids: tuple[str, ...]) -> list[Mac]:
+def _parse_devices(ids: tuple[str, ...]) -> list[Mac]:
     """All of them, or all that is wrong with them."""
-    if len(ids) > _DEVICES:
-        raise InvalidRequest([Fault("deviceIds", f"has more than {_DEVICES} devices")])
+    if len(ids) > _MAX_DEVICES:
+        raise InvalidRequest([Fault("deviceIds", f"has more than {_MAX_DEVICES} devices")])
     found, wrong = [], []
     for place, text in enumerate(ids):
         try:
-            found.append(mac_of(parse_device_id(text, f"deviceIds[{place}]")))
+            found.append(to_mac(parse_device_id(text, f"deviceIds[{place}]")))
         except MalformedDeviceId as exc:
             wrong.append(Fault(exc.field, exc.reason))
     if wrong:
@@ -96,10 +99,10 @@ def _devices(ids: tuple[str, ...]) -> list[Mac]:
     return found
 
 
-def _label_in_path(text: str) -> str:
+def _parse_path_label(text: str) -> str:
     """A label that should exist: one that cannot exist does not."""
     try:
-        return parse_label(segment(text))
+        return parse_label(decode_segment(text))
     except MalformedText:
         raise NotFound("there is no such label") from None
 

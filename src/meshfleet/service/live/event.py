@@ -11,16 +11,18 @@ if TYPE_CHECKING:
 
 RESYNC: Final = "resync"
 
-NOWHERE: Final = -1
+NO_GATEWAY: Final = -1
 """The gateway of a device that is behind none."""
 
-_ODD_ENDS: Final = tuple((each.encode(), f"\\u{ord(each):04x}".encode()) for each in "\u0085\u2028\u2029")
+_LINE_SEPARATORS: Final = tuple(
+    (each.encode(), f"\\u{ord(each):04x}".encode()) for each in "\u0085\u2028\u2029"
+)
 
-_SHORT, _LONG = 126, 1 << 16
+_TWO_BYTE_LENGTH, _EIGHT_BYTE_LENGTH = 126, 1 << 16
 """Lengths from which a WebSocket frame spells its own with two bytes, and with eight."""
 
 
-class Event(Struct, frozen=True, gc=False, kw_only=True):
+class PublishedEvent(Struct, frozen=True, gc=False, kw_only=True):
     """What is told, and by what it is chosen."""
 
     number: int
@@ -42,15 +44,15 @@ class Event(Struct, frozen=True, gc=False, kw_only=True):
     """When it was published, by the clock of the event loop."""
 
 
-def without_odd_ends(body: bytes) -> bytes:
+def escape_line_separators(body: bytes) -> bytes:
     """JSON in which no text has a character that some clients take for the end of a line."""
-    for character, escaped in _ODD_ENDS:
+    for character, escaped in _LINE_SEPARATORS:
         if character in body:
             body = body.replace(character, escaped)
     return body
 
 
-def as_server_sent(event: Event) -> bytes:
+def encode_sse(event: PublishedEvent) -> bytes:
     """Spell it as a server-sent event (rest-148)."""
     body = event.body
     if b"\n" in body or b"\r" in body:  # between two values, of which a device chose the spelling
@@ -58,20 +60,20 @@ def as_server_sent(event: Event) -> bytes:
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.id.encode(), event.type.encode(), body)
 
 
-def as_frame(event: Event) -> bytes:
+def encode_websocket_frame(event: PublishedEvent) -> bytes:
     """Spell it as a frame of a WebSocket."""
-    return framed(event.body)
+    return build_text_frame(event.body)
 
 
-def framed(text: bytes) -> bytes:
+def build_text_frame(text: bytes) -> bytes:
     """A text as a frame from a server: the same for all clients, for it is neither masked nor packed."""
     length = len(text)
-    if length < _SHORT:
+    if length < _TWO_BYTE_LENGTH:
         return b"\x81%c%b" % (length, text)
-    if length < _LONG:
+    if length < _EIGHT_BYTE_LENGTH:
         return b"\x81\x7e%b%b" % (length.to_bytes(2, "big"), text)
     return b"\x81\x7f%b%b" % (length.to_bytes(8, "big"), text)
 
 
 if TYPE_CHECKING:
-    Form = Callable[[Event], bytes]
+    EventEncoder = Callable[[PublishedEvent], bytes]

@@ -8,38 +8,38 @@ from litestar.di import NamedDependency as Given
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
 from litestar.params import HeaderParameter, QueryParameter, SkipValidation
 
-from meshfleet.service.accounts.gatekeeper import Gatekeeper
-from meshfleet.service.accounts.model import Actor
-from meshfleet.service.http.access import bearer_of
-from meshfleet.service.http.asked import Asked
-from meshfleet.service.live.conversation import Conversation
-from meshfleet.service.live.live import Live
-from meshfleet.service.live.stream import MEDIA_TYPE, EventStream
-from meshfleet.service.live.want import read_want
-from meshfleet.wire.rest.live import LIVE, LIVE_TYPES, STREAM
+from meshfleet.rest.live import LIVE_EVENT_TYPES, LIVE_PATH, STREAM_PATH
+from meshfleet.service.accounts.bearer import BearerAuthenticator
+from meshfleet.service.actor import Actor
+from meshfleet.service.http.access import get_bearer
+from meshfleet.service.http.request import ApiRequest
+from meshfleet.service.live.filters import parse_event_filter
+from meshfleet.service.live.live_events import LiveEvents
+from meshfleet.service.live.sse import SSE_MEDIA_TYPE, EventStream
+from meshfleet.service.live.websocket import WebSocketSession
 
 
 @dataclass
-class _Events(Operation):
+class _EventStreamOperation(Operation):
     """Tells what the answer is, which Litestar cannot know."""
 
     def __post_init__(self) -> None:
         answer = (self.responses or {})["200"]
         assert isinstance(answer, OpenAPIResponse)  # noqa: S101 # Litestar has just made it
-        answer.content = {MEDIA_TYPE: OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))}
+        answer.content = {SSE_MEDIA_TYPE: OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))}
 
 
-@get(STREAM, operation_class=_Events, problems=(429,), tags=["Live"])
+@get(STREAM_PATH, operation_class=_EventStreamOperation, problems=(429,), tags=["Live"])
 async def stream_events(
-    request: Asked,
+    request: ApiRequest,
     actor: Given[Actor],
-    live: Given[SkipValidation[Live]],
+    live: Given[SkipValidation[LiveEvents]],
     types: Annotated[
         list[str] | None,
         QueryParameter(
             name="Types",
             description="Of one of these types; may be given several times.",
-            schema_extra={"items": {"type": "string", "enum": list(LIVE_TYPES)}},
+            schema_extra={"items": {"type": "string", "enum": list(LIVE_EVENT_TYPES)}},
         ),
     ] = None,
     ids: Annotated[
@@ -63,16 +63,16 @@ async def stream_events(
     ] = None,
 ) -> EventStream:
     """Tell live events that meet all filters, as server-sent events without end."""
-    want = read_want({"Types": types, "Ids": ids, "Gateway": gateway, "Jobs": jobs})
+    want = parse_event_filter({"Types": types, "Ids": ids, "Gateway": gateway, "Jobs": jobs})
     await request.body()  # there is none; but who goes away before its end counts as a mistake
-    return EventStream(live, actor, bearer_of(request.scope), want, last_event_id)
+    return EventStream(live, actor, get_bearer(request.scope), want, last_event_id)
 
 
-@websocket(LIVE)
-async def talk(
+@websocket(LIVE_PATH)
+async def handle_websocket(
     socket: WebSocket[Any, Any, Any],
-    live: Given[SkipValidation[Live]],
-    gatekeeper: Given[SkipValidation[Gatekeeper]],
+    live: Given[SkipValidation[LiveEvents]],
+    authenticator: Given[SkipValidation[BearerAuthenticator]],
 ) -> None:
     """Tell live events over a WebSocket."""
-    await Conversation(socket, live, gatekeeper).hold()
+    await WebSocketSession(socket, live, authenticator).run()

@@ -1,17 +1,60 @@
 """`/api/v1/devices/{id}/connectivity`."""
 
+from typing import NamedTuple
+
 from litestar import Router, get
 from litestar.di import NamedDependency as Given
 from litestar.params import FromPath
+from msgspec import Struct
+from sqlalchemy import Connection, select
 
+from meshfleet import rest
 from meshfleet.db import Database
+from meshfleet.db.tables import connectivity
+from meshfleet.protocol.ids import mac_from_int, mac_to_int
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import ConnectivityPage
 from meshfleet.service.devices import listing
-from meshfleet.service.devices.paths import device_in_path
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.service.presence import history
-from meshfleet.wire.ids import mac_number
-from meshfleet.wire.rest import ConnectivityPage
+from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
+
+# When a device was connected, the newest change first.
+
+
+class ConnectivityListing(Struct, frozen=True, kw_only=True):
+    """What the pages of a history belong to."""
+
+    device: int
+
+
+class ConnectivityEntry(NamedTuple):
+    """A change, and its number."""
+
+    number: int
+    body: rest.ConnectivityChange
+
+
+def list_connectivity_changes(
+    connection: Connection, device: int, *, before: int | None, limit: int
+) -> list[ConnectivityEntry]:
+    """The newest changes of a device, or those older than that number."""
+    columns = connectivity.c
+    query = select(connectivity).where(columns.device == device).order_by(columns.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(columns.id < before)
+    return [
+        ConnectivityEntry(
+            row.id,
+            rest.ConnectivityChange(
+                time=format_millis(row.time),
+                connected=row.connected,
+                cause=row.cause,
+                gateway=mac_from_int(row.gateway) if row.gateway else None,
+            ),
+        )
+        for row in connection.execute(query)
+    ]
 
 
 @get("/{device_id:str}/connectivity")
@@ -19,18 +62,18 @@ async def list_connectivity(
     device_id: FromPath[str],
     limit: Given[int],
     database: Given[Database],
-    pages: Given[Pages],
+    pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> ConnectivityPage:
     """List when a device was connected and when no longer, and why, the newest change first."""
-    device = device_in_path(device_id)
-    asked = history.HistoryListing(device=mac_number(device))
-    before = pages.after(asked, next_token, start=None)
-    found = await database.read(history.page, asked.device, before=before, limit=limit + 1)
+    device = parse_path_device(device_id)
+    asked = ConnectivityListing(device=mac_to_int(device))
+    before = pages.decode_start(asked, next_token, start=None)
+    found = await database.read(list_connectivity_changes, asked.device, before=before, limit=limit + 1)
     if not found:
-        await database.read(listing.device, device)  # it may be unknown, and then says so
-    cut = pages.cut(asked, found, limit, lambda last: (last.number,))
-    return ConnectivityPage(items=[each.shown for each in cut["items"]], next_token=cut["next_token"])
+        await database.read(listing.load_device, device)  # it may be unknown, and then says so
+    cut = pages.build_page(asked, found, limit, lambda last: (last.number,))
+    return ConnectivityPage(items=[each.body for each in cut["items"]], next_token=cut["next_token"])
 
 
 router = Router("/api/v1/devices", route_handlers=[list_connectivity], tags=["Devices"])

@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.presence.model import Change
+    from meshfleet.service.presence.changes import PresenceChange
 
-_CONNECTED: Final = "SELECT id, connected FROM device WHERE id IN numbers"
-_CHANGE: Final = bulk.Update(("id", "connected", "connected_at"), "true")
-_RHYTHM: Final = bulk.Update(("device", "rhythm"), "true")
-_HISTORY: Final = "INSERT INTO connectivity (device, time, connected, cause, gateway) VALUES (?, ?, ?, ?, ?)"
-_FORGET: Final = (
+_SELECT_CONNECTED: Final = "SELECT id, connected FROM device WHERE id IN numbers"
+_UPDATE_CONNECTED: Final = bulk.BulkUpdate(("id", "connected", "connected_at"), "true")
+_UPDATE_INTERVAL: Final = bulk.BulkUpdate(("device", "rhythm"), "true")
+_INSERT_HISTORY: Final = (
+    "INSERT INTO connectivity (device, time, connected, cause, gateway) VALUES (?, ?, ?, ?, ?)"
+)
+_DELETE_HISTORY: Final = (
     "DELETE FROM connectivity WHERE id IN"
     " (SELECT id FROM connectivity WHERE time < ? ORDER BY time LIMIT 1000)"
 )
 
 
-class Known(NamedTuple):
+class PresenceSnapshot(NamedTuple):
     """What was there when a service before this one ended."""
 
     gateways: set[int]
@@ -34,16 +36,16 @@ class Known(NamedTuple):
     """Those that were connected, each with its gateway and its rhythm."""
 
 
-class Result(NamedTuple):
+class PresenceWriteResult(NamedTuple):
     """What became of changes."""
 
-    written: Sequence[Change] = ()
+    written: Sequence[PresenceChange] = ()
     """Those that were news."""
-    unknown: Collection[int] = ()
+    unknown_devices: Collection[int] = ()
     """Devices that nobody knows."""
 
 
-def known(connection: Connection) -> Known:
+def load_presence(connection: Connection) -> PresenceSnapshot:
     """What was there before."""
     query = (
         select(device.c.id, device.c.gateway, device_state.c.rhythm)
@@ -51,15 +53,17 @@ def known(connection: Connection) -> Known:
         .where(device.c.connected)
     )
     gateways = set(connection.execute(select(gateway.c.device)).scalars())
-    return Known(gateways, [tuple(row) for row in connection.execute(query)])
+    return PresenceSnapshot(gateways, [tuple(row) for row in connection.execute(query)])
 
 
-def write(connection: Connection, changes: Sequence[Change]) -> Result:
+def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
     """Write changes of known devices, and into their history what was news."""
     if not changes:
-        return Result()
+        return PresenceWriteResult()
     wanted = {change.device for change in changes}
-    before = {number: bool(here) for number, here in bulk.pick(connection, _CONNECTED, sorted(wanted))}
+    before = {
+        number: bool(here) for number, here in bulk.query_in(connection, _SELECT_CONNECTED, sorted(wanted))
+    }
     unknown = wanted - before.keys()
     news = []
     for each in changes:
@@ -68,32 +72,32 @@ def write(connection: Connection, changes: Sequence[Change]) -> Result:
             news.append(each)
     if news:
         last = {each.device: (each.device, each.connected, each.at) for each in news}
-        bulk.update(connection, device, _CHANGE, list(last.values()))
-    bulk.execute(
+        bulk.update_rows(connection, device, _UPDATE_CONNECTED, list(last.values()))
+    bulk.execute_many(
         connection,
-        _HISTORY,
+        _INSERT_HISTORY,
         [(each.device, each.at, each.connected, str(each.cause), each.gateway) for each in news],
     )
-    return Result(news, unknown)
+    return PresenceWriteResult(news, unknown)
 
 
-def write_rhythms(connection: Connection, rhythms: Sequence[tuple[int, int]]) -> None:
+def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]]) -> None:
     """Remember rhythms of devices for the next start."""
-    if rhythms:
-        bulk.update(connection, device_state, _RHYTHM, rhythms)
+    if intervals:
+        bulk.update_rows(connection, device_state, _UPDATE_INTERVAL, intervals)
 
 
-def forget(connection: Connection, before: int) -> None:
+def delete_history(connection: Connection, before: int) -> None:
     """Forget some of what happened before a time: this is done every other second."""
-    bulk.execute(connection, _FORGET, [(before,)])
+    bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 
-def owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:
+def find_dfu_owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:
     """Whose addresses these are: a device in DFU mode may have the one behind its own (report-46)."""
     wanted = sorted({number for address in addresses for number in (address - 1, address)})
     if not wanted:
         return {}
-    present = {number for number, _ in bulk.pick(connection, _CONNECTED, wanted)}
+    present = {number for number, _ in bulk.query_in(connection, _SELECT_CONNECTED, wanted)}
     return {
         address: address if address in present else address - 1
         for address in addresses

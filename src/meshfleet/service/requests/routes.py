@@ -10,30 +10,29 @@ from litestar.params import FromPath, HeaderParameter, JSONBody
 from msgspec import Struct
 
 from meshfleet.db import Database
-from meshfleet.service.devices import listing
-from meshfleet.service.devices.paths import device_in_path
-from meshfleet.service.http.asked import Asked
-from meshfleet.service.http.pages import Pages
-from meshfleet.service.http.parameters import NextToken
-from meshfleet.service.http.paths import segment
-from meshfleet.service.requests import store
-from meshfleet.service.requests.order import read_order
-from meshfleet.service.requests.window import Window, answer_in
-from meshfleet.wire.ids import Mac, mac_number
-from meshfleet.wire.rest import (
-    REQUESTS,
+from meshfleet.protocol.ids import Mac, mac_to_int
+from meshfleet.protocol.times import parse_millis
+from meshfleet.rest import (
+    REQUESTS_PATH,
     NewRequest,
     RequestAccepted,
     RequestAnswer,
     RequestPage,
     RequestRecord,
 )
-from meshfleet.wire.times import parse_millis
+from meshfleet.service.devices import listing
+from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
+from meshfleet.service.http.request import ApiRequest, decode_segment
+from meshfleet.service.requests import store
+from meshfleet.service.requests.dispatcher import RequestFacade, unwrap_answer
+from meshfleet.service.requests.prepared_request import prepare_request
 
 _ACCEPTED: Final = 202
 
 
-class RequestListing(Struct, frozen=True, kw_only=True):
+class RequestListQuery(Struct, frozen=True, kw_only=True):
     """What the pages of a history belong to."""
 
     device: Mac
@@ -52,8 +51,8 @@ class RequestListing(Struct, frozen=True, kw_only=True):
 async def send_request(
     device_id: FromPath[str],
     data: JSONBody[NewRequest],
-    request: Asked,
-    window: Given[Window],
+    request: ApiRequest,
+    request_facade: Given[RequestFacade],
     prefer: Annotated[  # noqa: ARG001 # for the document; it may come more than once
         str | None,
         HeaderParameter(name="Prefer", description="`respond-async`: do not wait for the response."),
@@ -70,25 +69,25 @@ async def send_request(
     Without `gateway` the one is taken that hears the device best; `choice` tells why. An ack is not answered:
     202 tells that it was sent.
     """
-    device, order, actor = device_in_path(device_id), read_order(data), request.user
+    device, order, actor = parse_path_device(device_id), prepare_request(data), request.user
     is_waited_for = not _responds_async(request.headers.getall("prefer", []))
-    taken = await window.dispatch.take(
+    taken = await request_facade.dispatcher.submit(
         device,
         order,
         by=actor,
-        key=window.key(idempotency_key, actor, device, data),
-        waited_for=is_waited_for,
+        key=request_facade.build_key(idempotency_key, actor, device, data),
+        is_awaited=is_waited_for,
     )
     if not order.operation.is_answered:
-        record = await asyncio.shield(taken.over)
+        record = await asyncio.shield(taken.outcome)
         if record.problem is not None:
-            answer_in(record)
+            unwrap_answer(record)
         return _accepted(RequestAccepted(id=taken.id, state="SENT"))
     if not is_waited_for:
         return _accepted(
             RequestAccepted(id=taken.id, state="PENDING"), {"Preference-Applied": "respond-async"}
         )
-    return Response(answer_in(await asyncio.shield(taken.over)))
+    return Response(unwrap_answer(await asyncio.shield(taken.outcome)))
 
 
 @get("/{device_id:str}/requests")
@@ -96,31 +95,31 @@ async def list_requests(
     device_id: FromPath[str],
     limit: Given[int],
     database: Given[Database],
-    pages: Given[Pages],
-    window: Given[Window],
+    pages: Given[PageTokens],
+    request_facade: Given[RequestFacade],
     next_token: NextToken = None,
 ) -> RequestPage:
     """List what was asked of a device, the newest first, and what became of it."""
-    device = device_in_path(device_id)
-    asked = RequestListing(device=device)
-    before = None if next_token is None else pages.read(asked, next_token)
-    await window.settle()
-    found = await database.read(store.page, mac_number(device), before=before, limit=limit + 1)
+    device = parse_path_device(device_id)
+    asked = RequestListQuery(device=device)
+    before = None if next_token is None else pages.decode(asked, next_token)
+    await request_facade.flush_history()
+    found = await database.read(store.list_requests, mac_to_int(device), before=before, limit=limit + 1)
     if not found:
-        await database.read(listing.device, device)  # it may be unknown, and then says so
-    return RequestPage(**pages.cut(asked, found, limit, _position))
+        await database.read(listing.load_device, device)  # it may be unknown, and then says so
+    return RequestPage(**pages.build_page(asked, found, limit, _position_of))
 
 
 @get("/{request_id:str}")
 async def show_request(
-    request_id: FromPath[str], database: Given[Database], window: Given[Window]
+    request_id: FromPath[str], database: Given[Database], request_facade: Given[RequestFacade]
 ) -> RequestRecord:
     """Show a request, and what became of it."""
-    await window.settle()
-    return await database.read(store.show, segment(request_id))
+    await request_facade.flush_history()
+    return await database.read(store.load_request, decode_segment(request_id))
 
 
-def _position(last: RequestRecord) -> tuple[int, str]:
+def _position_of(last: RequestRecord) -> tuple[int, str]:
     return parse_millis(last.requested_at), last.id
 
 
@@ -132,9 +131,9 @@ def _responds_async(prefer: list[str]) -> bool:
 
 def _accepted(body: RequestAccepted, headers: dict[str, str] | None = None) -> Response[Any]:
     return Response(
-        body, status_code=_ACCEPTED, headers={"Location": f"{REQUESTS}/{body.id}", **(headers or {})}
+        body, status_code=_ACCEPTED, headers={"Location": f"{REQUESTS_PATH}/{body.id}", **(headers or {})}
     )
 
 
 device_router = Router("/api/v1/devices", route_handlers=[send_request, list_requests], tags=["Requests"])
-router = Router(REQUESTS, route_handlers=[show_request], tags=["Requests"])
+router = Router(REQUESTS_PATH, route_handlers=[show_request], tags=["Requests"])

@@ -10,40 +10,42 @@ from sqlalchemy import and_, or_, select, update
 from meshfleet.db import bulk
 from meshfleet.db.tables import request
 from meshfleet.errors import Interrupted, NotFound
+from meshfleet.protocol.decoders import get_decoder
+from meshfleet.protocol.ids import mac_from_int, to_device_id
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import RequestAnswer, RequestProblem, RequestRecord, RequestState, SentRequest
 from meshfleet.service.audit import log as audit
-from meshfleet.service.requests.entry import columns_of
-from meshfleet.service.requests.once import Past
-from meshfleet.wire.decoders import decoder_of
-from meshfleet.wire.ids import device_id, number_mac
-from meshfleet.wire.rest import RequestAnswer, RequestProblem, RequestRecord, RequestState, SentRequest
-from meshfleet.wire.times import write_millis
+from meshfleet.service.requests.history_entry import to_request_row
+from meshfleet.service.requests.idempotency import KeyedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Connection, Row
 
-    from meshfleet.service.requests.entry import Entry
+    from meshfleet.service.requests.history_entry import HistoryEntry
 
-_NEWS: Final = ("gateway", "finished_at", "state", "answer", "problem", "key")
-_CHANGE: Final = "UPDATE SET " + ", ".join(f"{each} = excluded.{each}" for each in _NEWS)
-_FORGET: Final = (
+_CHANGED_COLUMNS: Final = ("gateway", "finished_at", "state", "answer", "problem", "key")
+_ON_CONFLICT: Final = "UPDATE SET " + ", ".join(f"{each} = excluded.{each}" for each in _CHANGED_COLUMNS)
+_DELETE_OLD: Final = (
     "DELETE FROM request WHERE id IN"
     " (SELECT id FROM request WHERE requested_at < ? ORDER BY requested_at LIMIT 1000)"
 )
 
-Position = tuple[int, str]
+HistoryPosition = tuple[int, str]
 """A place in a history: when, and which of those of that moment."""
 
 
-def write(connection: Connection, entries: Sequence[Entry]) -> None:
+def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> None:
     """Write entries, or what is new of them. What changes something is in the audit log, too (auth-26)."""
-    bulk.upsert(connection, request, [columns_of(each) for each in entries], otherwise=_CHANGE)
+    bulk.upsert_rows(
+        connection, request, [to_request_row(each) for each in entries], on_conflict=_ON_CONFLICT
+    )
     for each in entries:
-        if each.is_new and each.changes and not each.is_unsent:
-            audit.record(
+        if each.is_new and each.is_audited and not each.is_unsent:
+            audit.record_change(
                 connection,
-                each.by,
+                each.actor,
                 f"request.{each.record.request.operation}",
                 each.record.device,
                 now=each.requested_at,
@@ -52,7 +54,9 @@ def write(connection: Connection, entries: Sequence[Entry]) -> None:
             )
 
 
-def page(connection: Connection, device: int, *, before: Position | None, limit: int) -> list[RequestRecord]:
+def list_requests(
+    connection: Connection, device: int, *, before: HistoryPosition | None, limit: int
+) -> list[RequestRecord]:
     """The newest requests to a device, or those before a position."""
     columns = request.c
     query = select(request).where(columns.device == device)
@@ -61,24 +65,24 @@ def page(connection: Connection, device: int, *, before: Position | None, limit:
         older = and_(columns.requested_at == at, columns.id < last)
         query = query.where(or_(columns.requested_at < at, older))
     query = query.order_by(columns.requested_at.desc(), columns.id.desc()).limit(limit)
-    return [_record(row) for row in connection.execute(query)]
+    return [_to_record(row) for row in connection.execute(query)]
 
 
-def show(connection: Connection, request_id: str) -> RequestRecord:
+def load_request(connection: Connection, request_id: str) -> RequestRecord:
     """One of them."""
     row = connection.execute(select(request).where(request.c.id == request_id)).first()
     if row is None:
         raise NotFound("there is no such request")
-    return _record(row)
+    return _to_record(row)
 
 
-def by_key(connection: Connection, key: str) -> Past | None:
+def find_request_by_key(connection: Connection, key: str) -> KeyedRequest | None:
     """What came with a key before."""
     row = connection.execute(select(request).where(request.c.key == key)).first()
-    return None if row is None else Past(row.digest, _record(row))
+    return None if row is None else KeyedRequest(row.digest, _to_record(row))
 
 
-def close_old(connection: Connection, now: int) -> None:
+def fail_unfinished_requests(connection: Connection, now: int) -> None:
     """Give up what a service before this one has not come to an end with."""
     problem = RequestProblem(code=Interrupted.code, detail="the service ended before an answer came")
     connection.execute(
@@ -90,21 +94,21 @@ def close_old(connection: Connection, now: int) -> None:
     )
 
 
-def forget(connection: Connection, before: int) -> None:
+def delete_old_requests(connection: Connection, before: int) -> None:
     """Forget some of what was asked before a time."""
-    bulk.execute(connection, _FORGET, [(before,)])
+    bulk.execute_many(connection, _DELETE_OLD, [(before,)])
 
 
-def _record(row: Row[Any]) -> RequestRecord:
+def _to_record(row: Row[Any]) -> RequestRecord:
     return RequestRecord(
         id=row.id,
         state=RequestState(row.state),
-        device=device_id(number_mac(row.device)),
-        gateway=None if row.gateway is None else number_mac(row.gateway),
+        device=to_device_id(mac_from_int(row.device)),
+        gateway=None if row.gateway is None else mac_from_int(row.gateway),
         by=row.actor,
-        requested_at=write_millis(row.requested_at),
-        finished_at=None if row.finished_at is None else write_millis(row.finished_at),
-        request=decoder_of(SentRequest).decode(row.asked),
-        response=None if row.answer is None else decoder_of(RequestAnswer).decode(row.answer),
-        problem=None if row.problem is None else decoder_of(RequestProblem).decode(row.problem),
+        requested_at=format_millis(row.requested_at),
+        finished_at=None if row.finished_at is None else format_millis(row.finished_at),
+        request=get_decoder(SentRequest).decode(row.asked),
+        response=None if row.answer is None else get_decoder(RequestAnswer).decode(row.answer),
+        problem=None if row.problem is None else get_decoder(RequestProblem).decode(row.problem),
     )

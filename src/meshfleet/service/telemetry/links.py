@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet.service.ingest.rollups import Shown, read_minute
-from meshfleet.service.telemetry.series import Grid, Tally
-from meshfleet.wire import rest
-from meshfleet.wire.ids import number_mac
-from meshfleet.wire.times import write_millis
+from meshfleet import rest
+from meshfleet.protocol.ids import mac_from_int
+from meshfleet.protocol.times import format_millis
+from meshfleet.service.ingest.rollups import MinuteSummary, decode_minute
+from meshfleet.service.telemetry.aggregation import SeriesAggregator, TimeGrid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meshfleet.db.samples.sample import Sample
+    from meshfleet.db.samples.sample import StoredSample
 
-MOST: Final = 50
+MAX_PARENTS: Final = 50
 """Parents of one device; more than a dozen are rare."""
 
 
-class _Heard(Struct):
+class _ParentLink(Struct):
     """What one parent heard."""
 
-    tally: Tally
-    whole: Tally
+    over_time: SeriesAggregator
+    total: SeriesAggregator
     """The same, in a single bucket."""
     time: int
     """When its last minute began."""
     gateway: int
-    minute: Shown
+    minute: MinuteSummary
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -43,41 +43,41 @@ class _Heard(Struct):
         return self.time, self.minute.last
 
 
-class Links:
+class LinkAggregator:
     """Sums up the links of a device. Minutes come in the order of time, in as many calls as one likes."""
 
-    def __init__(self, grid: Grid, only: frozenset[int] | None = None) -> None:
+    def __init__(self, grid: TimeGrid, only: frozenset[int] | None = None) -> None:
         self._grid = grid
-        self._whole = Grid.over(grid.since, grid.until, parts=1)
+        self._whole = TimeGrid.divide(grid.since, grid.until, parts=1)
         self._only = only
         """The parents that matter; None: all."""
-        self.is_crowded = False
+        self.is_truncated = False
         """Whether there were more parents than are kept: `parents` are those that heard the device last."""
-        self._by_parent: dict[int, _Heard] = {}
+        self._by_parent: dict[int, _ParentLink] = {}
 
-    def add(self, minutes: Iterable[Sample]) -> None:
+    def add(self, minutes: Iterable[StoredSample]) -> None:
         """Take in minutes. What is none of them is a reading whose time is not believed."""
         for sample in minutes:
             if self._only is not None and sample.identifier not in self._only:
                 continue
-            minute = read_minute(sample)
+            minute = decode_minute(sample)
             if minute is not None and sample.number is not None:
                 self._add(sample, sample.number, minute)
 
-    def _add(self, sample: Sample, mean: float, minute: Shown) -> None:
+    def _add(self, sample: StoredSample, mean: float, minute: MinuteSummary) -> None:
         heard = self._by_parent.get(sample.identifier)
         if heard is not None and sample.time <= heard.time:
             return  # a minute under way that was committed while the store was read
         if heard is None:
-            tally, whole = Tally(self._grid), Tally(self._whole)
-            heard = _Heard(tally, whole, sample.time, sample.gateway, minute)
+            tally, whole = SeriesAggregator(self._grid), SeriesAggregator(self._whole)
+            heard = _ParentLink(tally, whole, sample.time, sample.gateway, minute)
             self._by_parent[sample.identifier] = heard
         else:
             heard.time, heard.gateway, heard.minute = sample.time, sample.gateway, minute
-        for each in (heard.tally, heard.whole):
+        for each in (heard.over_time, heard.total):
             each.add_minute(sample.time, mean, minute)
-        if len(self._by_parent) > MOST:
-            self.is_crowded = True
+        if len(self._by_parent) > MAX_PARENTS:
+            self.is_truncated = True
             del self._by_parent[min(self._by_parent, key=lambda each: self._by_parent[each].rank)]
 
     @property
@@ -85,23 +85,23 @@ class Links:
         """Those that are kept."""
         return frozenset(self._by_parent)
 
-    def told(self) -> list[rest.Link]:
+    def build_links(self) -> list[rest.Link]:
         """What has come of them: who heard the device in the newest minute first, and best within it."""
         ranked = sorted(self._by_parent.items(), key=lambda each: each[1].rank, reverse=True)
-        return [_link(parent, heard) for parent, heard in ranked]
+        return [_to_rest_link(parent, heard) for parent, heard in ranked]
 
 
-def _link(parent: int, heard: _Heard) -> rest.Link:
-    (whole,) = heard.whole.buckets()
+def _to_rest_link(parent: int, heard: _ParentLink) -> rest.Link:
+    (whole,) = heard.total.build_buckets()
     return rest.Link(
-        parent=number_mac(parent),
+        parent=mac_from_int(parent),
         rssi=heard.minute.last,
-        seen_at=write_millis(heard.minute.last_at),
+        seen_at=format_millis(heard.minute.last_at),
         unreachable=heard.minute.unreachable,
         mean=whole.mean,
         min=whole.min,
         max=whole.max,
         count=whole.count,
-        gateway=number_mac(heard.gateway),
-        series=heard.tally.buckets(),
+        gateway=mac_from_int(heard.gateway),
+        series=heard.over_time.build_buckets(),
     )

@@ -2,7 +2,7 @@
  * What a Nordic package says of itself, read in the browser: its manifest is one small file of a zip.
  *
  * Nothing is checked here, the service does that: what cannot be read says nothing. The rules are those of
- * `meshfleet.wire.package`.
+ * `meshfleet.protocol.firmware_image`.
  */
 
 export interface Said {

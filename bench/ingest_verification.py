@@ -1,0 +1,67 @@
+"""Whether what was acknowledged under the load of `bench.ingest` is there: asked as a user would ask."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.api_client import Client
+from bench.ingest_reports import count_samples, device_mac
+from meshfleet.protocol.ids import Mac, to_device_id
+from meshfleet.protocol.times import format_millis
+from meshfleet.service import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.ingest_load import Load, LoadResult
+
+ADMIN_PASSWORD: Final = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
+
+_LOOKED_AT: Final = 5
+"""Devices whose samples are counted."""
+
+
+def verify_samples(url: str, load: Load, sent: LoadResult, *, since: int) -> int:
+    """Count the samples that a load has brought since its beginning; raises when one is missing or too many.
+
+    Nothing of it may have been rejected. Tells how many were counted.
+    """
+    times, counted = f"From={format_millis(since)}&To={format_millis(clock.now() + 1)}", 0
+    with _logged_in(url) as client:
+        if rejects := json.loads(client.get("/api/v1/rejects"))["items"]:
+            raise RuntimeError(f"reports were rejected, as this one: {rejects[0]}")
+        for each in range(_LOOKED_AT):
+            of, number = each * load.gateways // _LOOKED_AT, each * load.devices // _LOOKED_AT
+            path = f"/api/v1/devices/{to_device_id(Mac(device_mac(of, number)))}/samples?{times}"
+            found = sum(1 for _ in _items(client, path))
+            if found != (wanted := count_samples(of, load.devices, number, sent=sent.by_gateway[of])):
+                raise RuntimeError(f"{path} has {found} samples, and {wanted} were acknowledged")
+            counted += found
+    return counted
+
+
+def read_metric(url: str, name: str) -> float:
+    """One of the figures that Prometheus would read."""
+    with _logged_in(url) as client:
+        lines = client.get("/metrics").decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+@contextmanager
+def _logged_in(url: str) -> Iterator[Client]:
+    with Client(url) as client:
+        login = {"username": "admin", "password": ADMIN_PASSWORD}
+        client.set_token(client.post("/api/v1/auth/login", login)["authToken"])
+        yield client
+
+
+def _items(client: Client, path: str) -> Iterator[Any]:
+    token = ""
+    while True:
+        page = json.loads(client.get(f"{path}&MaxResults=1000{token}"))
+        yield from page["items"]
+        if page["nextToken"] is None:
+            return
+        token = f"&NextToken={page['nextToken']}"

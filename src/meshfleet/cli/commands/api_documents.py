@@ -1,0 +1,26 @@
+"""`meshfleet asyncapi`: the messaging interface, described for programs."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+# `meshfleet openapi`: the REST interface, described for programs.
+
+
+@click.command()
+@click.option("--json", is_flag=True, expose_value=False, help="As JSON, which it is anyway.")
+def openapi() -> None:
+    """Print the OpenAPI document of the REST interface."""
+    from meshfleet.service.app import load_openapi_document  # noqa: PLC0415 # heavy, and not needed for --help
+
+    click.echo(msgspec.json.format(msgspec.json.encode(load_openapi_document())))
+
+
+@click.command()
+@click.option("--json", is_flag=True, expose_value=False, help="As JSON, which it is anyway.")
+def asyncapi() -> None:
+    """Print the AsyncAPI document of the messaging interface."""
+    from meshfleet.service.asyncapi import build_asyncapi_document  # noqa: PLC0415 # heavy, and not needed for --help
+
+    click.echo(msgspec.json.format(msgspec.json.encode(build_asyncapi_document())))

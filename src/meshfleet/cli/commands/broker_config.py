@@ -1,0 +1,154 @@
+"""`meshfleet broker-config`: what another broker has to be told."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.database import open_existing_database
+from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.errors import UnusableFolder
+from meshfleet.mqtt.client import BrokerAddress
+from meshfleet.service.external_broker.mosquitto import (
+    SERVICE_USER,
+    build_acl_file,
+    build_config_file,
+    build_password_file,
+    load_service_password,
+)
+from meshfleet.service.gateways import store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.settings import Settings
+
+_DEFAULT_BROKER: Final = BrokerAddress(host="127.0.0.1", port=1883)
+"""Where a broker is of which nobody says where."""
+
+_NON_OWNER_MODE: Final = 0o077
+"""What the group and everybody else may do."""
+
+
+@click.group("broker-config")
+def broker_config() -> None:
+    """Configure another broker for the service."""
+
+
+@broker_config.command()
+@settings_options("data", "broker", "topic-prefix", "database")
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default="meshfleet-mosquitto",
+    show_default=True,
+    help="Where the files are written; nobody else may read there.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON what was written.")
+def mosquitto(*, config: Path | None, out: Path, as_json: bool, **flags: str | None) -> None:
+    """Write the files with which mosquitto 2 takes the place of the embedded broker.
+
+    They let in the service and all claimed gateways, each where it belongs. Run it again when gateways
+    were claimed or released or got new passwords, and send mosquitto a SIGHUP. The service may run meanwhile.
+    """
+    settings = load_command_settings(config, flags)
+    folder = out.absolute()
+    with open_existing_database(settings) as database:
+        password = database.write_now(load_service_password)
+        hashes = database.read_now(store.load_broker_hashes)
+    known = {mac: hashed for mac, hashed in hashes.items() if hashed is not None}
+    broker = settings.external_broker or _DEFAULT_BROKER
+    _write_files(folder, _build_files(settings, folder, broker, password, known))
+    say = _print_summary_json if as_json else _print_summary
+    say(folder, broker, list(known), [mac for mac in hashes if mac not in known])
+
+
+def _build_files(
+    settings: Settings, folder: Path, broker: BrokerAddress, password: str, gateways: Mapping[Mac, str]
+) -> dict[str, str]:
+    """What is in which file."""
+    login = str(broker).replace("://", f"://{SERVICE_USER}:{password}@", 1)
+    return {
+        "passwords": build_password_file(password, gateways),
+        "acl": build_acl_file(settings.topic_prefix),
+        "mosquitto.conf": build_config_file(passwords=folder / "passwords", acl=folder / "acl"),
+        "meshfleet.env": f"MESHFLEET_BROKER={login}\n",
+    }
+
+
+# --- Files ---
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files that only their owner reads, each whole or not at all."""
+    try:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        if os.name != "nt" and folder.stat().st_mode & _NON_OWNER_MODE:  # Windows has no such modes
+            raise UnusableFolder(
+                f"others can read {folder}; give another one with --out, or: chmod 700 {folder}"
+            )
+        for name, text in files.items():
+            _replace_file(folder / name, text)
+    except OSError as exc:
+        raise UnusableFolder(f"{folder} cannot be written: {exc.strerror}") from exc
+
+
+def _replace_file(path: Path, text: str) -> None:
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    made = Path(name)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            _match_folder_owner(file.fileno(), path.parent)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def _match_folder_owner(file: int, folder: Path) -> None:
+    """What root writes is for whom the folder belongs to: mosquitto is somebody of its own."""
+    if os.name != "nt" and os.geteuid() == 0:
+        owner = folder.stat()
+        os.fchown(file, owner.st_uid, owner.st_gid)
+
+
+# --- What is told ---
+
+
+def _print_summary(folder: Path, broker: BrokerAddress, known: list[Mac], unknown: list[Mac]) -> None:
+    click.echo(f"Written to {folder} for the service and {_format_gateway_count(known)}")
+    click.echo(f"Give mosquitto a listener and the line: include_dir {folder}")
+    click.echo(f"Start the service with the variable in {folder / 'meshfleet.env'}: it is")
+    click.echo(
+        f"  --broker {broker} with the user {SERVICE_USER} and its password, which is told nowhere else"
+    )
+    if unknown:
+        click.echo(f"{_format_gateway_count(unknown)} cannot log in before getting new credentials:")
+        click.echo("".join(f"  {mac}\n" for mac in unknown), nl=False)
+    click.echo("When gateways are claimed, rotated or released, run this again and send mosquitto a SIGHUP")
+
+
+def _format_gateway_count(macs: list[Mac]) -> str:
+    return f"{len(macs)} gateway{'' if len(macs) == 1 else 's'}"
+
+
+def _print_summary_json(folder: Path, broker: BrokerAddress, known: list[Mac], unknown: list[Mac]) -> None:
+    told = {
+        "folder": str(folder),
+        "environment": str(folder / "meshfleet.env"),
+        "broker": str(broker),
+        "username": SERVICE_USER,
+        "gateways": known,
+        "gatewaysWithoutPassword": unknown,
+    }
+    click.echo(msgspec.json.encode(told))

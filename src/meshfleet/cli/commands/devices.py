@@ -1,0 +1,237 @@
+"""`meshfleet devices`: the registry."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from meshfleet.cli.arguments import DEVICE, LABEL, device_argument
+from meshfleet.cli.completers import complete_devices, complete_gateways, complete_labels
+from meshfleet.cli.options import TEXT
+from meshfleet.cli.output import (
+    Column,
+    flatten_fields,
+    json_option,
+    limit_option,
+    print_fields,
+    print_json,
+    print_list,
+    print_result,
+    print_table,
+)
+from meshfleet.cli.service_access import call_service
+from meshfleet.cli.terminal import to_printable
+from meshfleet.client.rest.devices import Sort
+from meshfleet.errors import NotFound
+
+if TYPE_CHECKING:
+    from meshfleet.client import Fleet
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.rest import Device
+
+
+# Labels on one device or on hundreds.
+
+_MAX_CONCURRENT: Final = 8
+"""Devices that are changed at the same time."""
+
+LabelChange = Callable[["Fleet", "Mac", Sequence[str]], Coroutine[Any, Any, "Device"]]
+
+
+async def add_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
+    """Put labels on a device, one or more."""
+    *others, last = labels
+    for label in others:
+        await fleet.devices.label(device, label)
+    return await fleet.devices.label(device, last)
+
+
+async def remove_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
+    """Take labels off a device, one or more; one that it does not have keeps no other on it."""
+    done: list[Device] = []
+    missing: list[NotFound] = []
+    for label in labels:
+        try:
+            done.append(await fleet.devices.unlabel(device, label))
+        except NotFound as exc:
+            missing.append(exc)
+    if missing:
+        raise missing[0]
+    return done[-1]
+
+
+def change_labels(
+    device_or_dash: str, labels: Sequence[str], change: LabelChange, on_changed: Callable[[Device], None]
+) -> None:
+    """Do it to the device that is named; with - to all on standard input, and show how far it is."""
+    if device_or_dash != "-":
+        device: Mac = DEVICE.convert(device_or_dash, None, None)
+        on_changed(call_service(lambda fleet: change(fleet, device, labels)))
+        return
+    devices = [DEVICE.convert(line.strip(), None, None) for line in sys.stdin if line.strip()]
+    if not devices:
+        click.echo("No devices on standard input.", err=True)
+        return
+    # What is told of each device shows on a terminal how far it is.
+    hidden = sys.stdout.isatty() or not sys.stderr.isatty()
+    console = Console(stderr=True)
+    with Progress(
+        console=console, transient=True, disable=hidden, redirect_stdout=False, redirect_stderr=False
+    ) as progress:
+        task = progress.add_task("labels", total=len(devices))
+
+        def went_on(done: Device) -> None:
+            on_changed(done)
+            progress.advance(task)
+
+        call_service(partial(_change_all, devices, labels, change, went_on))
+
+
+async def _change_all(
+    devices: Sequence[Mac],
+    labels: Sequence[str],
+    change: LabelChange,
+    on_changed: Callable[[Device], None],
+    fleet: Fleet,
+) -> None:
+    """Go through all of them; who is not there, or has no such label, does not keep the others from it."""
+    waiting, missing = iter(devices), []
+
+    async def some() -> None:
+        for device in waiting:
+            try:
+                on_changed(await change(fleet, device, labels))
+            except NotFound as exc:
+                missing.append(device)
+                click.echo(to_printable(f"{device}: {exc}"), err=True)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_MAX_CONCURRENT):
+                tasks.create_task(some())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # the others have the same reason
+    if missing:
+        raise click.ClickException(f"{len(missing)} of {len(devices)} devices could not be changed as asked.")
+
+
+_COLUMNS: Final = (
+    Column("id", lambda each: each.id, no_wrap=True),
+    Column("name", lambda each: each.friendly_name),
+    Column("model", lambda each: each.model_number),
+    Column("firmware", lambda each: each.firmware_version),
+    Column("connected", lambda each: each.connectivity.connected),
+    Column("since", lambda each: each.connectivity.timestamp),
+    Column("labels", lambda each: each.labels),
+)
+
+_LINK_COLUMNS: Final = (
+    Column("parent", lambda each: each.parent, no_wrap=True),
+    Column("rssi", lambda each: each.rssi),
+    Column("seen", lambda each: each.seen_at),
+    Column("mean", lambda each: round(each.mean)),
+    Column("unreachable", lambda each: each.unreachable),
+    Column("gateway", lambda each: each.gateway, no_wrap=True),
+)
+
+labels_argument = click.argument(
+    "labels", metavar="LABEL...", type=LABEL, nargs=-1, required=True, shell_complete=complete_labels
+)
+
+
+@click.group()
+def devices() -> None:
+    """List devices, and name and label them."""
+
+
+@devices.command("list")
+@click.option(
+    "--label",
+    "labels",
+    type=LABEL,
+    multiple=True,
+    shell_complete=complete_labels,
+    help="With this label; repeat it for devices that have all of them.",
+)
+@click.option("--connected/--disconnected", default=None, help="Only those that are, or are not.")
+@click.option("--model", "model_number", type=TEXT, help="The model number, such as 2011.")
+@click.option("--firmware", "firmware_version", type=TEXT, help="The firmware version, such as 2.4.0.")
+@click.option("--hardware", "hardware_version", type=TEXT, help="The hardware version, such as 1.2.0.")
+@click.option("--name", "friendly_name", type=TEXT, help="A part of the name, in any case.")
+@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Behind this gateway.")
+@click.option(
+    "--id", "ids", type=DEVICE, multiple=True, shell_complete=complete_devices, help="This one; repeatable."
+)
+@click.option("--sort", type=click.Choice(get_args(Sort)), help="A hyphen in front reverses it.")
+@limit_option
+@json_option
+def list_devices(*, limit: int | None, as_json: bool, **filters: Any) -> None:
+    """List the devices that fit all that is asked for."""
+    call_service(
+        lambda fleet: print_list(fleet.devices.list(**filters), _COLUMNS, as_json=as_json, limit=limit)
+    )
+
+
+@devices.command()
+@device_argument
+@json_option
+def show(device: Mac, *, as_json: bool) -> None:
+    """Tell all about a device."""
+    found = call_service(lambda fleet: fleet.devices.show(device))
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(flatten_fields(found))
+
+
+@devices.command()
+@device_argument
+@json_option
+def links(device: Mac, *, as_json: bool) -> None:
+    """List the parents that heard a device during the last day, the newest and strongest first."""
+    found = call_service(lambda fleet: fleet.samples.links(device)).items
+    if as_json:
+        for each in found:
+            print_json(each)
+    else:
+        print_table(_LINK_COLUMNS, found)
+
+
+@devices.command()
+@device_argument
+@click.argument("name", type=TEXT)
+@json_option
+def rename(device: Mac, name: str, *, as_json: bool) -> None:
+    """Give a device the friendly name NAME."""
+    renamed = call_service(lambda fleet: fleet.devices.rename(device, name))
+    print_result(renamed, f"{renamed.id} is called {renamed.friendly_name} from now on.", as_json=as_json)
+
+
+@devices.command()
+@click.argument("device", shell_complete=complete_devices)
+@labels_argument
+@json_option
+def label(device: str, labels: tuple[str, ...], *, as_json: bool) -> None:
+    """Put labels on a device; with - for DEVICE, on all whose ids come on standard input, one per line."""
+    change_labels(device, labels, add_labels, lambda done: _print_labels(done, as_json=as_json))
+
+
+@devices.command()
+@click.argument("device", shell_complete=complete_devices)
+@labels_argument
+@json_option
+def unlabel(device: str, labels: tuple[str, ...], *, as_json: bool) -> None:
+    """Take labels off a device; with - for DEVICE, off all whose ids come on standard input, one per line."""
+    change_labels(device, labels, remove_labels, lambda done: _print_labels(done, as_json=as_json))
+
+
+def _print_labels(device: Device, *, as_json: bool) -> None:
+    has = ", ".join(device.labels) or "no label"
+    print_result(device, f"{device.id} has {has} now.", as_json=as_json)

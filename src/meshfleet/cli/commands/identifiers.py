@@ -1,0 +1,91 @@
+"""`meshfleet identifiers`: what the catalogue knows."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from meshfleet.cli.options import table_option
+from meshfleet.cli.terminal import to_printable
+from meshfleet.errors.protocol import UnknownIdentifier
+
+if TYPE_CHECKING:
+    from meshfleet.protocol.fields import Json
+    from meshfleet.protocol.identifiers import IdentifierCatalogue, IdentifierDefinition
+
+
+@click.command()
+@table_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.argument("words", nargs=-1)
+def identifiers(catalogue: IdentifierCatalogue, words: tuple[str, ...], *, as_json: bool) -> None:
+    """List the identifiers; with ids or names, tell all about those."""
+    entries = [_find_entry(catalogue, word) for word in words] or list(catalogue)
+    if as_json:
+        for entry in entries:
+            click.echo(msgspec.json.encode(_to_json_object(entry)))
+        return
+    if words:
+        click.echo("\n\n".join(map(_format_details, entries)))
+        return
+    columns = [Column(title, no_wrap=True) for title in ("id", "name", "kind", "access", "unit")]
+    table = Table(*columns, box=None, header_style="bold")
+    for entry in entries:
+        kinds = " ".join(sorted(entry.kinds))
+        table.add_row(
+            *(Text(to_printable(cell)) for cell in (entry.id, entry.name, kinds, entry.access, entry.unit))
+        )
+    # Nothing is cut for a program that reads along.
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+
+
+_PIPE_WIDTH = 1000
+
+_MIN_SIMILARITY: Final = 0.7
+"""How much of two names must be the same for one to be meant by the other."""
+
+
+def find_similar_identifier(text: str, catalogue: IdentifierCatalogue) -> str | None:
+    """Return the name in a catalogue that an unknown text most likely means."""
+    names = [entry.name for entry in catalogue]
+    return next(iter(get_close_matches(text.lower(), names, n=1, cutoff=_MIN_SIMILARITY)), None)
+
+
+def _find_entry(catalogue: IdentifierCatalogue, word: str) -> IdentifierDefinition:
+    try:
+        return catalogue[word]
+    except UnknownIdentifier as exc:
+        meant = find_similar_identifier(word, catalogue)
+        if meant is None:
+            raise
+        raise click.ClickException(to_printable(f"{exc}; did you mean {meant}?")) from exc
+
+
+def _format_details(entry: IdentifierDefinition) -> str:
+    """Everything about one identifier, a line for each fact."""
+    return "\n".join(
+        f"{name:<11} {to_printable(' '.join(value) if isinstance(value, list) else str(value))}"
+        for name, value in _to_json_object(entry).items()
+        if value is not None
+    )
+
+
+def _to_json_object(entry: IdentifierDefinition) -> dict[str, Json]:
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "dictionary": entry.dictionary,
+        "kinds": sorted(entry.kinds),
+        "access": entry.access,
+        "type": entry.type,
+        "ext": entry.ext or None,
+        "unit": entry.unit or None,
+        "note": entry.note or None,
+    }

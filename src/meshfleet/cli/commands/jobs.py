@@ -1,0 +1,246 @@
+"""`meshfleet jobs`: updating devices, many at a time."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from meshfleet.cli.arguments import DEVICE, FIRMWARE, job_argument
+from meshfleet.cli.completers import complete_devices, complete_firmware, complete_gateways
+from meshfleet.cli.job_options import build_job_options, job_options
+from meshfleet.cli.job_output import (
+    MAX_FAILED_LISTED,
+    count_job_devices,
+    format_execution_reason,
+    format_job_line,
+    format_job_progress,
+    format_job_sentence,
+    format_job_state,
+    format_more_failed,
+    format_state_counts,
+    list_failed_states,
+    print_dry_run,
+    print_execution,
+    print_job,
+)
+from meshfleet.cli.options import TEXT
+from meshfleet.cli.output import (
+    Column,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    print_result,
+    truncate_to_seconds,
+)
+from meshfleet.cli.service_access import call_service
+from meshfleet.cli.terminal import to_printable
+from meshfleet.client import ExecutionState, JobState, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.client import Fleet, Job
+    from meshfleet.protocol.ids import Mac
+
+_COLUMNS: Final = (
+    Column("id", lambda each: each.id, no_wrap=True),
+    Column("name", lambda each: each.name),
+    Column("version", lambda each: each.version),
+    Column("state", format_job_state),
+    Column("done", format_job_progress),
+    Column("devices", count_job_devices),
+    Column("since", lambda each: truncate_to_seconds(each.created_at), no_wrap=True),
+)
+
+_EXECUTION_COLUMNS: Final = (
+    Column("device", lambda each: each.device_id, no_wrap=True),
+    Column("state", lambda each: each.state, no_wrap=True),
+    Column("try", lambda each: each.attempt),
+    Column("done", lambda each: f"{each.progress} %", no_wrap=True),
+    Column("gateway", lambda each: each.gateway, no_wrap=True),
+    Column("why", format_execution_reason),
+)
+
+
+def _states_option(words: type[JobState | ExecutionState]) -> Callable[[Any], Any]:
+    known = click.Choice([each.value for each in words])
+    return click.option("--state", "states", type=known, multiple=True, help="In this state; repeatable.")
+
+
+@click.group()
+def jobs() -> None:
+    """Update devices, many at a time."""
+
+
+@jobs.command()
+@click.argument("name", type=TEXT)
+@click.option(
+    "--firmware",
+    "firmware_id",
+    type=FIRMWARE,
+    required=True,
+    shell_complete=complete_firmware,
+    help="The id of the firmware, which is released.",
+)
+@job_options
+@click.option("--dry-run", is_flag=True, help="Make nothing; tell what the job would do.")
+@json_option
+def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Make the job NAME, which updates all devices that are named in any way."""
+    asked = build_job_options(given)
+    if dry_run:
+        told = call_service(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **asked))
+        if as_json:
+            print_json(told)
+        else:
+            print_dry_run(told)
+        return
+    made = call_service(lambda fleet: fleet.jobs.create(name, firmware_id, **asked))
+    print_result(made, f"{format_job_sentence(made)} {format_state_counts(made)}", as_json=as_json)
+
+
+@jobs.command("list")
+@_states_option(JobState)
+@click.option("--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="With this firmware.")
+@limit_option
+@json_option
+def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
+    """List jobs, the newest first."""
+    call_service(lambda fleet: print_list(fleet.jobs.list(**filters), _COLUMNS, as_json=as_json, limit=limit))
+
+
+@jobs.command()
+@job_argument
+@click.argument("device", type=DEVICE, required=False, shell_complete=complete_devices)
+@json_option
+def show(job: str, device: Mac | None, *, as_json: bool) -> None:
+    """Tell how a job goes and what it was told, or all that happened to one device in it."""
+    if device is not None:
+        execution = call_service(lambda fleet: fleet.jobs.execution(job, device))
+        if as_json:
+            print_json(execution)
+        else:
+            print_execution(execution, job)
+        return
+    call_service(lambda fleet: _print_job(fleet, job, as_json=as_json))
+
+
+async def _print_job(fleet: Fleet, job: str, *, as_json: bool) -> None:
+    found = await fleet.jobs.show(job)
+    if as_json:
+        print_json(found)
+        return
+    print_job(found)
+    await _print_failed(fleet, found)
+
+
+async def _print_failed(fleet: Fleet, job: Job) -> None:
+    """What somebody who looks at a job wants to know next."""
+    failed = list_failed_states(job)
+    if failed:
+        click.echo()
+        listed = fleet.jobs.executions(job, states=failed)
+        await print_list(listed, _EXECUTION_COLUMNS, as_json=False, limit=MAX_FAILED_LISTED)
+    if more := format_more_failed(job):
+        click.echo(to_printable(more))
+
+
+@jobs.command()
+@job_argument
+@json_option
+def watch(job: str, *, as_json: bool) -> None:
+    """Show a job whenever it has changed, until it is over; exit code 0 if all went well."""
+    ended = call_service(lambda fleet: _print_changes(fleet, job, as_json=as_json))
+    if ended.outcome is not Outcome.SUCCEEDED:
+        raise click.ClickException(format_job_sentence(ended))
+
+
+async def _print_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
+    last = ""
+    async with aclosing(fleet.jobs.watch(job)) as changes:
+        async for found in changes:
+            line = format_job_line(found)
+            if as_json:
+                print_json(found)
+            elif line != last:  # what it is likely to take changes all the time
+                click.echo(line)
+            last = line
+    return found
+
+
+@jobs.command()
+@job_argument
+@_states_option(ExecutionState)
+@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Through this gateway.")
+@limit_option
+@json_option
+def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) -> None:
+    """List the parts of devices in a job, and what each waits for or why it failed."""
+    call_service(
+        lambda fleet: print_list(
+            fleet.jobs.executions(job, **filters), _EXECUTION_COLUMNS, as_json=as_json, limit=limit
+        )
+    )
+
+
+@jobs.command()
+@job_argument
+@json_option
+def apply(job: str, *, as_json: bool) -> None:
+    """Let a job begin that waits for it, or devices start what they have staged."""
+    _print_state(call_service(lambda fleet: fleet.jobs.apply(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def pause(job: str, *, as_json: bool) -> None:
+    """Begin no more updates; those that are under way go on."""
+    _print_state(call_service(lambda fleet: fleet.jobs.pause(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def resume(job: str, *, as_json: bool) -> None:
+    """Go on with a paused job."""
+    _print_state(call_service(lambda fleet: fleet.jobs.resume(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def cancel(job: str, *, as_json: bool) -> None:
+    """End a job early; what has begun is taken back where that can be."""
+    _print_state(call_service(lambda fleet: fleet.jobs.cancel(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@json_option
+def retry(job: str, *, as_json: bool) -> None:
+    """Make a new job for the devices that a finished one did not update."""
+    _print_state(call_service(lambda fleet: fleet.jobs.retry(job)), as_json=as_json)
+
+
+@jobs.command()
+@job_argument
+@click.option("--yes", is_flag=True, help="Delete without asking back.")
+@json_option
+def delete(job: str, *, yes: bool, as_json: bool) -> None:
+    """Delete a job that is over or was never started, with all that is known of its devices."""
+    if not yes:
+        found = call_service(lambda fleet: fleet.jobs.show(job))
+        question = (
+            f"Delete {job}, {to_printable(found.name)}, with its {count_job_devices(found)} executions?"
+        )
+        click.confirm(question, abort=True, err=True)
+    call_service(lambda fleet: fleet.jobs.delete(job))
+    print_result({"id": job, "deleted": True}, f"{job} is deleted.", as_json=as_json)
+
+
+def _print_state(job: Job, *, as_json: bool) -> None:
+    print_result(job, format_job_sentence(job), as_json=as_json)

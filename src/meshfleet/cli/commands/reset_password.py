@@ -1,0 +1,57 @@
+"""`meshfleet users reset-password`: help for who cannot log in, straight from the database."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.database import check_database_exists, open_existing_database
+from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.rest import parse_password, parse_username
+from meshfleet.service.accounts import user_store
+from meshfleet.service.accounts.passwords import hash_password
+from meshfleet.service.actor import COMMAND_LINE
+from meshfleet.service.clock import now
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.settings import Settings
+
+_PASSWORD_BYTES: Final = 15
+"""Of chance in a new password."""
+
+
+@click.command("reset-password")
+@click.argument("name")
+@settings_options("data", "database")
+@click.option("--ask", is_flag=True, help="Ask for the new password, instead of making one up.")
+@click.option("--json", "as_json", is_flag=True, help="Say it as JSON.")
+def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, **flags: str | None) -> None:
+    """Give the user NAME a new password, and end all their sessions.
+
+    The service may run meanwhile, or not.
+    """
+    settings, username = load_command_settings(config, flags), parse_username(name)
+    check_database_exists(settings)
+    password = _prompt_password() if ask else secrets.token_urlsafe(_PASSWORD_BYTES)
+    _reset(settings, username, password)
+    if as_json:
+        click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
+    elif ask:
+        click.echo(f"{username} logs in with the new password from now on.")
+    else:
+        click.echo(f"{username} logs in with the password {password} from now on (shown this once)")
+
+
+def _prompt_password() -> str:
+    return parse_password(click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _reset(settings: Settings, username: str, password: str) -> None:
+    hashed = hash_password(password)
+    with open_existing_database(settings) as database:
+        database.write_now(user_store.update_password, username, hashed, by=COMMAND_LINE, now=now())

@@ -1,0 +1,77 @@
+"""`meshfleet samples`: what devices reported."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import click
+
+from meshfleet.cli.arguments import IDENTIFIER, PAST_TIME, device_argument
+from meshfleet.cli.completers import complete_identifiers
+from meshfleet.cli.output import Column, json_option, print_list
+from meshfleet.cli.service_access import call_service
+from meshfleet.cli.terminal import to_printable
+from meshfleet.cli.value_format import format_decoded_value, format_sample_error
+from meshfleet.client.rest.samples import SampleKind
+
+if TYPE_CHECKING:
+    from meshfleet.client import Fleet
+    from meshfleet.protocol.ids import Mac
+
+_DEFAULT_LIMIT: Final = 100
+
+_COLUMNS: Final = (
+    Column("time", lambda each: each.time, no_wrap=True),
+    Column("kind", lambda each: each.kind),
+    Column("identifier", lambda each: each.name or each.identifier),
+    Column(
+        "value",
+        lambda each: (
+            format_sample_error(each) or format_decoded_value(each.identifier or each.name, each.value)
+        ),
+    ),
+    Column("raw", lambda each: each.raw),
+    Column("seq", lambda each: each.seq),
+    Column("gateway", lambda each: each.gateway, no_wrap=True),
+)
+
+
+@click.command()
+@device_argument
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(get_args(SampleKind)),
+    multiple=True,
+    help="Of this kind; repeatable.",
+)
+@click.option(
+    "--identifier", type=IDENTIFIER, shell_complete=complete_identifiers, help="By name, or its id in hex."
+)
+@click.option(
+    "--from", "since", type=PAST_TIME, help="Not older: 2026-11-15T10:00:00Z, or 90s, 15m, 2h, 7d ago."
+)
+@click.option("--to", "until", type=PAST_TIME, help="Only older ones than that.")
+@click.option("--limit", type=click.IntRange(1), help=f"No more than so many; {_DEFAULT_LIMIT} unless set.")
+@click.option("--csv", "as_csv", is_flag=True, help="All as comma-separated values, the oldest first.")
+@json_option
+def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **filters: Any) -> None:
+    """List the samples of a device, the newest first."""
+    if as_csv and (as_json or limit):
+        raise click.UsageError("--csv goes neither with --json nor with --limit.")
+    if as_csv:
+        call_service(lambda fleet: _print_csv(fleet, device, filters))
+        return
+    call_service(
+        lambda fleet: print_list(
+            fleet.samples.list(device, **filters), _COLUMNS, as_json=as_json, limit=limit or _DEFAULT_LIMIT
+        )
+    )
+
+
+async def _print_csv(fleet: Fleet, device: Mac, filters: dict[str, Any]) -> None:
+    is_terminal = sys.stdout.isatty()
+    async for line in fleet.samples.csv(device, **filters):
+        # Programs get all of it as it is; of text click would take off what looks like colours.
+        click.echo(to_printable(line) if is_terminal else line.encode())

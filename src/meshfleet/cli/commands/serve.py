@@ -1,0 +1,78 @@
+"""`meshfleet serve`: the service."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.file_limits import reduce_connection_limit
+from meshfleet.cli.settings_options import (
+    SettingsCommand,
+    list_explicit_settings,
+    load_command_settings,
+    settings_options,
+)
+from meshfleet.cli.shutdown import log_to_terminal, run_until_stopped
+from meshfleet.mqtt.client import run_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from meshfleet.service.app import StartupInfo
+
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@click.command(cls=SettingsCommand)
+@settings_options()
+@click.option("--demo", is_flag=True, help="Show a small fleet of emulated gateways and devices.")
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="On standard error."
+)
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON where it listens.")
+def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **flags: str | None) -> None:
+    """Run the service until it is told to stop.
+
+    What no flag says, the environment says, and then the file of settings. On an empty database there is one
+    user, admin, with the password in MESHFLEET_ADMIN_PASSWORD, or with one that is printed once.
+    """
+    settings = load_command_settings(config, flags)
+    if demo:
+        from meshfleet.cli.demo_service import move_to_free_ports  # noqa: PLC0415 # only a demo moves
+
+        chosen = list_explicit_settings(config, flags)
+        settings = move_to_free_ports(settings, chosen, announce=partial(click.echo, err=True))
+    log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
+    # It is heavy, and not needed to tell of mistakes.
+    from meshfleet.service import app  # noqa: PLC0415
+    from meshfleet.service.http.limits import HTTP_LIMITS  # noqa: PLC0415
+
+    settings = reduce_connection_limit(settings, HTTP_LIMITS.connections)
+    started = _print_started_json if as_json else partial(_print_started, settings.data)
+    work = _load_demo(as_json=as_json) if demo else app.serve
+    run_program(run_until_stopped(partial(work, settings, started=started)))
+
+
+def _load_demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
+    from meshfleet.cli.demo_service import serve_demo  # noqa: PLC0415 # only a demo needs gateways of its own
+
+    return partial(serve_demo, announce=None if as_json else click.echo)
+
+
+def _print_started(data: Path, started: StartupInfo) -> None:
+    click.echo(f"Meshfleet listens at {started.url}")
+    if started.mqtt:
+        click.echo(f"Gateways and other MQTT clients connect to {', '.join(started.mqtt)}")
+    click.echo(f"Its data is in {data.absolute()}")
+    if started.admin_password is not None:
+        click.echo(f"Sign in as admin with the password {started.admin_password} (shown this once)")
+
+
+def _print_started_json(started: StartupInfo) -> None:
+    told = {"url": started.url, "mqtt": started.mqtt, "adminPassword": started.admin_password}
+    click.echo(msgspec.json.encode(told))

@@ -1,0 +1,152 @@
+"""`meshfleet simulate`: a whole site of emulated gateways in one process."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from meshfleet.cli.emulated_fleet import print_fleet_stats, run_emulated_fleet
+from meshfleet.cli.file_limits import require_connections
+from meshfleet.cli.options import NumberParamType, broker_option, seed_option, speed_option, tls_ca_option
+from meshfleet.cli.shutdown import log_to_terminal
+from meshfleet.emulator import (
+    EmulatorSettings,
+    GatewayEmulator,
+    RealTimePace,
+    ReportMode,
+    ReportRatePace,
+    SimulatedClock,
+    generate_site,
+)
+from meshfleet.emulator.runtime.claims import claim_gateways
+from meshfleet.emulator.simulation.noise import derive_noise_key
+from meshfleet.emulator.simulation.site import MAX_DEVICES
+from meshfleet.mqtt.client import BrokerAddress, run_program
+from meshfleet.protocol.ids import Mac
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from meshfleet.emulator import EmulatedFleet
+
+_MAX_GATEWAYS: Final = 50_000
+
+_FIRST_MAC: Final = 0x02 << 40
+"""Addresses that nobody owns begin so."""
+
+
+class _ServiceLogin(NamedTuple):
+    """A service, and as whom gateways are claimed there."""
+
+    url: str
+    user: str
+    password: str
+
+
+_Destination = BrokerAddress | _ServiceLogin
+
+
+@click.command()
+@broker_option
+@click.option("--service", metavar="URL", help="A Meshfleet service, at which the gateways are claimed.")
+@click.option("--user", help="Who claims them.")
+@click.option("--password", envvar="MESHFLEET_PASSWORD", show_envvar=True, help="Asked for if it is missing.")
+@click.option("--gateways", type=click.IntRange(1, _MAX_GATEWAYS), default=10, show_default=True)
+@click.option(
+    "--devices", type=click.IntRange(0, MAX_DEVICES), default=50, show_default=True, help="Of each gateway."
+)
+@click.option(
+    "--mode",
+    type=click.Choice([each.value for each in ReportMode]),
+    default="raw",
+    show_default=True,
+    help="Of reports.",
+)
+@click.option(
+    "--rate",
+    type=NumberParamType(0.01, 1_000_000),
+    help="Reports per second in all, instead of a speed: for load tests.",
+)
+@click.option("--seconds", type=NumberParamType(min=0), help="Stop after so long.")
+@seed_option
+@speed_option
+@tls_ca_option
+@click.option("--json", "as_json", is_flag=True, help="Figures as JSON, one object per line.")
+def simulate(  # noqa: PLR0913 # one for each option
+    *,
+    broker: BrokerAddress | None,
+    service: str | None,
+    user: str | None,
+    password: str | None,
+    gateways: int,
+    devices: int,
+    mode: str,
+    rate: float | None,
+    seconds: float | None,
+    seed: int,
+    speed: float,
+    tls_ca: Path | None,
+    as_json: bool,
+) -> None:
+    """Run many emulated gateways, each with devices of its own, on a broker or for a Meshfleet service."""
+    where = _select_destination(broker, service, user, password)
+    require_connections(gateways)
+    log_to_terminal(logging.ERROR)  # the figures tell of trouble, once for thousands of gateways
+    clock = SimulatedClock(0, speed)
+    pace = RealTimePace(clock) if rate is None else ReportRatePace(clock, rate)
+    macs = [Mac(f"{_FIRST_MAC | (derive_noise_key(seed) & 0xFF) << 20 | n:012x}") for n in range(gateways)]
+    made = [
+        # With clean sessions, so that a simulation leaves nothing at the broker.
+        GatewayEmulator(
+            EmulatorSettings(mac=mac, mode=ReportMode(mode), clean_session=True),
+            generate_site(mac, devices=devices, seed=seed),
+            clock,
+        )
+        for mac in macs
+    ]
+    fill = partial(_add_gateways, macs, made, where)
+    run_program(
+        run_emulated_fleet(pace, tls_ca, fill, partial(print_fleet_stats, seconds=seconds, as_json=as_json))
+    )
+
+
+def _select_destination(
+    broker: BrokerAddress | None, service: str | None, user: str | None, password: str | None
+) -> _Destination:
+    if service is None:
+        if broker is None:
+            raise click.UsageError("Give either --broker or --service.")
+        if user is not None:
+            raise click.UsageError("--user goes with --service; a broker's user stands in its URL.")
+        return broker
+    # A broker that the environment names is only a habit.
+    source = click.get_current_context().get_parameter_source("broker")
+    if broker is not None and source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--broker and --service exclude each other.")
+    if user is None:
+        raise click.UsageError("--service needs --user.")
+    secret = click.prompt("Password", hide_input=True) if password is None else password
+    return _ServiceLogin(service, user, secret)
+
+
+async def _add_gateways(
+    macs: list[Mac],
+    gateways: list[GatewayEmulator],
+    destination: _Destination,
+    fleet: EmulatedFleet,
+    http: httpx.AsyncClient,
+) -> None:
+    if isinstance(destination, _ServiceLogin):
+        claims = await claim_gateways(
+            destination.url, user=destination.user, password=destination.password, gateways=macs, http=http
+        )
+        addresses = [address for _, address in claims]
+    else:
+        addresses = [destination] * len(macs)
+    for gateway, address in zip(gateways, addresses, strict=True):
+        fleet.add(gateway, address)

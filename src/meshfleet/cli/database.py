@@ -1,0 +1,36 @@
+"""The database of a service, for commands that work on it beside the service or without it."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from meshfleet.db import open_database
+from meshfleet.errors import UnusableFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.db import Database
+    from meshfleet.settings import Settings
+
+
+@contextmanager
+def open_existing_database(settings: Settings) -> Iterator[Database]:
+    """Open the database that is there; none is made because of a slip of the pen."""
+    check_database_exists(settings)
+    with closing(open_database(settings.database, settings.data)) as database:
+        yield database
+
+
+def check_database_exists(settings: Settings) -> None:
+    """Whether there is a database; raises why not."""
+    if settings.database != "sqlite":
+        return
+    try:
+        (settings.data / "meshfleet.sqlite").open("r+b").close()
+    except FileNotFoundError:
+        reason = f"there is no database in {settings.data}; give the data directory with --data"
+        raise UnusableFolder(reason) from None
+    except OSError as exc:
+        raise UnusableFolder(f"the database in {settings.data} cannot be used: {exc.strerror}") from exc

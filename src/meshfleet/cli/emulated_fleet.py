@@ -1,0 +1,161 @@
+"""Running a fleet of emulated gateways from the command line until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import httpx
+from msgspec import Struct, json
+from msgspec.structs import asdict
+from rich.live import Live
+from rich.table import Table
+
+from meshfleet.cli.shutdown import run_until_stopped, stop_after
+from meshfleet.emulator import EmulatedFleet
+from meshfleet.mqtt.client import MqttOptions
+from meshfleet.tls import create_tls_context
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from meshfleet.cli.shutdown import AsyncWork
+    from meshfleet.emulator.runtime.simulation_pace import SimulationPace
+
+
+# How a simulation is doing: live on a terminal, as lines elsewhere.
+
+_REFRESH_SECONDS: Final = 0.5
+_PRINT_SECONDS: Final = 10.0
+"""Seconds."""
+
+
+class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a fleet has done so far, and how fast it does it now."""
+
+    seconds: float
+    """Since all gateways were connected."""
+    gateways: int
+    connected: int
+    reports: int
+    reports_per_second: float
+    requests: int
+    dropped: int
+    """Messages that were given up because the broker was away for too long."""
+    cpu_micros_per_report: float
+    trouble: str
+    """Why one of the gateways is not connected, if that is so."""
+
+
+class FleetStatsSampler:
+    """Takes figures of a fleet; speeds are those since the last time."""
+
+    def __init__(self, fleet: EmulatedFleet) -> None:
+        self._fleet = fleet
+        self._started_at = self._last_sampled_at = time.monotonic()
+        self._reports = fleet.report_count
+        self._cpu = time.process_time()
+
+    def sample(self) -> FleetStats:
+        """Look at the fleet."""
+        now, reports, cpu = time.monotonic(), self._fleet.report_count, time.process_time()
+        made, elapsed, used = reports - self._reports, now - self._last_sampled_at, cpu - self._cpu
+        self._last_sampled_at, self._reports, self._cpu = now, reports, cpu
+        uplinks = self._fleet.uplinks
+        return FleetStats(
+            seconds=round(now - self._started_at, 1),
+            gateways=len(uplinks),
+            connected=sum(uplink.is_connected for uplink in uplinks),
+            reports=reports,
+            reports_per_second=round(made / elapsed, 1) if elapsed else 0.0,
+            requests=sum(uplink.received for uplink in uplinks),
+            dropped=sum(uplink.dropped for uplink in uplinks),
+            cpu_micros_per_report=round(used / made * 1e6, 1) if made else 0.0,
+            trouble=next((uplink.disconnect_reason for uplink in uplinks if not uplink.is_connected), ""),
+        )
+
+
+async def print_fleet_stats(fleet: EmulatedFleet, *, seconds: float | None, as_json: bool) -> None:
+    """Show how a fleet is doing, for so many seconds or for ever."""
+    if sys.stdout.isatty() and not as_json:
+        await _render_live(fleet, seconds)
+        return
+    await fleet.all_connected.wait()
+    watch = FleetStatsSampler(fleet)
+    async for _ in _intervals(_PRINT_SECONDS, seconds):
+        click.echo(_format_line(watch.sample(), as_json=as_json))
+
+
+def _format_line(stats: FleetStats, *, as_json: bool) -> str:
+    if as_json:
+        return json.encode(stats).decode()
+    trouble = f"; {stats.trouble}" if stats.trouble else ""
+    return (
+        f"{stats.seconds:.0f} s: {stats.connected} of {stats.gateways} gateways, "
+        f"{stats.reports} reports ({stats.reports_per_second:.0f}/s), "
+        f"{stats.requests} requests{trouble}"
+    )
+
+
+async def _render_live(fleet: EmulatedFleet, seconds: float | None) -> None:
+    with Live(_build_table(FleetStatsSampler(fleet).sample()), transient=False) as live:
+        while not await _wait_until_complete(fleet):
+            live.update(_build_table(FleetStatsSampler(fleet).sample()))
+        watch = FleetStatsSampler(fleet)
+        async for _ in _intervals(_REFRESH_SECONDS, seconds):
+            live.update(_build_table(watch.sample()))
+
+
+async def _wait_until_complete(fleet: EmulatedFleet) -> bool:
+    """Wait a little for all gateways to be connected; whether they are."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REFRESH_SECONDS):
+            await fleet.all_connected.wait()
+    return fleet.all_connected.is_set()
+
+
+def _build_table(stats: FleetStats) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in asdict(stats).items():
+        if name != "trouble" or value:
+            table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
+    return table
+
+
+async def _intervals(every: float, seconds: float | None) -> AsyncIterator[None]:
+    """Wait for the next look, and for the last one at the end."""
+    end = inf if seconds is None else time.monotonic() + seconds
+    left = inf
+    while left > every:
+        left = max(0.0, end - time.monotonic())
+        await asyncio.sleep(min(every, left))
+        yield
+
+
+async def run_emulated_fleet(
+    pace: SimulationPace,
+    tls_ca: Path | None,
+    populate: Callable[[EmulatedFleet, httpx.AsyncClient], Coroutine[Any, Any, None]],
+    monitor: Callable[[EmulatedFleet], Coroutine[Any, Any, None]],
+) -> None:
+    """Fill a fleet and run it until `watch` returns or a signal comes."""
+    tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
+    async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
+        fleet = EmulatedFleet(pace, http=http, options=MqttOptions(tls=tls))
+        await run_until_stopped(
+            partial(_run_with_monitor, fleet, partial(populate, fleet, http), partial(monitor, fleet))
+        )
+
+
+async def _run_with_monitor(fleet: EmulatedFleet, populate: AsyncWork, monitor: AsyncWork) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(stop_after(monitor))
+        await populate()
+        await fleet.run()

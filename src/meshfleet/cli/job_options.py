@@ -1,0 +1,249 @@
+"""The options of `meshfleet jobs create`: which devices, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from meshfleet.cli.arguments import DEVICE, LABEL, TIME
+from meshfleet.cli.completers import complete_devices, complete_labels
+from meshfleet.cli.options import NumberParamType, TextParamType, parse_text
+from meshfleet.client import (
+    Concurrency,
+    Criterion,
+    Gate,
+    JobHealth,
+    Rate,
+    Retry,
+    Timeouts,
+    UpdateMethod,
+    Wave,
+)
+from meshfleet.errors.protocol import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meshfleet.client.rest.devices import DeviceFilters
+    from meshfleet.client.rest.jobs import JobOptions
+
+_WAVE = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<size>[0-9]+(?:\.[0-9]+)?)(?P<percent>%?)")
+_NO_LIMIT: Final = "none"
+
+_FILTERS: Final = {
+    "label": "labels",
+    "connected": "connected",
+    "model": "model_number",
+    "firmware": "firmware_version",
+    "hardware": "hardware_version",
+    "name": "friendly_name",
+    "gateway": "gateway",
+}
+"""What `devices list` calls them, and the SDK."""
+
+_BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
+
+
+def _parse_wave(text: str) -> Wave:
+    found = _WAVE.fullmatch(parse_text(text, "wave"))
+    if found is None or ("." in found["size"] and not found["percent"]):
+        raise WireError("wave", f"{text!r} is neither a number nor a percentage, such as canary=5 or 10%")
+    if found["percent"]:
+        return Wave(name=found["name"], percent=float(found["size"]))
+    return Wave(name=found["name"], count=int(found["size"]))
+
+
+def _parse_filter(text: str) -> tuple[str, object]:
+    name, equals, value = parse_text(text, "filter").partition("=")
+    if not equals or name not in _FILTERS:
+        raise WireError("filter", f"{text!r} is not NAME=VALUE with one of {', '.join(_FILTERS)}")
+    if name != "connected":
+        return _FILTERS[name], value
+    if value not in _BOOLEANS:
+        raise WireError("filter", "connected is yes or no")
+    return _FILTERS[name], _BOOLEANS[value]
+
+
+def _parse_limit(text: str) -> int | str:
+    """A number, or the word for none, which is not None: click would take that for no value at all."""
+    if text == _NO_LIMIT:
+        return text
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise WireError("limit", f"{text!r} is neither a number from 1 on nor {_NO_LIMIT}")
+    return int(text)
+
+
+LIMIT: Final = TextParamType("limit", _parse_limit)
+
+_TARGET_OPTIONS: Final = (
+    click.option(
+        "--device",
+        "devices",
+        type=DEVICE,
+        multiple=True,
+        shell_complete=complete_devices,
+        help="This one; repeatable.",
+    ),
+    click.option(
+        "--label",
+        "labels",
+        type=LABEL,
+        multiple=True,
+        shell_complete=complete_labels,
+        help="All with this label; repeatable.",
+    ),
+    click.option(
+        "--filter",
+        "filters",
+        type=TextParamType("name=value", _parse_filter),
+        multiple=True,
+        help=f"All that meet these filters, of {', '.join(_FILTERS)}; repeatable.",
+    ),
+    click.option("--all", "everything", is_flag=True, help="All devices that there are."),
+)
+
+_ROLLOUT_OPTIONS: Final = (
+    click.option(
+        "--wave",
+        "waves",
+        type=TextParamType("wave", _parse_wave),
+        multiple=True,
+        help="So many first, or up to so many percent, such as canary=5, 10%; repeatable.",
+    ),
+    click.option(
+        "--gate",
+        "success_percent",
+        type=NumberParamType(0, 100),
+        default=0.0,
+        help="Percent of a wave to succeed.",
+    ),
+    click.option(
+        "--soak", "soak_minutes", type=NumberParamType(0), default=0.0, help="Minutes between two waves."
+    ),
+    click.option("--gate-pause", is_flag=True, help="Pause the job after each wave."),
+    click.option("--per-job", type=LIMIT, default=_NO_LIMIT, help="At the same time, in the whole job."),
+    click.option("--per-gateway", type=LIMIT, default="1", show_default=True, help="And through a gateway."),
+    click.option("--rate", type=click.IntRange(1), help="Begin no more updates than this in a minute."),
+    click.option(
+        "--abort", "abort_percent", type=NumberParamType(0, 100), help="Stop if so many percent fail."
+    ),
+    click.option(
+        "--abort-after", type=click.IntRange(1), default=1, help="But not before so many have begun."
+    ),
+    click.option("--abort-cancel", is_flag=True, help="And then cancel the job, instead of pausing it."),
+    click.option("--on-newer-job", type=click.Choice(["queue", "supersede", "reject"]), default="queue"),
+)
+
+_UPDATE_OPTIONS: Final = (
+    click.option(
+        "--method", type=click.Choice([each.value for each in UpdateMethod]), help="Else as fits a device."
+    ),
+    click.option("--stage", is_flag=True, help="Let devices keep the image until jobs apply."),
+    click.option("--allow-downgrade", is_flag=True, help="Also bring older versions than they have."),
+    click.option("--no-apply", is_flag=True, help="Wait for jobs apply before it begins."),
+    click.option("--start", "start_at", type=TIME, help="When it begins."),
+    click.option("--deadline", type=TIME, help="When it is canceled if it is not over."),
+    click.option(
+        "--retries",
+        type=click.IntRange(0, 10),
+        default=Retry().max,
+        show_default=True,
+        help="Automatic retries per device.",
+    ),
+    click.option(
+        "--backoff",
+        type=NumberParamType(0),
+        default=Retry().backoff_seconds,
+        show_default=True,
+        help="Seconds before the first retry; doubles with each.",
+    ),
+    click.option("--queue-minutes", type=NumberParamType(0), help="How long a device may wait for its turn."),
+    click.option("--step-minutes", type=NumberParamType(0), help="How long an update may make no progress."),
+    click.option("--total-minutes", type=NumberParamType(1), help="How long an update may take."),
+    click.option(
+        "--heartbeats",
+        type=click.IntRange(0, 100),
+        default=3,
+        show_default=True,
+        help="Good ones that prove that a device is well with its new version.",
+    ),
+)
+
+
+def job_options(command: Any) -> Any:
+    """Give a command all that a job is made of; see `order`."""
+    for option in reversed((*_TARGET_OPTIONS, *_ROLLOUT_OPTIONS, *_UPDATE_OPTIONS)):
+        command = option(command)
+    return command
+
+
+def build_job_options(given: dict[str, Any]) -> JobOptions:
+    """What the SDK is told of these options."""
+    found: JobOptions = {
+        "devices": given["devices"],
+        "labels": given["labels"],
+        "filter": _join_filters(given["filters"]),
+        "everything": given["everything"],
+        "stage": given["stage"],
+        "allow_downgrade": given["allow_downgrade"],
+        "method": given["method"],
+        "auto_apply": not given["no_apply"],
+        "start_at": given["start_at"],
+        "deadline": given["deadline"],
+        "waves": given["waves"],
+        "gate": Gate(
+            success_percent=given["success_percent"],
+            soak_minutes=given["soak_minutes"],
+            pause=given["gate_pause"],
+        ),
+        "concurrency": Concurrency(
+            per_job=_to_limit(given["per_job"]), per_gateway=_to_limit(given["per_gateway"])
+        ),
+        "rate": None if given["rate"] is None else Rate(per_minute=given["rate"]),
+        "abort": _build_abort_criteria(given),
+        "retry": Retry(max=given["retries"], backoff_seconds=given["backoff"]),
+        "timeouts": _build_timeouts(given),
+        "health": JobHealth(heartbeats=given["heartbeats"]),
+        "on_newer_job": given["on_newer_job"],
+    }
+    if not (found["devices"] or found["labels"] or found["filter"] or found["everything"]):
+        raise click.UsageError("Say which devices: --device, --label, --filter or --all.")
+    return found
+
+
+def _join_filters(filters: Iterable[tuple[str, object]]) -> DeviceFilters | None:
+    labels: list[object] = []
+    found: dict[str, object] = {}
+    for name, value in filters:
+        if name == "labels":
+            labels.append(value)
+        elif name in found:
+            raise click.UsageError("A filter other than label can be given once.")
+        else:
+            found[name] = value
+    return cast("DeviceFilters", found | ({"labels": labels} if labels else {})) or None
+
+
+def _to_limit(limit: int | str) -> int | None:
+    return None if isinstance(limit, str) else limit
+
+
+def _build_abort_criteria(given: dict[str, Any]) -> tuple[Criterion, ...]:
+    if given["abort_percent"] is None:
+        if given["abort_cancel"]:
+            raise click.UsageError("--abort-cancel goes with --abort.")
+        return ()
+    return (
+        Criterion(
+            percent=given["abort_percent"],
+            min_executed=given["abort_after"],
+            action="CANCEL" if given["abort_cancel"] else "PAUSE",
+        ),
+    )
+
+
+def _build_timeouts(given: dict[str, Any]) -> Timeouts:
+    names = ("queue_minutes", "step_minutes", "total_minutes")
+    return Timeouts(**{name: given[name] for name in names if given[name] is not None})

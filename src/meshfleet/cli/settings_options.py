@@ -1,0 +1,74 @@
+"""The settings of the service as options of a command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshfleet.errors import WrongSettings
+from meshfleet.settings import SETTINGS, list_given_names, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.settings import Setting, Settings
+
+
+class SettingsCommand(click.Command):
+    """A command whose help tells of limits last, under a heading of their own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both lists."""
+        told: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is not None:
+                told[str(each.name).startswith("limits_")].append(record)
+        for is_limit, heading in ((False, "Options"), (True, "Limits of the broker")):
+            with formatter.section(heading):
+                formatter.write_dl(told[is_limit])
+
+
+def settings_options(*names: str) -> Callable[[Any], Any]:
+    """Give a command a flag for each of these settings, or for all, and `--config`."""
+
+    def add(command: Any) -> Any:
+        for each in reversed([each for each in SETTINGS if not names or each.name in names]):
+            command = click.option(each.flag, each.parameter, metavar=each.metavar, help=_format_help(each))(
+                command
+            )
+        return _config_option(command)
+
+    return add
+
+
+_config_option = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Read settings from here.  [default: meshfleet.toml, if there is one]",
+)
+
+
+def _format_help(setting: Setting) -> str:
+    default = f"; default: {setting.default_text}" if setting.default_text else ""
+    return f"{setting.help}  [env var: {setting.variable}{default}]"
+
+
+def list_explicit_settings(config: Path | None, flags: dict[str, Any]) -> frozenset[str]:
+    """Collect the names of the settings that were given to a command with these options, in whatever way."""
+    return list_given_names(_flag_values(flags), os.environ, file=config)
+
+
+def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: flags[each.parameter] for each in SETTINGS if flags.get(each.parameter) is not None}
+
+
+def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Read the settings that a command with these options was given."""
+    try:
+        return load_settings(_flag_values(flags), os.environ, file=config)
+    except WrongSettings as exc:
+        raise click.UsageError(f"the settings cannot be used:\n{exc}") from exc

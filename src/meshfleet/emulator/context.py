@@ -1,0 +1,104 @@
+"""What all parts of one gateway share: its world, its time, and what it wants from outside."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from meshfleet.emulator.outbox import Outbox
+from meshfleet.emulator.report_publisher import ReportPublisher
+from meshfleet.emulator.simulation.clock import SimulationScheduler
+from meshfleet.emulator.simulation.device import SimulatedDevice
+from meshfleet.emulator.simulation.mesh import SimulatedMesh
+from meshfleet.emulator.simulation.noise import derive_noise_key, uniform_noise
+from meshfleet.emulator.simulation.packet_forwarding import PacketForwarder
+from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT, DeviceMode
+from meshfleet.emulator.simulation.site import SiteDevice, SitePosition
+from meshfleet.protocol.diagnostics import FirmwareQuestion
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.topics import TopicCodec
+
+if TYPE_CHECKING:
+    from meshfleet.emulator.settings import EmulatorSettings
+    from meshfleet.emulator.simulation.clock import SimulatedClock
+    from meshfleet.emulator.simulation.site import Site
+    from meshfleet.protocol.identifiers import IdentifierCatalogue
+    from meshfleet.protocol.ids import Mac
+
+
+class FetchImage(Struct, frozen=True):
+    """A chore: get this image, and tell what came of it."""
+
+    question: FirmwareQuestion
+
+
+class CloseConnection(Struct, frozen=True):
+    """A chore: end the connection to the broker; after a crash without a word."""
+
+    crashed: bool
+
+
+class OpenConnection(Struct, frozen=True):
+    """A chore: connect again."""
+
+
+IoAction = FetchImage | CloseConnection | OpenConnection
+
+
+@cache
+def shared_topics(prefix: str) -> TopicCodec:
+    """The topics below a prefix: thousands of gateways in a process have the same."""
+    return TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
+
+
+class EmulatorContext:
+    """One gateway without its deeds."""
+
+    def __init__(
+        self,
+        settings: EmulatorSettings,
+        site: Site,
+        clock: SimulatedClock,
+        *,
+        catalogue: IdentifierCatalogue = BUILTIN_CATALOGUE,
+    ) -> None:
+        self.settings = settings
+        self.site = site
+        self.clock = clock
+        self.catalogue = catalogue
+        self.topics = shared_topics(settings.topic_prefix)
+        self.noise_key = derive_noise_key(site.seed, settings.mac)
+        self.scheduler = SimulationScheduler()
+        self.mesh = SimulatedMesh(site)
+        self.gateway_device = SimulatedDevice(_build_gateway_device(settings.mac), self.mesh.root, site.seed)
+        self.devices: dict[Mac, SimulatedDevice] = {settings.mac: self.gateway_device}
+        for fixture in site.devices:
+            self.devices[fixture.mac] = SimulatedDevice(fixture, self.mesh.nodes[fixture.mac], site.seed)
+        self.outbox = Outbox(settings.faults, self.scheduler, clock, self.noise_key)
+        self.reports = ReportPublisher(settings, self.topics, catalogue, outbox=self.outbox, clock=clock)
+        self.packets = PacketForwarder(self.scheduler, self.mesh, self.noise_key)
+        self.actions: list[IoAction] = []
+        """What only the outside can do."""
+        self._silence(settings.faults.silent)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the gateway itself is restarting: then nobody hears its devices."""
+        return self.gateway_device.is_offline
+
+    def _silence(self, fraction: float) -> None:
+        for device in self.devices.values():
+            if device is not self.gateway_device:
+                device.is_silent = uniform_noise(device.noise_key, 6) < fraction
+
+
+def _build_gateway_device(mac: Mac) -> SiteDevice:
+    return SiteDevice(
+        mac=mac,
+        product=GATEWAY_PRODUCT,
+        position=SitePosition(0, 0.0, 0.0),
+        mode=DeviceMode.CONNECTED,
+        battery=100,
+    )

@@ -1,0 +1,220 @@
+"""Reports of devices: raw or decoded, with what the gateway's version knows, counted and stamped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from meshfleet.emulator.settings import ReportMode
+from meshfleet.emulator.simulation.radio import MIN_USABLE_DBM
+from meshfleet.emulator.simulation.sample_buffer import DeviceSample
+from meshfleet.errors.protocol import UndecodableValue, UnknownIdentifier
+from meshfleet.protocol import api_versions, reports
+from meshfleet.protocol.codes import Kind, Operation
+from meshfleet.protocol.hex import format_hex
+from meshfleet.protocol.times import from_millis
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from meshfleet.emulator.outbox import Outbox
+    from meshfleet.emulator.settings import EmulatorSettings
+    from meshfleet.emulator.simulation.clock import SimulatedClock
+    from meshfleet.emulator.simulation.device import SimulatedDevice
+    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.protocol.codes import Status
+    from meshfleet.protocol.identifiers import DecodedValue, IdentifierCatalogue
+    from meshfleet.protocol.ids import Identifier, Mac
+    from meshfleet.protocol.topics import TopicCodec
+
+_DECODED = {
+    Kind.PROPERTY: Kind.PROPERTY_DECODED,
+    Kind.MEASUREMENT: Kind.MEASUREMENT_DECODED,
+    Kind.MEASUREMENT_ERROR: Kind.MEASUREMENT_ERROR_DECODED,
+    Kind.EVENT: Kind.EVENT_DECODED,
+}
+
+
+class ReportPublisher:
+    """Writes the reports of one gateway."""
+
+    def __init__(
+        self,
+        settings: EmulatorSettings,
+        topics: TopicCodec,
+        catalogue: IdentifierCatalogue,
+        *,
+        outbox: Outbox,
+        clock: SimulatedClock,
+    ) -> None:
+        self._decodes = settings.mode is ReportMode.DECODED
+        self._catalogue = catalogue
+        self._outbox = outbox
+        self._clock = clock
+        self._topic_prefix = topics.report_filter(settings.mac).removesuffix("#")
+        self._has_last_count = api_versions.is_supported(
+            "report", Kind.HEARTBEAT, "lastCount", settings.api_version
+        )
+        self._buffers_samples = api_versions.is_supported(
+            "request", Operation.ACK, None, settings.api_version
+        )
+        self.count = 0
+        """Reports so far."""
+
+    def publish_heartbeat(self, device: SimulatedDevice, t: float) -> None:
+        """The device is alive."""
+        self._put(
+            device,
+            Kind.HEARTBEAT,
+            reports.Heartbeat(
+                time=self._clock.wall_time(t),
+                seq=device.next_seq(Kind.HEARTBEAT),
+                status=device.heartbeat_status(t),
+                last_count=device.heard_copies if self._has_last_count else UNSET,
+            ),
+        )
+
+    def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, t: float) -> None:
+        """The device advertises in DFU mode. It is reported under its own MAC."""
+        self._put(device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(t), parent=parent.mac, rssi=rssi))
+
+    def publish_rssi(
+        self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, t: float
+    ) -> None:
+        """A node hears the device; without a channel, on the link that they share."""
+        report = reports.Rssi(
+            time=self._clock.wall_time(t),
+            parent=parent,
+            rssi=rssi,
+            channel=UNSET if channel is None else channel,
+            seq=device.next_seq(Kind.RSSI),
+            # A link that holds is a way, however faint this reading of it.
+            unreachable=(channel is not None and rssi < MIN_USABLE_DBM)
+            or (device.is_connected and device.node.depth < 0),
+        )
+        self._put(device, Kind.RSSI, report)
+
+    def publish_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
+        """A property has this value."""
+        time, seq = self._clock.wall_time(t), device.next_seq(Kind.PROPERTY, identifier)
+        if (decoded := self._decode(identifier, raw)) is None:
+            report: reports.Report = reports.Property(time=time, value=format_hex(raw), seq=seq)
+            self._put(device, Kind.PROPERTY, report, identifier)
+        else:
+            ext = UNSET if decoded.ext is None else decoded.ext
+            report = reports.PropertyDecoded(time=time, value=decoded.value, ext=ext, seq=seq)
+            self._put_decoded(device, Kind.PROPERTY, report, identifier)
+
+    def publish_measurement(
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, heard: bool
+    ) -> None:
+        """The device has measured this; when nobody heard it, it keeps it all the same."""
+        sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
+        if self._buffers_samples:
+            device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
+        if heard:
+            decoded = self._decode(identifier, raw)
+            self._put_measurement(device, identifier, sample, self._clock.wall_time(t), decoded)
+
+    def publish_event(
+        self,
+        device: SimulatedDevice,
+        identifier: Identifier,
+        raw: bytes | None,
+        t: float,
+        *,
+        heard: bool = True,
+    ) -> None:
+        """Something has happened; when nobody heard it, the device keeps it all the same."""
+        sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
+        if self._buffers_samples:
+            device.sample_buffer(Kind.EVENT, identifier).add(sample)
+        if heard:
+            self.publish_sample(device, Kind.EVENT, identifier, sample)
+
+    def publish_sample(
+        self, device: SimulatedDevice, kind: Kind, identifier: Identifier, sample: DeviceSample
+    ) -> None:
+        """A timestamped measurement or event, for the first time or once more."""
+        time = from_millis(sample.millis)
+        decoded = self._decode(identifier, sample.value or b"")
+        if kind is Kind.MEASUREMENT:
+            self._put_measurement(device, identifier, sample, time, decoded)
+        else:
+            self._put_event(device, identifier, sample, time, decoded)
+
+    def _put_measurement(
+        self,
+        device: SimulatedDevice,
+        identifier: Identifier,
+        sample: DeviceSample,
+        time: datetime,
+        decoded: DecodedValue | None,
+    ) -> None:
+        if decoded is None:
+            raw = format_hex(sample.value or b"")
+            report: reports.Report = reports.Measurement(time=time, seq=sample.seq, value=raw)
+            self._put(device, Kind.MEASUREMENT, report, identifier)
+        else:
+            ext = UNSET if decoded.ext is None else decoded.ext
+            report = reports.MeasurementDecoded(time=time, seq=sample.seq, value=decoded.value, ext=ext)
+            self._put_decoded(device, Kind.MEASUREMENT, report, identifier)
+
+    def _put_event(
+        self,
+        device: SimulatedDevice,
+        identifier: Identifier,
+        sample: DeviceSample,
+        time: datetime,
+        decoded: DecodedValue | None,
+    ) -> None:
+        if decoded is None:
+            raw = UNSET if sample.value is None else format_hex(sample.value)
+            report: reports.Report = reports.Event(time=time, seq=sample.seq, value=raw)
+            self._put(device, Kind.EVENT, report, identifier)
+        else:
+            value = UNSET if sample.value is None else decoded.value
+            ext = UNSET if decoded.ext is None else decoded.ext
+            report = reports.EventDecoded(time=time, seq=sample.seq, value=value, ext=ext)
+            self._put_decoded(device, Kind.EVENT, report, identifier)
+
+    def publish_measurement_error(
+        self, device: SimulatedDevice, identifier: Identifier, error: tuple[Status, int | None], t: float
+    ) -> None:
+        """The device could not measure. Its reports look alike in both modes, but for the topic."""
+        code, detail = error
+        report = reports.MeasurementError(
+            time=self._clock.wall_time(t),
+            seq=device.next_seq(Kind.MEASUREMENT_ERROR, identifier),
+            error=code,
+            error_ext=UNSET if detail is None else detail,
+        )
+        entry = self._catalogue.find(identifier)
+        known = self._decodes and entry is not None and entry.layout is not None
+        put = self._put_decoded if known else self._put
+        put(device, Kind.MEASUREMENT_ERROR, report, identifier)
+
+    def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
+        """Decode a value if that is the mode and the dictionary knows how; else it goes out raw."""
+        if not self._decodes:
+            return None
+        try:
+            return self._catalogue.decode(identifier, raw)
+        except (UnknownIdentifier, UndecodableValue):
+            return None
+
+    def _put_decoded(
+        self, device: SimulatedDevice, kind: Kind, report: reports.Report, identifier: Identifier
+    ) -> None:
+        self._put(device, _DECODED[kind], report, self._catalogue[identifier].name)
+
+    def _put(
+        self, device: SimulatedDevice, kind: Kind, report: reports.Report, identifier: str | None = None
+    ) -> None:
+        if not self._outbox.is_open:
+            return
+        # What `ReportTopic` spells, at a quarter of the cost: this is the hottest line of an emulated fleet.
+        tail = kind if identifier is None else f"{kind}/{identifier}"
+        self._outbox.put(f"{self._topic_prefix}{device.mac}/{tail}", reports.encode_report(kind, report))
+        self.count += 1

@@ -1,0 +1,130 @@
+"""One request on its way, and the response that it will get. Exactly one, whoever gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
+
+from meshfleet.protocol import responses
+from meshfleet.protocol.codes import Operation, Origin, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.emulator.context import EmulatorContext
+    from meshfleet.emulator.simulation.device import SimulatedDevice
+    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.protocol.ids import RequestId
+    from meshfleet.protocol.requests import Request
+    from meshfleet.protocol.topics import RequestTopic
+
+_RESPONSE_TYPES: Final[dict[Operation, type[responses.Response]]] = {
+    Operation.APIVERSION: responses.ApiVersionResponse,
+    Operation.READ: responses.ReadResponse,
+    Operation.READ_DECODED: responses.ReadDecodedResponse,
+}
+
+
+class ActiveRequest:
+    """A request, and where its response comes from."""
+
+    __slots__ = (
+        "_core",
+        "_gateway_booted_at",
+        "_received_ms",
+        "device",
+        "extender",
+        "is_done",
+        "on_done",
+        "request",
+        "request_id",
+        "route",
+        "topic",
+    )
+
+    def __init__(self, core: EmulatorContext, topic: RequestTopic, request_id: RequestId | None) -> None:
+        self._core = core
+        self._received_ms = core.clock.wall_millis(core.scheduler.now)
+        self._gateway_booted_at = core.gateway_device.booted_at
+        self.topic = topic
+        self.request_id = request_id
+        self.request: Request | None = None
+        self.device: SimulatedDevice | None = core.devices.get(topic.device)
+        self.extender: MeshNode | None = None
+        """Who reaches the unconnected target."""
+        self.route: tuple[MeshNode, ...] = ()
+        """The hops of the last packet, to the target or to the extender."""
+        self.on_done: Callable[[ActiveRequest], None] | None = None
+        """Told when the response is given."""
+        self.is_done = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is still something to answer: a gateway that restarts forgets what it was asked."""
+        return not (
+            self.is_done
+            or self._core.is_down
+            or self._core.gateway_device.booted_at != self._gateway_booted_at
+        )
+
+    def complete(self, **content: Any) -> None:
+        """Let the target answer (response-8 to response-10)."""
+        origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
+        self._respond(Status.OK, origin, content)
+
+    def reject(self, status: Status, message: str) -> None:
+        """Let the target refuse."""
+        origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
+        self._respond(status, origin, {"error_message": message})
+
+    def fail_at_gateway(self, status: Status, message: str) -> None:
+        """Let the gateway answer in place of the target; for itself, it is the target (response-9)."""
+        own = self.topic.device == self._core.settings.mac
+        self.extender = None
+        self._respond(status, Origin.CONNECTED if own else Origin.GATEWAY, {"error_message": message})
+
+    def time_out(self) -> None:
+        """Let whoever waited in vain answer: the extender, or the gateway (response-29, response-30)."""
+        origin = Origin.GATEWAY if self.extender is None else Origin.EXTENDER
+        self._respond(Status.TIMEOUT, origin, {"error_message": "the device does not answer"})
+
+    def _respond(self, status: Status, origin: Origin, content: dict[str, Any]) -> None:
+        if not self.is_pending:
+            return
+        self.is_done = True
+        if self.on_done is not None:
+            self.on_done(self)
+        core, operation = self._core, self.topic.operation
+        now = core.scheduler.now
+        response = _RESPONSE_TYPES.get(operation, responses.Response)(
+            time=core.clock.wall_time(now),
+            status=status,
+            response_time=max(0, core.clock.wall_millis(now) - self._received_ms),
+            origin=origin,
+            id=UNSET if self.request_id is None else self.request_id,
+            **self._route_fields(origin),
+            **content,
+        )
+        version = core.settings.api_version
+        if operation.is_answered:
+            payload = responses.encode_response(operation, response, version=version)
+        else:
+            payload = responses.encode_unknown_operation(response, version=version)
+        core.outbox.put(core.topics.format_topic(self.topic.to_response_topic()), payload)
+
+    def _route_fields(self, origin: Origin) -> dict[str, Any]:
+        """Tell the way to the target, or to the extender that stands for it (response-11, response-12)."""
+        if self.extender is not None:
+            return {"extender_id": self.extender.mac, "extender_route": self._format_route()}
+        if (
+            origin is Origin.CONNECTED
+            and self.device is not None
+            and self.device is not self._core.gateway_device
+        ):
+            return {"route": self._format_route()}
+        return {}
+
+    def _format_route(self) -> str:
+        """Spell a route; the one to the gateway itself is its MAC."""
+        return "-".join(hop.mac for hop in self.route or (self._core.mesh.root,))

@@ -1,0 +1,300 @@
+"""Requests: read, checked, carried through the mesh to the target, and answered."""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import UNSET
+
+from meshfleet.emulator.requests.active_request import ActiveRequest
+from meshfleet.emulator.requests.execution import RequestExecutor
+from meshfleet.errors.protocol import MalformedIdentifier, WireError
+from meshfleet.mqtt.codec.topic_names import MAX_STRING_BYTES
+from meshfleet.protocol import api_versions, requests, responses
+from meshfleet.protocol.codes import AckType, Kind, Operation, Origin, Priority, Status
+from meshfleet.protocol.ids import Identifier
+from meshfleet.protocol.payload import MAX_PAYLOAD_BYTES
+from meshfleet.protocol.requests import AckRequest
+from meshfleet.protocol.times import to_millis
+from meshfleet.protocol.topics import BroadcastTopic, RequestTopic
+
+if TYPE_CHECKING:
+    from meshfleet.emulator.context import EmulatorContext
+    from meshfleet.emulator.requests.execution import PropertyWriter
+    from meshfleet.emulator.simulation.device import SimulatedDevice
+    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.sample_buffer import SampleBuffer
+
+
+# Acks: samples that somebody has in safety, and older ones that somebody misses (ack-18 to ack-23).
+
+_BACKFILL_PAUSE: Final = 0.05
+"""Seconds between two samples of a backfill."""
+
+_SAMPLE_KINDS: Final = (Kind.MEASUREMENT, Kind.EVENT)
+
+
+class _AckedSeries(NamedTuple):
+    device: SimulatedDevice
+    kind: Kind
+    identifier: Identifier
+    samples: SampleBuffer
+
+
+class SampleAckHandler:
+    """Takes acks to the devices of one gateway. Nobody ever hears whether one was of use (ack-5)."""
+
+    def __init__(self, core: EmulatorContext) -> None:
+        self._core = core
+
+    def handle(self, topic: RequestTopic, payload: bytes) -> None:
+        """Send an ack on its way; what is malformed or concerns nobody is dropped."""
+        device = self._core.devices.get(topic.device)
+        entry = self._core.catalogue.find(topic.identifier or "")
+        try:
+            ack = requests.decode_request(topic.operation, payload, version=self._core.settings.api_version)
+        except WireError:
+            return
+        if topic.operation.is_decoded:
+            identifier = entry.id if entry is not None and entry.name == topic.identifier else None
+        else:
+            identifier = Identifier(topic.identifier or "")
+        if isinstance(ack, AckRequest) and device is not None and identifier is not None:
+            self._send(device, identifier, ack)
+
+    def _send(self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest) -> None:
+        mesh = self._core.mesh
+        relay = device.node if device.is_connected else mesh.find_relay(device.node, self._core.scheduler.now)
+        route = mesh.find_route(relay) if relay is not None else None
+        if route is not None:
+            arrived = partial(self._on_arrival, device, identifier, ack)
+            self._core.packets.send((mesh.root, *route), priority=ack.priority, on_arrival=arrived)
+
+    def _on_arrival(
+        self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _t: float
+    ) -> None:
+        if not device.is_reachable:
+            return
+        for kind in _SAMPLE_KINDS:
+            samples = (device.sample_buffers or {}).get((kind, identifier))
+            if samples is not None:
+                self._apply(_AckedSeries(device, kind, identifier, samples), ack.type, to_millis(ack.time))
+
+    def _apply(self, series: _AckedSeries, type_: AckType, millis: int) -> None:
+        samples = series.samples
+        if type_ is AckType.ERASE_ALL:
+            samples.clear()
+            return
+        samples.remove(millis)
+        if type_ is AckType.BACKFILL and not samples.is_backfilling:
+            samples.is_backfilling = True
+            self._backfill(series, (millis, 0), self._core.scheduler.now)
+
+    def _backfill(self, series: _AckedSeries, before: tuple[int, int], _t: float) -> None:
+        """Send the next older sample, and so on until there is none (ack-20)."""
+        device, kind, identifier, samples = series
+        sample = samples.newest_before(*before)
+        if sample is None or not device.is_reachable or self._core.is_down:
+            samples.is_backfilling = False
+            return
+        self._core.reports.publish_sample(device, kind, identifier, sample)
+        self._core.scheduler.after(_BACKFILL_PAUSE, partial(self._backfill, series, sample[:2]))
+
+
+DEVICE_TIMEOUT: Final = 10.0
+"""Seconds that the gateway waits for a device (gateway-28)."""
+
+MAX_OPEN_REQUESTS: Final = 256
+"""Requests that a gateway works on; more are too many."""
+
+_PROCESSING_SECONDS: Final = 0.005
+"""Seconds that a target takes to answer."""
+
+_SESSION_SECONDS: Final = 0.120
+"""Seconds to set up and use a short session with an unconnected device."""
+
+
+class GatewayRequestHandler:
+    """The requests to one gateway."""
+
+    def __init__(self, core: EmulatorContext, writer: PropertyWriter) -> None:
+        self._core = core
+        self._executor = RequestExecutor(core, writer)
+        self._acks = SampleAckHandler(core)
+        self._open_requests: set[ActiveRequest] = set()
+        self._sessions: dict[MeshNode, list[tuple[int, int, ActiveRequest]]] = {}
+        """What waits for an extender that is busy with another unconnected device: the urgent first."""
+        self._count = 0
+
+    def handle(self, topic: str, payload: bytes | None) -> None:
+        """Work on whatever came on a subscribed topic. What cannot be answered is ignored."""
+        try:
+            parsed = self._core.topics.parse(topic)
+        except WireError as exc:
+            self._refuse_topic(topic, payload, exc)
+            return
+        if isinstance(parsed, BroadcastTopic):
+            parsed = parsed.to_request_topic(self._core.settings.mac)
+            if parsed.device not in self._core.devices:
+                return  # only those who know the device answer (gateway-15)
+        if isinstance(parsed, RequestTopic) and parsed.gateway == self._core.settings.mac:
+            self._handle_request(parsed, payload)
+
+    def _refuse_topic(self, topic: str, payload: bytes | None, problem: WireError) -> None:
+        """Answer what has the shape of a request and is none (response-24, response-26)."""
+        core, mac = self._core, self._core.settings.mac
+        answer_to = core.topics.format_response_topic(topic, mac)
+        if answer_to is None or len(answer_to.encode()) > MAX_STRING_BYTES:
+            return  # no topic of MQTT is longer, and answers have longer ones than requests
+        device, _, what = answer_to.removeprefix(
+            core.topics.response_filter(mac).removesuffix("#")
+        ).partition("/")
+        to_all = not topic.startswith(core.topics.request_filter(mac).removesuffix("#"))
+        if to_all and device not in core.devices:
+            return  # gateway-15
+        if what.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._supports(Operation.ACK):
+            return
+        is_identifier = isinstance(problem, MalformedIdentifier)
+        request_id = requests.decode_request_id(payload or b"")
+        response = responses.Response(
+            time=core.clock.wall_time(core.scheduler.now),
+            status=Status.UNKNOWN_IDENTIFIER if is_identifier else Status.UNKNOWN_OPERATION,
+            response_time=0,
+            origin=Origin.CONNECTED if device == mac else Origin.GATEWAY,
+            id=UNSET if request_id is None else request_id,
+            error_message=str(problem),
+        )
+        core.outbox.put(
+            answer_to, responses.encode_unknown_operation(response, version=core.settings.api_version)
+        )
+
+    def _supports(self, operation: Operation) -> bool:
+        return api_versions.is_supported("request", operation, None, self._core.settings.api_version)
+
+    def _handle_request(self, topic: RequestTopic, payload: bytes | None) -> None:
+        operation, version = topic.operation, self._core.settings.api_version
+        if not operation.is_answered and self._supports(operation):
+            self._acks.handle(topic, payload or b"")
+            return
+        exchange = ActiveRequest(self._core, topic, requests.decode_request_id(payload or b""))
+        if not self._supports(operation):
+            exchange.fail_at_gateway(
+                Status.UNKNOWN_OPERATION, f"{operation} is not known at version {version}"
+            )
+            return
+        if payload is None:
+            exchange.fail_at_gateway(
+                Status.INVALID_REQUEST, f"the payload has more than {MAX_PAYLOAD_BYTES} bytes"
+            )
+            return
+        try:
+            exchange.request = requests.decode_request(operation, payload, version=version)
+        except WireError as exc:
+            wrong_value = exc.field.partition(".")[0] in {"value", "ext"}
+            status = Status.INVALID_VALUE if wrong_value else Status.INVALID_REQUEST
+            exchange.fail_at_gateway(status, str(exc))
+            return
+        self._dispatch(exchange)
+
+    def _dispatch(self, exchange: ActiveRequest) -> None:
+        """Send a request on its way."""
+        core, topic = self._core, exchange.topic
+        if topic.operation is Operation.APIVERSION:
+            self._answer_version(exchange)
+        elif exchange.device is None:
+            exchange.fail_at_gateway(Status.UNREACHABLE, f"the gateway knows no device {topic.device}")
+        elif len(self._open_requests) >= MAX_OPEN_REQUESTS:
+            exchange.fail_at_gateway(
+                Status.BUSY, f"the gateway works on {MAX_OPEN_REQUESTS} requests already"
+            )
+        elif not self._executor.check_decoded(exchange):
+            return
+        elif exchange.device is core.gateway_device:
+            core.scheduler.after(_PROCESSING_SECONDS, lambda _t: self._executor.execute_now(exchange))
+        else:
+            self._open_requests.add(exchange)
+            exchange.on_done = self._open_requests.discard
+            core.scheduler.after(DEVICE_TIMEOUT, partial(self._expire, exchange))
+            self._send(exchange)
+
+    def _answer_version(self, exchange: ActiveRequest) -> None:
+        if exchange.topic.device == self._core.settings.mac:
+            exchange.complete(version=self._core.settings.api_version)
+        else:
+            exchange.fail_at_gateway(Status.NOT_SUPPORTED, "only a gateway has an API version")
+
+    def _expire(self, exchange: ActiveRequest, _t: float) -> None:
+        self._open_requests.discard(exchange)
+        exchange.time_out()
+
+    # Through the mesh
+
+    def _send(self, exchange: ActiveRequest) -> None:
+        """Send a request to a connected device itself, to an unconnected one through an extender."""
+        device, mesh = exchange.device, self._core.mesh
+        assert device is not None  # noqa: S101 # its only caller has seen to it
+        if device.is_connected:
+            relay: MeshNode | None = device.node
+            arrived = partial(self._on_target_reached, exchange)
+        else:
+            relay = exchange.extender = self._select_relay(exchange)
+            arrived = partial(self._queue_at_extender, exchange)
+        route = mesh.find_route(relay) if relay is not None else None
+        if route is None:
+            exchange.fail_at_gateway(Status.UNREACHABLE, "there is no route to the device")
+        else:
+            exchange.route = route
+            self._core.packets.send((mesh.root, *route), priority=_priority(exchange), on_arrival=arrived)
+
+    def _select_relay(self, exchange: ActiveRequest) -> MeshNode | None:
+        device, wished = exchange.device, getattr(exchange.request, "extender_id", UNSET)
+        assert device is not None  # noqa: S101 # see above
+        if wished is UNSET:
+            return self._core.mesh.find_relay(device.node, self._core.scheduler.now)
+        return self._core.mesh.find_relay_by_mac(device.node, wished, self._core.scheduler.now)
+
+    def _queue_at_extender(self, exchange: ActiveRequest, t: float) -> None:
+        """Wait for the target's next advertisement, one target after the other (gateway-20)."""
+        extender = exchange.extender
+        assert extender is not None  # noqa: S101 # see above
+        self._count += 1
+        is_free = extender not in self._sessions
+        heappush(self._sessions.setdefault(extender, []), (-_priority(exchange), self._count, exchange))
+        if is_free:
+            self._next_session(extender, t)
+
+    def _next_session(self, extender: MeshNode, t: float) -> None:
+        waiting = self._sessions[extender]
+        while waiting:
+            _, count, exchange = heappop(waiting)
+            if exchange.is_pending and exchange.device is not None:
+                end = t + exchange.device.seconds_to_advertisement(t, count) + _SESSION_SECONDS
+                self._core.scheduler.at(end, partial(self._end_session, extender, exchange))
+                return
+        del self._sessions[extender]
+
+    def _end_session(self, extender: MeshNode, exchange: ActiveRequest, t: float) -> None:
+        self._on_target_reached(exchange, t)
+        self._next_session(extender, t)
+
+    def _on_target_reached(self, exchange: ActiveRequest, _t: float) -> None:
+        if exchange.is_pending and self._executor.can_receive(exchange):
+            self._core.scheduler.after(_PROCESSING_SECONDS, partial(self._execute_and_respond, exchange))
+
+    def _execute_and_respond(self, exchange: ActiveRequest, _t: float) -> None:
+        """Serve the request, and carry the response back the way that leads back now."""
+        if not exchange.is_pending or exchange.device is None:
+            return
+        node = exchange.extender or exchange.device.node
+        route = self._core.mesh.find_route(node)
+        deliver = self._executor.execute(exchange)
+        if route is not None:
+            exchange.route = route
+            path = (*reversed(route), self._core.mesh.root)
+            self._core.packets.send(path, priority=_priority(exchange), on_arrival=lambda _t: deliver())
+
+
+def _priority(exchange: ActiveRequest) -> int:
+    return exchange.request.priority if exchange.request is not None else Priority.MEDIUM

@@ -1,0 +1,245 @@
+"""One simulated device: its state, and what follows from it.
+
+There may be hundreds of thousands in a process. What most devices never have is None until they do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from meshfleet.emulator.simulation.noise import derive_noise_key, exponential_delay, noise_bits, uniform_noise
+from meshfleet.emulator.simulation.products import DeviceMode
+from meshfleet.emulator.simulation.sample_buffer import SampleBuffer
+from meshfleet.protocol.ids import Identifier
+
+if TYPE_CHECKING:
+    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.products import ProductProfile
+    from meshfleet.emulator.simulation.site import SiteDevice
+    from meshfleet.protocol.codes import AccessType, Kind
+    from meshfleet.protocol.ids import Mac, Version
+
+LOW_BATTERY_PERCENT: Final = 10
+"""Percent, below which a device complains."""
+
+_BATTERY_LIFE_SECONDS: Final = 5 * 365 * 24 * 3600.0
+
+HEARTBEAT_COPIES: Final = 3
+"""Copies of every heartbeat that a device sends."""
+
+DOORS_PER_HEARTBEAT: Final = 4
+
+_MEAN_STILL_SECONDS: Final = 600.0
+_MEAN_MOVING_SECONDS: Final = 60.0
+"""Seconds, on average."""
+
+_MOTION_TIMEOUT = Identifier("8204")
+
+
+class ResetCause:
+    """Why a device started, as 8102 says it."""
+
+    POWER_ON: Final = 0
+    WATCHDOG: Final = 2
+    SOFTWARE: Final = 4
+
+
+class ThroughputTest(Struct):
+    """A test in which a device sends packets that say nothing."""
+
+    remaining: int
+    interval: float
+    burst: int
+    priority: int
+
+
+class SimulatedDevice:
+    """A device, or the gateway as one."""
+
+    __slots__ = (
+        "access",
+        "battery",
+        "booted_at",
+        "door_count",
+        "firmware_version",
+        "has_sensor_fault",
+        "heard_copies",
+        "heartbeats",
+        "is_offline",
+        "is_reporting",
+        "is_silent",
+        "mac",
+        "mode",
+        "motion_changed_at",
+        "motion_seconds",
+        "motion_transitions",
+        "node",
+        "noise_key",
+        "product",
+        "received_test_packets",
+        "reset_cause",
+        "sample_buffers",
+        "seqs",
+        "throughput_test",
+        "update_state",
+        "values",
+    )
+
+    def __init__(self, site_device: SiteDevice, node: MeshNode, seed: int) -> None:
+        self.product: ProductProfile = site_device.product
+        self.mac: Mac = site_device.mac
+        self.node = node
+        self.noise_key = derive_noise_key(seed, site_device.mac)
+        self.access: AccessType | None = site_device.access
+        self.mode = site_device.mode
+        self.firmware_version: Version = self.product.firmware
+        self.battery = site_device.battery
+        self.booted_at = -float(
+            noise_bits(self.noise_key, 4) % 5_000_000
+        )  # it has hung there for up to two months
+        self.reset_cause = ResetCause.POWER_ON
+        self.heartbeats = 0
+        self.heard_copies = HEARTBEAT_COPIES
+        """Of the last heartbeat, as many as were heard."""
+        self.seqs = bytearray(len(self.product.series_index))
+        self.values: dict[Identifier, bytes] | None = None
+        """What was written, or has changed by itself."""
+        self.sample_buffers: dict[tuple[Kind, Identifier], SampleBuffer] | None = None
+        self.motion_transitions = 0
+        self.motion_changed_at = 0.0
+        """When it last started or stopped moving."""
+        self.motion_seconds = 0.0
+        """Seconds in motion up to then."""
+        self.door_count = noise_bits(self.noise_key, 5) % 1000
+        self.has_sensor_fault = False
+        self.is_silent = False
+        self.is_offline = False
+        """Rebooting, or in the hands of its bootloader."""
+        self.is_reporting = False
+        self.received_test_packets = 0
+        """Packets of throughput tests."""
+        self.throughput_test: ThroughputTest | None = None
+        self.update_state: bytes | None = None
+        """The raw firmware-update-state (8120); None: idle since it started."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it takes requests at all."""
+        return not (self.is_silent or self.is_offline or self.mode in (DeviceMode.STORAGE, DeviceMode.DFU))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is meant to hold a link."""
+        return self.mode is DeviceMode.CONNECTED
+
+    def next_seq(self, kind: Kind, identifier: Identifier | None = None) -> int:
+        """Count a report of a series: 0 to 255, and again."""
+        place = self.product.series_index[kind, identifier]
+        seq = self.seqs[place]
+        self.seqs[place] = (seq + 1) & 0xFF
+        return seq
+
+    def value(self, identifier: Identifier) -> bytes:
+        """What a stored property holds."""
+        if self.values is not None and identifier in self.values:
+            return self.values[identifier]
+        return self.product.default_values[identifier]
+
+    def set_value(self, identifier: Identifier, raw: bytes) -> None:
+        """Change a stored property."""
+        if self.values is None:
+            self.values = {}
+        self.values[identifier] = raw
+
+    def sample_buffer(self, kind: Kind, identifier: Identifier) -> SampleBuffer:
+        """The samples of a series that wait for their ack."""
+        if self.sample_buffers is None:
+            self.sample_buffers = {}
+        found = self.sample_buffers.get((kind, identifier))
+        if found is None:
+            found = self.sample_buffers[kind, identifier] = SampleBuffer()
+        return found
+
+    # What follows from the time
+
+    def battery_level(self, t: float) -> int:
+        """Percent left; it drains in about five years, unless the device hangs on the mains."""
+        if not self.product.has_battery:
+            return 100
+        return max(0, self.battery - int(100.0 * t / _BATTERY_LIFE_SECONDS))
+
+    def heartbeat_status(self, t: float) -> int:
+        """What the heartbeat says: 2 sensor fault, 1 low battery, 0 fine (gateway-29)."""
+        if self.has_sensor_fault:
+            return 2
+        return int(self.product.has_battery and self.battery_level(t) < LOW_BATTERY_PERCENT)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it moves, or sees something move."""
+        return self.motion_transitions % 2 == 1
+
+    def seconds_in_motion(self, t: float) -> float:
+        """All in all. A report may tell of a moment shortly before the last turn."""
+        return self.motion_seconds + (max(0.0, t - self.motion_changed_at) if self.is_moving else 0.0)
+
+    def next_motion_delay(self) -> float:
+        """Seconds from its last turn to the next one."""
+        if not self.is_moving:
+            return max(
+                exponential_delay(self.noise_key ^ 0xA0, self.motion_transitions, _MEAN_STILL_SECONDS), 1.0
+            )
+        has_timeout = _MOTION_TIMEOUT in self.product.default_values
+        timeout = int.from_bytes(self.value(_MOTION_TIMEOUT), "big") if has_timeout else 60
+        return max(
+            exponential_delay(self.noise_key ^ 0xA0, self.motion_transitions, _MEAN_MOVING_SECONDS) + timeout,
+            1.0,
+        )
+
+    def toggle_motion(self, t: float) -> None:
+        """Start or stop moving."""
+        self.motion_seconds = self.seconds_in_motion(t)
+        self.motion_changed_at = t
+        self.motion_transitions += 1
+
+    def is_asleep(self, t: float) -> bool:
+        """Whether it saves power: worn by nobody who moves (gateway-27)."""
+        if (
+            Identifier("9808") not in self.product.default_values
+            or not self.product.motion_code
+            or self.is_moving
+        ):
+            return False
+        return t - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
+
+    def seconds_to_advertisement(self, t: float, n: int) -> float:
+        """Seconds until it advertises again, when a waiting extender can connect to it."""
+        interval = int.from_bytes(self._advertisement(t)[:2], "big") / 1000.0
+        return interval * uniform_noise(self.noise_key, n)
+
+    def _advertisement(self, t: float) -> bytes:
+        for raised, interval in (("9800", "9805"), ("9801", "9806")):
+            if Identifier(raised) in self.product.default_values and any(self.value(Identifier(raised))):
+                return (
+                    self.value(Identifier(interval)) if interval in self.product.default_values else b"\0\xc8"
+                )
+        mode = Identifier("9807" if self.is_asleep(t) else "9804")
+        return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
+
+    def new_door_openings(self) -> int:
+        """How often a magnet left the range since the last beat."""
+        return max(
+            0,
+            noise_bits(self.noise_key ^ 0xD0, self.heartbeats) % (3 * DOORS_PER_HEARTBEAT)
+            - 2 * DOORS_PER_HEARTBEAT,
+        )
+
+    def restart(self, t: float, cause: int) -> None:
+        """Begin anew, with the memory that survives: properties, samples, counters."""
+        self.booted_at = t
+        self.reset_cause = cause
+        self.throughput_test = None
+        self.is_reporting = False
+        self.received_test_packets = 0

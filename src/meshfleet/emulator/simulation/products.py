@@ -1,0 +1,327 @@
+"""What can be bought: the products that the simulated mesh is made of.
+
+Model numbers, roles, chips, modes and ways of updating are those of the real products, and so are the
+default values of MT PocketClip 231, which its relatives share here. Where a product's sensors or versions are
+not published they are ours.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, auto
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from meshfleet.protocol.codes import Kind
+from meshfleet.protocol.ids import Identifier, ModelNumber, Version
+from meshfleet.protocol.products import (
+    UpdateMethod,
+    find_product_name,
+    format_product_code,
+    get_update_methods,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class NodeRole(Enum):
+    """What a node does in the tree."""
+
+    GATEWAY = auto()
+    EXTENDER = auto()
+    LEAF = auto()
+
+
+class DeviceMode(IntEnum):
+    """The device mode, as 8110 has it."""
+
+    DFU = 1
+    CONNECTED = 2
+    STORAGE = 3
+    UNCONNECTED = 4
+
+
+class Chip(Enum):
+    """What a device is built on: the powers at which it can send, in dBm."""
+
+    NRF51822 = (-30, -20, -16, -12, -8, -4, 0, 4)
+    NRF52832 = (-40, -20, -16, -12, -8, -4, 0, 4)
+    NRF52840 = (-40, -20, -16, -12, -8, -4, 0, 2, 3, 4, 5, 6, 7, 8)
+
+    @property
+    def is_nrf52(self) -> bool:
+        """Whether it advertises under another MAC in DFU mode (firmware-14)."""
+        return self is not Chip.NRF51822
+
+
+class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
+    """One product: all that its devices have in common."""
+
+    model: ModelNumber
+    variant: int = 0
+    chip: Chip
+    role: NodeRole = NodeRole.LEAF
+    modes: frozenset[DeviceMode]
+    default_mode: DeviceMode
+    """The mode it is used in."""
+    firmware: Version
+    hardware: tuple[int, int] = (1, 0)
+    has_battery: bool = True
+    has_button: bool = False
+    """Whether somebody can raise an alarm with it."""
+    motion_code: int = 0
+    """What 8810 says while it moves, or sees something move; 0: it does not notice."""
+    has_sensor_number: bool = False
+    """Whether the number of the sensor stands behind a temperature."""
+    measurements: tuple[Identifier, ...] = ()
+    own_reported: tuple[Identifier, ...] = ()
+    """Properties of its own that it sends by itself."""
+    own_readable: tuple[Identifier, ...] = ()
+    """Properties of its own that it tells when asked."""
+    own_commands: tuple[Identifier, ...] = ()
+    """Commands of its own."""
+
+    @cached_property
+    def name(self) -> str:
+        """What it is called."""
+        return find_product_name(self.model, self.variant) or format_product_code(self.model, self.variant)
+
+    @cached_property
+    def update_methods(self) -> frozenset[UpdateMethod]:
+        """The ways in which it can be updated."""
+        return get_update_methods(self.model)
+
+    @cached_property
+    def reported_properties(self) -> tuple[Identifier, ...]:
+        """Properties that it sends by itself."""
+        battery = _BATTERY if self.has_battery else ()
+        updates = _UPDATE_STATE if UpdateMethod.DOWNLOAD in self.update_methods else ()
+        return (*_IDENTITY, *_HEALTH, *battery, *self.own_reported, *updates)
+
+    @cached_property
+    def unreported_properties(self) -> tuple[Identifier, ...]:
+        """Properties that are only told when asked for (gateway-26)."""
+        return (*_PRODUCTION, *_COUNTER, *self.own_readable)
+
+    @cached_property
+    def commands(self) -> tuple[Identifier, ...]:
+        """Properties that act when they are written."""
+        updates = _UPDATE_COMMANDS if UpdateMethod.DOWNLOAD in self.update_methods else ()
+        return (*_COMMANDS, *self.own_commands, *updates)
+
+    @cached_property
+    def events(self) -> tuple[Identifier, ...]:
+        """What it tells at the moment when it happens."""
+        return (*_RESETS, *(each for each in self.own_reported if each in _EVENT_PROPERTIES))
+
+    @cached_property
+    def default_values(self) -> Mapping[Identifier, bytes]:
+        """What its writable properties are set to when it is new."""
+        return {
+            each: _DEFAULT_VALUES[each]
+            for each in (*self.own_reported, *self.own_readable)
+            if each in _DEFAULT_VALUES
+        }
+
+    @cached_property
+    def identifiers(self) -> frozenset[Identifier]:
+        """All that requests can name."""
+        return frozenset(
+            (*self.measurements, *self.reported_properties, *self.unreported_properties, *self.commands)
+        )
+
+    @cached_property
+    def series_index(self) -> Mapping[tuple[Kind, Identifier | None], int]:
+        """A place for each series whose reports are counted by `seq`."""
+        counted: list[tuple[Kind, Identifier | None]] = [(Kind.HEARTBEAT, None), (Kind.RSSI, None)]
+        counted += (
+            (Kind.PROPERTY, each) for each in (*self.reported_properties, *self.unreported_properties)
+        )
+        counted += ((Kind.MEASUREMENT, each) for each in self.measurements)
+        counted += ((Kind.MEASUREMENT_ERROR, each) for each in self.measurements)
+        counted += ((Kind.EVENT, each) for each in self.events)
+        return {series: place for place, series in enumerate(counted)}
+
+
+def _ids(text: str) -> tuple[Identifier, ...]:
+    return tuple(map(Identifier, text.split()))
+
+
+_IDENTITY = _ids("8000 8007 8001 8002")
+_PRODUCTION = _ids("8003 8005 8006 8008")
+_HEALTH = _ids("8101 8102 8110")
+_BATTERY = _ids("8100 8103")
+_COMMANDS = _ids("8300 8301 8302 8303")
+_UPDATE_STATE = _ids("8120")
+_UPDATE_COMMANDS = _ids("8121 8122")
+_COUNTER = _ids("8305")
+_RESETS = _ids("8112 8113")
+_EVENT_PROPERTIES = _ids("8810 9800 9809")
+"""Properties whose changes are told as events too."""
+
+_DEFAULT_VALUES: Final = {
+    Identifier(identifier): bytes.fromhex(value)
+    for identifier, value in {
+        "8009": "00" * 65,
+        "8150": "02",
+        "8200": "d3200003052000",
+        "8204": "003c",
+        "8210": "12",
+        "8806": "0000",
+        "9800": "00",
+        "9801": "00",
+        "9802": "04",
+        "9803": "02bc",
+        "9804": "00c80a",
+        "9805": "00c802",
+        "9806": "01f401",
+        "9807": "0bb805",
+        "9808": "003c",
+        "9809": "00",
+        "9810": "000000000000",
+        "9821": "00",
+    }.items()
+}
+"""New devices are set to these."""
+
+_ALL_MODES = frozenset(DeviceMode)
+_UNCONNECTED_MODES = frozenset({DeviceMode.STORAGE, DeviceMode.UNCONNECTED, DeviceMode.DFU})
+
+
+_WEARABLE = "9801 9802 9803 9804 9805 9806 9807 9808 9810"
+
+GATEWAY_PRODUCT: Final = ProductProfile(
+    model=ModelNumber("2011"),
+    chip=Chip.NRF52840,
+    role=NodeRole.GATEWAY,
+    modes=frozenset({DeviceMode.CONNECTED}),
+    default_mode=DeviceMode.CONNECTED,
+    firmware=Version.parse("2.6.0"),
+    hardware=(1, 2),
+    has_battery=False,
+    measurements=_ids("8800"),
+    own_reported=_ids("9802 8125 8130"),
+    own_readable=_ids("8009 8210"),
+    own_commands=_ids("8111 8124 8126 8131 8304"),
+)
+
+PRODUCTS: Final = (
+    ProductProfile(
+        model=ModelNumber("0005"),
+        chip=Chip.NRF52832,
+        modes=_ALL_MODES,
+        default_mode=DeviceMode.CONNECTED,
+        firmware=Version.parse("3.1.4"),
+        motion_code=0x10,
+        measurements=_ids("8800 8801 8802"),
+        own_reported=_ids("8810 8813 8200 8204 8806 9802 9804 9807 9808"),
+    ),
+    ProductProfile(
+        model=ModelNumber("000F"),
+        chip=Chip.NRF51822,
+        modes=_UNCONNECTED_MODES,
+        default_mode=DeviceMode.UNCONNECTED,
+        firmware=Version.parse("2.0.9"),
+        hardware=(2, 1),
+        has_button=True,
+        motion_code=0x10,
+        measurements=_ids("8813"),
+        own_reported=_ids(f"8020 8204 8810 9800 9821 {_WEARABLE}"),
+        own_commands=_ids("9820"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0011"),
+        chip=Chip.NRF52832,
+        variant=1,
+        modes=_UNCONNECTED_MODES,
+        default_mode=DeviceMode.UNCONNECTED,
+        firmware=Version.parse("1.4.0"),
+        has_button=True,
+        motion_code=0x11,
+        measurements=_ids("8800"),
+        own_reported=_ids(f"8810 9800 9809 {_WEARABLE}"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0011"),
+        chip=Chip.NRF52832,
+        variant=4,
+        modes=_UNCONNECTED_MODES,
+        default_mode=DeviceMode.UNCONNECTED,
+        firmware=Version.parse("1.4.0"),
+        has_button=True,
+        measurements=_ids("8800"),
+        own_reported=_ids(f"9800 {_WEARABLE}"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0018"),
+        chip=Chip.NRF52832,
+        modes=_ALL_MODES,
+        default_mode=DeviceMode.CONNECTED,
+        firmware=Version.parse("3.0.0"),
+        motion_code=0x20,
+        measurements=_ids("8803 8813"),
+        own_reported=_ids("8810 8150 8204 9802"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0040"),
+        chip=Chip.NRF52840,
+        role=NodeRole.EXTENDER,
+        modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
+        default_mode=DeviceMode.CONNECTED,
+        firmware=Version.parse("4.2.1"),
+        has_battery=False,
+        measurements=_ids("8800"),
+        own_reported=_ids("8210 9802"),
+        own_readable=_ids("8009"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0043"),
+        chip=Chip.NRF52840,
+        role=NodeRole.EXTENDER,
+        modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
+        default_mode=DeviceMode.CONNECTED,
+        firmware=Version.parse("4.2.0"),
+        measurements=_ids("8800"),
+        own_reported=_ids("8210 9802"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0050"),
+        chip=Chip.NRF52832,
+        modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
+        default_mode=DeviceMode.CONNECTED,
+        firmware=Version.parse("1.1.0"),
+        has_sensor_number=True,
+        measurements=_ids("8800"),
+        own_reported=_ids("8831 9802"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0060"),
+        chip=Chip.NRF52832,
+        modes=frozenset({DeviceMode.STORAGE, DeviceMode.UNCONNECTED}),
+        default_mode=DeviceMode.UNCONNECTED,
+        firmware=Version.parse("1.0.2"),
+        has_button=True,
+        motion_code=0x11,
+        measurements=_ids("8800"),
+        own_reported=_ids(f"8810 9800 {_WEARABLE}"),
+    ),
+    ProductProfile(
+        model=ModelNumber("0063"),
+        chip=Chip.NRF52832,
+        modes=_UNCONNECTED_MODES,
+        default_mode=DeviceMode.UNCONNECTED,
+        firmware=Version.parse("2.2.0-beta.3"),
+        has_button=True,
+        motion_code=0x10,
+        measurements=_ids("8813"),
+        own_reported=_ids(f"8810 9800 {_WEARABLE}"),
+    ),
+)
+
+PRODUCTS_BY_CODE: Final[Mapping[str, ProductProfile]] = {
+    f"{product.model}-{product.variant:02d}" if product.variant else product.model: product
+    for product in (*PRODUCTS, GATEWAY_PRODUCT)
+}
+"""By model number, and variant where one number serves several products: `0018`, `0011-04`."""

@@ -1,0 +1,163 @@
+"""What the properties of a device hold: those that were set, and those that follow from its state."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from struct import pack
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.emulator.simulation.mesh import MAX_CHILDREN
+from meshfleet.emulator.simulation.sensors import read_sensor
+from meshfleet.emulator.simulation.site import derive_public_key
+from meshfleet.protocol.ids import Identifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from meshfleet.emulator.simulation.device import SimulatedDevice
+
+
+# What a device checks before it takes a value, beyond the layout, and what else changes with it.
+
+_DEFAULT_POWER_DBM: Final = 4
+_MAX_PRESS_MS: Final = 8000
+_PRESS_STEP_MS: Final = 100
+
+
+def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
+    """Whether the device takes a value that its layout allows."""
+    limit = _LIMITS.get(identifier)
+    return limit is None or limit(device, raw)
+
+
+def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
+    """Change what follows from a property."""
+    if effect := _EFFECTS.get(identifier):
+        effect(device, raw)
+
+
+def _power_fits(device: SimulatedDevice, raw: bytes) -> bool:
+    return int.from_bytes(raw, "big", signed=True) in device.product.chip.value
+
+
+def _press_fits(_device: SimulatedDevice, raw: bytes) -> bool:
+    millis = int.from_bytes(raw, "big")
+    return millis <= _MAX_PRESS_MS and millis % _PRESS_STEP_MS == 0
+
+
+_LIMITS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], bool]]] = {
+    "8150": lambda _device, raw: len(raw) == 1,
+    "8204": lambda _device, raw: len(raw) == 2,  # noqa: PLR2004 # seconds in two bytes
+    "8210": lambda _device, raw: len(raw) == 1 and raw[0] <= MAX_CHILDREN,
+    "9802": _power_fits,
+    "9803": _press_fits,
+}
+
+
+def _set_power(device: SimulatedDevice, raw: bytes) -> None:
+    device.node.tx_gain = float(int.from_bytes(raw, "big", signed=True) - _DEFAULT_POWER_DBM)
+
+
+def _set_capacity(device: SimulatedDevice, raw: bytes) -> None:
+    device.node.capacity = raw[0]
+
+
+_EFFECTS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], None]]] = {
+    "8210": _set_capacity,
+    "9802": _set_power,
+}
+
+
+_CHIPS: Final = {"NRF51822": 0x51822, "NRF52832": 0x52832, "NRF52840": 0x52840}
+
+_EMPTY_BATTERY_MV: Final = 2000
+_FULL_BATTERY_MV: Final = 3000
+"""mV."""
+
+
+def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
+    """What a property holds, or a sensor says now."""
+    if identifier in device.product.measurements:
+        return read_sensor(device, identifier, t)
+    if find := _STATE_READERS.get(identifier):
+        return find(device, t)
+    return device.value(identifier)
+
+
+def encode_version(device: SimulatedDevice) -> bytes:
+    """The firmware version; a release has no fourth byte."""
+    major, minor, patch, _ = device.firmware_version
+    return bytes((major, minor, patch, device.firmware_version.beta))[
+        : 4 if device.firmware_version.beta else 3
+    ]
+
+
+def model_number_of(device: SimulatedDevice) -> int:
+    """The model number as a number."""
+    return int(device.product.model, 16)
+
+
+def _vdd(device: SimulatedDevice, t: float) -> bytes:
+    full = _FULL_BATTERY_MV - _EMPTY_BATTERY_MV
+    return pack(">H", _EMPTY_BATTERY_MV + full * device.battery_level(t) // 100)
+
+
+def _motion(device: SimulatedDevice, _t: float) -> bytes:
+    cause = device.product.motion_code if device.is_moving else 0
+    return pack(">BIB", cause, device.motion_transitions & 0xFFFFFFFF, 0)
+
+
+def encode_motion_event(device: SimulatedDevice) -> bytes:
+    """The motion at the moment of a transition, with the flag that says so."""
+    return _motion(device, 0.0)[:-1] + b"\x01"
+
+
+def _production_info_extended(device: SimulatedDevice, _t: float) -> bytes:
+    major, minor, patch, _ = device.firmware_version
+    entries = (
+        bytes.fromhex(device.mac),
+        pack(">H", model_number_of(device)),
+        bytes((device.product.variant,)),
+        bytes((major, minor, patch, device.firmware_version.beta)),
+        derive_public_key(device.mac),
+        pack(">I", _CHIPS[device.product.chip.name]),
+        pack(">I", 0x41414230),
+        pack(">I", 0x2000),
+    )
+    return b"".join(bytes((key, len(entry))) + entry for key, entry in enumerate(entries))
+
+
+def _update_state(device: SimulatedDevice, _t: float) -> bytes:
+    return device.update_state or IDLE_UPDATE_STATE
+
+
+IDLE_UPDATE_STATE: Final = bytes(9)
+"""firmware-update-state (8120) when there is nothing to tell."""
+
+_BROADCAST_IDLE: Final = IDLE_UPDATE_STATE + bytes(4)
+_NORDIC_IDLE: Final = IDLE_UPDATE_STATE + bytes(6)
+
+_STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] = {
+    "8000": lambda device, _: pack(">H", model_number_of(device)),
+    "8001": lambda device, _: encode_version(device),
+    "8002": lambda device, _: bytes(device.product.hardware),
+    "8003": lambda device, _: bytes.fromhex(device.mac),
+    "8005": _production_info_extended,
+    "8006": lambda device, _: sha256(device.mac.encode()).digest()[:4],
+    "8007": lambda device, _: bytes((device.product.variant,)),
+    "8008": lambda device, _: derive_public_key(device.mac),
+    "8020": lambda *_: b"\x02",
+    "8100": lambda device, t: bytes((device.battery_level(t),)),
+    "8101": lambda device, t: pack(">I", min(int(t - device.booted_at), 0xFFFFFFFF)),
+    "8102": lambda device, _: bytes((device.reset_cause,)),
+    "8103": _vdd,
+    "8110": lambda device, _: bytes((device.mode,)),
+    "8120": _update_state,
+    "8125": lambda device, _: (device.values or {}).get(Identifier("8125"), _BROADCAST_IDLE),
+    "8130": lambda device, _: (device.values or {}).get(Identifier("8130"), _NORDIC_IDLE),
+    "8305": lambda device, _: pack(">I", device.received_test_packets),
+    "8810": _motion,
+    "8813": lambda device, t: read_sensor(device, Identifier("8813"), t),
+    "8831": lambda device, _: pack(">I", device.door_count & 0xFFFFFFFF),
+}
+"""Properties that nobody sets."""

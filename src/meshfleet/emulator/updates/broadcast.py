@@ -1,0 +1,168 @@
+"""Updating many connected devices at once (firmware-24, firmware-25)."""
+
+from __future__ import annotations
+
+from functools import partial
+from struct import pack
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.emulator.updates.download import VERIFY_SECONDS
+from meshfleet.emulator.updates.transfer import BROADCAST_RATE, ImageTransfer
+from meshfleet.emulator.updates.update_state import Error, State, UpdateStateValue
+from meshfleet.protocol.ids import Identifier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.emulator.context import EmulatorContext
+    from meshfleet.emulator.device_behavior import DeviceBehavior
+    from meshfleet.emulator.updates.download import UpdateSession
+    from meshfleet.emulator.updates.update_state import ImageKey
+    from meshfleet.protocol.firmware_image import ImageInfo
+
+BROADCAST_STATE_ID: Final = Identifier("8125")
+
+_REPORT_STEP_PERCENT: Final = 5
+_VERIFIED_SECONDS: Final = VERIFY_SECONDS + 1.0
+"""Seconds after which all devices have checked the image."""
+
+_APPLY_STAGGER_SECONDS: Final = 1.0
+"""Seconds between devices that start the new version, so that they do not all come back in one moment."""
+
+
+class MeshBroadcast:
+    """One image for many devices. It is told in 8125 of the gateway, and each device in its own 8120."""
+
+    def __init__(
+        self,
+        core: EmulatorContext,
+        behavior: DeviceBehavior,
+        image: ImageKey,
+        updates: Sequence[UpdateSession],
+    ) -> None:
+        self._core = core
+        self._behavior = behavior
+        self.updates = updates
+        self.progress = UpdateStateValue(image)
+        self._reported_percent = 0
+        self._transfer: ImageTransfer | None = None
+        self._cause = Error.NONE
+        """Why it failed, if it did as a whole."""
+        for update in updates:
+            update.on_done = self._on_device_done
+        self._report()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether another broadcast may start."""
+        return self.progress.is_done
+
+    def send(self, image: ImageInfo) -> None:
+        """The image is here: send it to those who take it."""
+        for update in self._active():
+            if error := update.check_image(image):
+                update.fail(error)
+        if self.is_done:
+            return
+        self.on_progress(0)
+        self._transfer = ImageTransfer(self._core.scheduler, image.size, self)
+
+    def apply(self) -> bool:
+        """Let those that wait for it start the new version; whether there is anybody."""
+        staged = [update for update in self._active() if update.progress.state is State.STAGED]
+        if not staged:
+            return False
+        self.progress.state = State.APPLYING
+        self._report()
+        for place, update in enumerate(staged):
+            self._core.scheduler.after(place * _APPLY_STAGGER_SECONDS, partial(self._apply_one, update))
+        return True
+
+    def _apply_one(self, update: UpdateSession, _t: float) -> None:
+        if update.progress.state is State.STAGED:
+            update.apply()
+
+    def fail(self, error: Error) -> None:
+        """Give up for all who have not got past the point of no return."""
+        if self.is_done:
+            return
+        self._cause = error
+        for update in self._active():
+            if update.progress.state is not State.APPLYING:
+                update.fail(error)
+        self._update_overall_state()
+
+    def _active(self) -> list[UpdateSession]:
+        return [update for update in self.updates if not update.is_done]
+
+    def bytes_per_second(self) -> float:
+        """Whoever listens gets it at this rate."""
+        return 0.0 if self._core.is_down else BROADCAST_RATE
+
+    def on_progress(self, percent: int) -> None:
+        """Let those who hear it know how far it is."""
+        self.progress.state, self.progress.percent = State.TRANSFERRING, percent
+        for update in self._active():
+            if self._is_receiving(update):
+                update.set_percent(min(percent, 99))
+        if percent == 0 or percent - self._reported_percent >= _REPORT_STEP_PERCENT:
+            self._reported_percent = percent
+            self._report()
+
+    def _is_receiving(self, update: UpdateSession) -> bool:
+        device = update.device
+        return not device.is_offline and device.node.depth >= 0
+
+    def on_stalled(self) -> None:
+        """The gateway was away for too long."""
+        self.fail(Error.TRANSFER_LOST)
+
+    def on_complete(self) -> None:
+        """Let all who have it check it."""
+        self.progress.state, self.progress.percent = State.VERIFYING, 100
+        self._report()
+        for update in self._active():
+            if self._is_receiving(update):
+                update.verify()
+            else:
+                update.fail(Error.TRANSFER_LOST)
+        self._core.scheduler.after(_VERIFIED_SECONDS, lambda _t: self._update_overall_state())
+
+    def _on_device_done(self) -> None:
+        self._update_overall_state()
+
+    def _update_overall_state(self) -> None:
+        """Say where the whole of it stands, from where the devices stand."""
+        if self.is_done:
+            return
+        active = self._active()
+        states = {update.progress.state for update in active}
+        if not active:
+            self._end()
+        elif states == {State.STAGED} and self.progress.state is State.VERIFYING:
+            self.progress.state = State.STAGED
+        elif states <= {State.APPLYING, State.STAGED} and State.APPLYING in states:
+            self.progress.state = State.APPLYING
+        self._report()
+
+    def _end(self) -> None:
+        if self._transfer is not None:
+            self._transfer.stop()
+        if self._count_done():
+            self.progress.state, self.progress.percent = State.DONE, 100
+        else:
+            self.progress.state = State.FAILED
+            # Where devices failed for several reasons the first stands for all; each tells its own in 8120.
+            self.progress.error = self._cause or self.updates[0].progress.error
+
+    def _count_done(self) -> int:
+        return sum(update.progress.state is State.DONE for update in self.updates)
+
+    def _report(self) -> None:
+        counts = pack(">HH", self._count_done(), len(self.updates))
+        self._behavior.set_property(
+            self._core.gateway_device,
+            BROADCAST_STATE_ID,
+            self.progress.to_bytes() + counts,
+            self._core.scheduler.now,
+        )

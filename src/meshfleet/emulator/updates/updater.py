@@ -1,0 +1,221 @@
+"""Starting updates, and handing images to those that wait for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshfleet.emulator.context import FetchImage
+from meshfleet.emulator.simulation.products import DeviceMode
+from meshfleet.emulator.updates.broadcast import MeshBroadcast
+from meshfleet.emulator.updates.download import MeshDownload, UpdateSession, UpdateSessionPlan
+from meshfleet.emulator.updates.nordic_dfu import DfuModeController, NordicDfu, dfu_mac_of, is_in_range
+from meshfleet.emulator.updates.update_faults import UpdateFaultInjector
+from meshfleet.emulator.updates.update_state import Error, State
+from meshfleet.protocol.codes import Status
+from meshfleet.protocol.diagnostics import FirmwareQuestion, FirmwareType
+from meshfleet.protocol.products import UpdateMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from meshfleet.emulator.context import EmulatorContext
+    from meshfleet.emulator.device_behavior import DeviceBehavior
+    from meshfleet.emulator.simulation.device import SimulatedDevice
+    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.updates.update_state import ImageKey
+    from meshfleet.protocol.firmware_image import ImageInfo
+    from meshfleet.protocol.ids import Mac
+
+
+class _ImageWaiter:
+    """Somebody who waits for an image."""
+
+    __slots__ = ("on_failure", "on_image")
+
+    def __init__(self, on_image: Callable[[ImageInfo], None], on_failure: Callable[[Error], None]) -> None:
+        self.on_image = on_image
+        self.on_failure = on_failure
+
+
+class FirmwareUpdater:
+    """All updates of one gateway."""
+
+    def __init__(self, core: EmulatorContext, behavior: DeviceBehavior) -> None:
+        self._core = core
+        self._behavior = behavior
+        self._faults = UpdateFaultInjector(core)
+        self._image_waiters: dict[FirmwareQuestion, list[_ImageWaiter]] = {}
+        self._sessions: dict[Mac, UpdateSession] = {}
+        self._downloads: dict[Mac, MeshDownload] = {}
+        self._broadcast: MeshBroadcast | None = None
+        self._nordic: NordicDfu | None = None
+        self.dfu_mode = DfuModeController(core, behavior, self.is_receiving_image)
+        behavior.on_restart = self._on_restart
+
+    # Download
+
+    def start_download(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> Status:
+        """Start an update of one device."""
+        if self._is_updating(device):
+            return Status.BUSY
+        update = self._start_session(device, image, stage=stage)
+        if error := update.check_image():
+            update.fail(error)
+        else:
+            self._request_image(
+                device, image, _ImageWaiter(lambda found: self._start_transfer(update, found), update.fail)
+            )
+        return Status.OK
+
+    def _start_transfer(self, update: UpdateSession, image: ImageInfo) -> None:
+        if update.is_done:
+            return
+        if error := update.check_image(image):
+            update.fail(error)
+            return
+        update.on_done = lambda: self._stop(update.device)
+        self._downloads[update.device.mac] = MeshDownload(
+            self._core, update, image, count_sharing=self._count_sharing
+        )
+
+    def _count_sharing(self, branch: MeshNode) -> int:
+        """How many downloads share a branch of the mesh; whoever asks is among them."""
+        return max(1, sum(each.branch is branch for each in self._downloads.values()))
+
+    def control_download(self, device: SimulatedDevice, *, apply: bool) -> Status:
+        """Apply a staged update of a device, or abort one that has not got too far."""
+        update = self._sessions.get(device.mac)
+        if update is None or update.is_done:
+            return Status.FAILED
+        if apply:
+            if update.progress.state is not State.STAGED:
+                return Status.BUSY
+            update.apply()
+        elif update.progress.state is State.APPLYING:
+            return Status.BUSY
+        else:
+            self._stop(device)
+            update.fail(Error.ABORTED)
+        return Status.OK
+
+    # Broadcast
+
+    def start_broadcast(self, image: ImageKey, targets: Sequence[Mac], *, stage: bool) -> Status:
+        """Start one image for many devices; without targets for all of its model (firmware-9)."""
+        if self._broadcast is not None and not self._broadcast.is_done:
+            return Status.BUSY
+        devices = self._select_targets(image, targets)
+        if not devices:
+            return Status.INVALID_VALUE
+        free = [device for device in devices if not self._is_updating(device)]
+        if not free:
+            return Status.BUSY
+        updates = [self._start_session(device, image, stage=stage) for device in free]
+        broadcast = self._broadcast = MeshBroadcast(self._core, self._behavior, image, updates)
+        self._request_image(free[0], image, _ImageWaiter(broadcast.send, broadcast.fail))
+        return Status.OK
+
+    def _select_targets(self, image: ImageKey, targets: Sequence[Mac]) -> list[SimulatedDevice]:
+        named = [self._core.devices[mac] for mac in targets if mac in self._core.devices]
+        among = named or [
+            device
+            for device in self._core.devices.values()
+            if device.product.model == image.model and not targets
+        ]
+        return [
+            device
+            for device in dict.fromkeys(among)
+            if UpdateMethod.BROADCAST in device.product.update_methods and device.is_connected
+        ]
+
+    def control_broadcast(self, *, apply: bool) -> Status:
+        """Apply a staged broadcast, or abort it."""
+        broadcast = self._broadcast
+        if broadcast is None or broadcast.is_done:
+            return Status.FAILED
+        if apply:
+            return Status.OK if broadcast.apply() else Status.BUSY
+        if broadcast.progress.state is State.APPLYING:
+            return Status.BUSY
+        broadcast.fail(Error.ABORTED)
+        return Status.OK
+
+    # Nordic DFU
+
+    def start_nordic_dfu(self, mac: Mac, image: ImageKey) -> Status:
+        """Start sending an image to the device that advertises under this MAC."""
+        if self._nordic is not None and not self._nordic.is_done:
+            return Status.BUSY
+        waiting = (device for device in self._core.devices.values() if device.mode is DeviceMode.DFU)
+        device = next((device for device in waiting if dfu_mac_of(device) == mac), None)
+        if device is None or not is_in_range(self._core, device):
+            return Status.UNREACHABLE
+        nordic = self._nordic = NordicDfu(
+            self._core, self._behavior, device, image=image, fault=self._faults.next_fault()
+        )
+        nordic.on_image_sent = self.dfu_mode.leave
+        self._request_image(device, image, _ImageWaiter(nordic.send, nordic.fail))
+        return Status.OK
+
+    # Images
+
+    def on_image(self, question: FirmwareQuestion, image: ImageInfo) -> None:
+        """An image is here."""
+        for waiting in self._image_waiters.pop(question, ()):
+            waiting.on_image(image)
+
+    def on_image_failed(self, question: FirmwareQuestion, error: Error) -> None:
+        """There is no such image, or a broken one."""
+        for waiting in self._image_waiters.pop(question, ()):
+            waiting.on_failure(error)
+
+    def _request_image(self, device: SimulatedDevice, image: ImageKey, waiting: _ImageWaiter) -> None:
+        """Ask for an image, once for all who want the same (firmware-21)."""
+        own = device is self._core.gateway_device
+        question = FirmwareQuestion(
+            model_number=image.model,
+            version=image.version,
+            firmware_type=FirmwareType.RAUC_BUNDLE if own else FirmwareType.NORDIC_PACKAGE,
+        )
+        if self._core.is_down:
+            waiting.on_failure(Error.NO_IMAGE)
+            return
+        asked = self._image_waiters.setdefault(question, [])
+        if not asked:
+            self._core.actions.append(FetchImage(question))
+        asked.append(waiting)
+
+    # What is going on
+
+    def _on_restart(self, device: SimulatedDevice) -> None:
+        """A device restarts in the middle of something; with the gateway all transfers break off."""
+        for update in list(self._sessions.values()):
+            concerned = update.device is device or device is self._core.gateway_device
+            if concerned and update.progress.state in (State.FETCHING, State.TRANSFERRING, State.VERIFYING):
+                self._stop(update.device)
+                update.fail(Error.TRANSFER_LOST)
+        if device is self._core.gateway_device:
+            self._image_waiters.clear()
+            for each in (self._broadcast, self._nordic):
+                if each is not None and each.progress.state in (State.FETCHING, State.TRANSFERRING):
+                    each.fail(Error.TRANSFER_LOST)
+
+    def _start_session(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> UpdateSession:
+        update = UpdateSession(
+            self._core, self._behavior, device, UpdateSessionPlan(image, stage, self._faults.next_fault())
+        )
+        self._sessions[device.mac] = update
+        return update
+
+    def is_receiving_image(self, device: SimulatedDevice) -> bool:
+        """Whether an image is on its way to a device in DFU mode."""
+        nordic = self._nordic
+        return nordic is not None and nordic.device is device and not nordic.is_done
+
+    def _is_updating(self, device: SimulatedDevice) -> bool:
+        update = self._sessions.get(device.mac)
+        return update is not None and not update.is_done
+
+    def _stop(self, device: SimulatedDevice) -> None:
+        if download := self._downloads.pop(device.mac, None):
+            download.stop()

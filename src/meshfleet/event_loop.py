@@ -1,0 +1,20 @@
+"""The event loop of a program."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_Result = TypeVar("_Result")
+
+
+def run_program(main: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a program to its end: on uvloop where that is installed, else on asyncio's own loop."""
+    try:
+        import uvloop  # noqa: PLC0415 # it is optional
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)

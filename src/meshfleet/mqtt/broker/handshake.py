@@ -1,0 +1,222 @@
+"""Clients come and go: who is let in, with which session, and what is done when they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from meshfleet.errors import DatabaseUnavailable, quote_input
+from meshfleet.mqtt.broker.auth import AccountKind, NotAdmitted, TopicPermissions
+from meshfleet.mqtt.broker.log_limiter import LogLimiter
+from meshfleet.mqtt.codec.packets import ConnectReturnCode, Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshfleet.mqtt.broker.auth import Account, Authenticator
+    from meshfleet.mqtt.broker.connection import ServerConnection
+    from meshfleet.mqtt.broker.connections import ConnectionRegistry
+    from meshfleet.mqtt.broker.group_commit import GroupCommit
+    from meshfleet.mqtt.broker.quotas import QueueQuotas
+    from meshfleet.mqtt.broker.router import MessageRouter
+    from meshfleet.mqtt.broker.session import MqttSession
+    from meshfleet.mqtt.broker.session_registry import SessionRegistry
+    from meshfleet.mqtt.codec.packets import Connect
+
+_log = logging.getLogger(__name__)
+
+_MAX_CLIENT_ID_CHARS: Final = 256
+"""Characters."""
+
+_SWEEPS_PER_CLEANUP: Final = 10
+"""Sweeps between two looks at all sessions."""
+
+
+class ConnectHandler:
+    """Lets clients in, as long as it runs."""
+
+    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+        self,
+        *,
+        authenticator: Authenticator,
+        connections: ConnectionRegistry,
+        sessions: SessionRegistry,
+        router: MessageRouter,
+        group_commit: GroupCommit,
+        quotas: QueueQuotas,
+        steady_clock: Callable[[], int],
+        topic_prefix: str,
+        sweep_seconds: float,
+    ) -> None:
+        self._authenticator = authenticator
+        self._connections = connections
+        self._sessions = sessions
+        self._router = router
+        self._group_commit = group_commit
+        self._quotas = quotas
+        self._steady_clock = steady_clock
+        self._topic_prefix = topic_prefix
+        self._sweep_seconds = sweep_seconds
+        self._tasks: asyncio.TaskGroup | None = None
+        self.accepting = asyncio.Event()
+        """Set once clients are let in; who comes before is sent away without a word."""
+        self._last_number = 0
+        self.last_connection_numbers: dict[str, int] = {}
+        """The number of the present or last connection of each gateway, by MAC."""
+        self.admitted_count = 0
+        """Clients that were let in so far."""
+        self.refused_count = 0
+        """Clients that were not."""
+        # A line for each client and minute, but few for an address and for all: any client id can be sent.
+        self._client_log_limiter = LogLimiter()
+        self._address_log_limiter = LogLimiter(lines=10)
+        self._total_log_limiter = LogLimiter(lines=100)
+
+    async def run(self) -> None:
+        """Let clients in until cancelled, and look after those who say nothing."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self.accepting.set()
+                await self._check_periodically()
+        finally:
+            self._tasks = None
+
+    def register(self, connection: ServerConnection) -> bool:
+        """Somebody connects; False: there is no room."""
+        return self._tasks is not None and self._connections.add(connection)
+
+    def handle_connect(self, connection: ServerConnection, connect: Connect) -> None:
+        """Handle CONNECT: authenticate the client in its own task."""
+        self._last_number += 1
+        connection.number = self._last_number
+        if self._connections.failed_logins.is_exceeded(
+            connection.address
+        ):  # it was there before the others failed
+            why = "too many connections from there did not log in"
+            self.refuse(connection, ConnectReturnCode.SERVER_UNAVAILABLE, why, connect)
+        elif self._tasks is not None:
+            self._tasks.create_task(self._authenticate(connection, connect), name="broker.admit")
+
+    async def _authenticate(self, connection: ServerConnection, connect: Connect) -> None:
+        try:
+            _check_client_id(connect)
+            account = await self._authenticator.authenticate(connect, connection.address)
+            if connection.is_open:
+                self._open_session(connection, connect, account)
+        except NotAdmitted as exc:
+            self.refuse(connection, exc.return_code, str(exc), connect)
+        except DatabaseUnavailable as exc:
+            connection.counts_as_failure = False
+            self.refuse(connection, ConnectReturnCode.SERVER_UNAVAILABLE, str(exc), connect)
+        except Exception:  # noqa: BLE001 # a mistake of ours must not shut out all others
+            _log.exception("%s cannot be let in", connection)
+            connection.counts_as_failure = False
+            self.refuse(
+                connection, ConnectReturnCode.SERVER_UNAVAILABLE, "the service made a mistake", connect
+            )
+
+    def refuse(
+        self,
+        connection: ServerConnection,
+        code: ConnectReturnCode,
+        reason: str,
+        connect: Connect | None = None,
+    ) -> None:
+        """Refuse a CONNECT, with its reason in the log. `connect` is None if it could not be read."""
+        self.refused_count += 1
+        client = ""
+        if connect is not None:
+            client = f" (client id {quote_input(connect.client_id)}, user {quote_input(connect.user)})"
+        if (
+            self._client_log_limiter.count((connection.address, client))
+            and self._address_log_limiter.count(connection.address)
+            and self._total_log_limiter.count(None)
+        ):
+            _log.warning("connection from %s refused: %s%s", connection.address, reason, client)
+        connection.refuse(code)
+
+    def _open_session(self, connection: ServerConnection, connect: Connect, account: Account) -> None:
+        client_id = _allowed_client_id(connect, account)
+        access = TopicPermissions(account, self._topic_prefix)
+        if connect.will is not None and not access.may_publish(connect.will.topic):
+            self._authenticator.on_access_denied(account, connection.address, "will", connect.will.topic)
+            why = f"its account may not publish its will to {quote_input(connect.will.topic)}"
+            raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, why)
+        connection.account, connection.permissions = account, access
+        before = self._sessions.find_connection(str(account), client_id)
+        if before is not None and before.number > connection.number:
+            connection.close("its client has connected anew")
+            return
+        if not self._connections.assign_account(connection, replacing=before):
+            raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, "its account has too many connections")
+        opened = self._sessions.open(str(account), client_id, access, clean=connect.clean)
+        self.admitted_count += 1
+        connection.will = connect.will
+        connection.keep_alive = float(connect.keep_alive)
+        connection.session = opened.session
+        opened.session.resume(connection, self._steady_clock())
+        if (
+            account.kind is AccountKind.GATEWAY and client_id == account.name
+        ):  # else its diagnostics (broker-5)
+            self.last_connection_numbers[account.name] = connection.number
+        self._group_commit.save_session(opened.session)
+        welcome = partial(connection.accept, session_present=opened.session_present)
+        if opened.must_wait_for_commit:
+            self._group_commit.call_after_commit(welcome)
+        else:
+            welcome()
+
+    def handle_disconnect(self, connection: ServerConnection) -> None:
+        """Somebody is gone."""
+        self._connections.remove(connection)
+        if connection.account is None and connection.counts_as_failure:
+            self._connections.count_failure(connection.address)
+        session, will = connection.session, connection.will
+        if session is None:
+            return
+        if session.connection is connection:
+            self._sessions.handle_disconnect(session, self._steady_clock())
+        if will is not None:  # [MQTT-3.1.2-8]
+            message = Publish(will.topic, will.payload, will.qos, will.retain)
+            self._router.route(message, str(connection.account))
+            self._group_commit.request_commit()
+
+    def count_cut_off(self, session: MqttSession) -> None:
+        """Count a client that is cut off, and the messages that are lost with a clean session."""
+        self._quotas.cut_off_count += 1
+        if session.persistent_id is None:
+            self._quotas.dropped_counts["cut-off"] += len(session)
+
+    async def _check_periodically(self) -> None:
+        loop, count = asyncio.get_running_loop(), 0
+        while True:
+            await asyncio.sleep(self._sweep_seconds)
+            now, count = loop.time(), count + 1
+            self._connections.reset_pending_logins()
+            for connection in self._connections:
+                loop.call_soon(
+                    connection.check_deadlines, now
+                )  # by itself: what goes wrong with one is its own affair
+            if count % _SWEEPS_PER_CLEANUP == 0:
+                self._sessions.delete_expired(self._steady_clock())
+
+
+def _check_client_id(connect: Connect) -> None:
+    """Whether anybody may come with this client id."""
+    if not connect.client_id and not connect.clean:
+        raise NotAdmitted(ConnectReturnCode.IDENTIFIER_REJECTED, "it has no client id")  # [MQTT-3.1.3-8]
+    if len(connect.client_id) > _MAX_CLIENT_ID_CHARS:
+        raise NotAdmitted(ConnectReturnCode.IDENTIFIER_REJECTED, "its client id is too long")
+
+
+def _allowed_client_id(connect: Connect, account: Account) -> str:
+    """The client id, if the account may have it."""
+    client_id = connect.client_id
+    if account.kind is AccountKind.GATEWAY and client_id not in {account.name, account.name.upper()}:
+        raise NotAdmitted(
+            ConnectReturnCode.IDENTIFIER_REJECTED, "the client id of a gateway is its MAC"
+        )  # broker-5
+    return client_id or f"unnamed-{secrets.token_hex(8)}"  # [MQTT-3.1.3-6]

@@ -1,0 +1,55 @@
+"""Limits how often the same thing is logged, so that no client can fill the log."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+
+class _Window:
+    __slots__ = ("lines", "started_at", "suppressed")
+
+    def __init__(self, began: float) -> None:
+        self.started_at = began
+        self.lines = 0
+        self.suppressed = 0
+
+
+class LogLimiter:
+    """Allows so many log lines per key and period, and counts what was not logged in between."""
+
+    def __init__(
+        self,
+        *,
+        lines: int = 1,
+        seconds: float = 60.0,
+        keys: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lines = lines
+        self._seconds = seconds
+        self._keys = keys
+        self._clock = clock
+        self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
+
+    def count(self, key: Hashable) -> int:
+        """Count an event. Return 0 if it must not be logged, else how many there were since the last line."""
+        now = self._clock()
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = _Window(now)
+            if len(self._windows) > self._keys:
+                self._windows.popitem(last=False)
+        elif now - window.started_at >= self._seconds:
+            window.started_at, window.lines = now, 0
+            self._windows.move_to_end(key)
+        window.suppressed += 1
+        if window.lines >= self._lines:
+            return 0
+        window.lines += 1
+        since, window.suppressed = window.suppressed, 0
+        return since

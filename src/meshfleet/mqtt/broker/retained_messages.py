@@ -1,0 +1,115 @@
+"""Retained messages: the last word on a topic, for who subscribes later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
+from meshfleet.mqtt.broker.store import RetainedRow
+from meshfleet.mqtt.broker.topic_tree import TopicTree
+from meshfleet.mqtt.codec.packets import Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MAX_TOPIC_BYTES: Final = 1024
+"""Bytes; longer ones do not fit into an index of every database."""
+
+_MAX_TOPIC_LEVELS: Final = 64
+"""Levels: each takes some hundred bytes of memory."""
+
+_MAX_PAYLOAD_BYTES: Final = 0x1_0000
+"""Bytes of a payload that is retained: no payload of the protocol is longer."""
+
+_ACCOUNT_SHARE_DIVISOR: Final = 10
+"""One account may use no more than such a part of all places."""
+
+
+class _Entry(NamedTuple):
+    message: OutgoingMessage
+    row: RetainedRow
+
+
+class RetainedMessageStore:
+    """Keeps messages by topic, as many as the limit, with so many bytes in all.
+
+    Somebody who subscribes to everything must be able to take them all at once.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._entries: dict[str, _Entry] = {}
+        self._topics: TopicTree[OutgoingMessage] = TopicTree()
+        self._counts = Counter[str]()
+        self._sizes = Counter[str]()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def restore(self, rows: Mapping[str, RetainedRow]) -> None:
+        """Keep again what was written down."""
+        for topic, row in rows.items():
+            self._insert(topic, row)
+
+    def put(self, message: Publish, account: str) -> RetainedRow | None:
+        """Keep a message; None: there is no place for it."""
+        if not self._fits(message, account):
+            return None
+        row = RetainedRow(message.payload, min(message.qos, 1), account)
+        self._insert(message.topic, row)
+        return row
+
+    def remove(self, topic: str) -> bool:
+        """Keep nothing on a topic; whether there was something."""
+        kept = self._entries.pop(topic, None)
+        if kept is None:
+            return False
+        self._topics.remove(topic)
+        self._adjust_totals(kept.row, -1)
+        return True
+
+    def topics_by_account(self, account: str) -> list[str]:
+        """Where an account has retained something."""
+        return [topic for topic, kept in self._entries.items() if kept.row.account == account]
+
+    def find_matching(self, topic_filter: str) -> Iterator[OutgoingMessage]:
+        """What somebody gets who subscribes."""
+        return self._topics.find_matching(topic_filter)
+
+    def _fits(self, message: Publish, account: str) -> bool:
+        topic, size = message.topic, len(message.payload)
+        if (
+            len(topic.encode()) > _MAX_TOPIC_BYTES
+            or topic.count("/") >= _MAX_TOPIC_LEVELS
+            or size > _MAX_PAYLOAD_BYTES
+        ):
+            return False
+        if (
+            self._size + size > self._max_bytes
+            or self._sizes[account] + size > self._max_bytes // _ACCOUNT_SHARE_DIVISOR
+        ):
+            return False
+        if topic in self._entries:
+            return True
+        return len(self._entries) < self._max_messages and self._counts[account] < max(
+            1, self._max_messages // _ACCOUNT_SHARE_DIVISOR
+        )
+
+    def _insert(self, topic: str, row: RetainedRow) -> None:
+        self.remove(topic)
+        letter = OutgoingMessage(Publish(topic, row.payload, row.qos), retain=True)
+        self._entries[topic] = _Entry(letter, row)
+        self._topics.put(topic, letter)
+        self._adjust_totals(row, 1)
+
+    def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
+        """One message more, or one fewer."""
+        size = sign * len(row.payload)
+        self._size += size
+        self._counts[row.account] += sign
+        self._sizes[row.account] += size
+        if not self._counts[row.account]:
+            del self._counts[row.account], self._sizes[row.account]

@@ -1,0 +1,98 @@
+"""Where a broker is, and who we are to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from meshfleet.errors.protocol import MalformedAddress
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+_DEFAULT_PATH: Final = "/mqtt"
+
+
+class BrokerAddress(Struct, frozen=True, kw_only=True):
+    """A broker's address with our credentials, which it never shows."""
+
+    host: str
+    port: int
+    tls: bool = False
+    path: str | None = None
+    """Of a WebSocket; None for plain MQTT."""
+    user: str | None = None
+    password: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> BrokerAddress:
+        """Read `mqtt://[user[:password]@]host[:port]`, also with mqtts, and with ws or wss and a path.
+
+        Characters of user and password that mean something in a URL are percent-encoded.
+        """
+        try:
+            parts = urlsplit(_require_printable(url))
+            port = parts.port
+            user, password = (
+                unquote(text or "", errors="strict") for text in (parts.username, parts.password)
+            )
+        except ValueError:
+            raise MalformedAddress("broker", "is not a URL such as mqtt://host:1883") from None
+        if parts.scheme not in _PORTS:
+            raise MalformedAddress("broker", "must begin with mqtt://, mqtts://, ws:// or wss://")
+        host = _parse_host(parts)
+        _check_unused_parts(parts)
+        return cls(
+            host=host,
+            port=_PORTS[parts.scheme] if port is None else port,
+            tls=parts.scheme in {"mqtts", "wss"},
+            path=(parts.path or _DEFAULT_PATH) if parts.scheme in {"ws", "wss"} else None,
+            user=None if parts.username is None else user,
+            password=None if parts.password is None else password,
+        )
+
+    def __str__(self) -> str:
+        scheme = ("mqtt", "mqtts") if self.path is None else ("ws", "wss")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme[self.tls]}://{host}:{self.port}{self.path or ''}"
+
+    def __repr__(self) -> str:
+        return f"Address({str(self)!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("url", str(self))]
+
+
+def _require_printable(url: str) -> str:
+    """What urlsplit would silently leave out is refused."""
+    if not url.isprintable() or " " in url:
+        raise MalformedAddress("broker", "has a space or a control character in it")
+    return url
+
+
+def _parse_host(parts: SplitResult) -> str:
+    host = parts.hostname
+    if not host:
+        raise MalformedAddress("broker", "names no host")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise MalformedAddress("broker", "names a host that cannot be one") from None
+    return host
+
+
+def _check_unused_parts(parts: SplitResult) -> None:
+    """Nothing that would be ignored: a misplaced character of a password must not end up as a fragment."""
+    if parts.query or parts.fragment:
+        raise MalformedAddress("broker", "has a ? or #, which must be written as %3F or %23")
+    if "@" in parts.path:
+        raise MalformedAddress("broker", "has an @ behind a /, which must be written as %2F in a password")
+    if parts.scheme in {"mqtt", "mqtts"} and parts.path not in {"", "/"}:
+        raise MalformedAddress("broker", "has a path, which only ws:// and wss:// have")
+    if parts.port == 0:
+        raise MalformedAddress("broker", "has port 0")
+    if parts.password is not None and not parts.username:
+        raise MalformedAddress("broker", "has a password without a user name")

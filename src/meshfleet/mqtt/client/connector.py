@@ -1,0 +1,140 @@
+"""From an address to a connection that the broker has accepted, or to the reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from websockets.client import ClientProtocol
+from websockets.uri import parse_uri
+
+from meshfleet import tls
+from meshfleet.errors.mqtt import (
+    BrokerUnreachable,
+    ConnectionLost,
+    ConnectionRefused,
+    LinkError,
+    UntrustedBroker,
+)
+from meshfleet.mqtt.client.connection import ClientConnection
+from meshfleet.mqtt.codec.packets import ConnectReturnCode
+from meshfleet.mqtt.network_errors import describe_network_error
+from meshfleet.mqtt.websocket_transport import SUBPROTOCOL, WEBSOCKETS_LOG, WebSocketTransport
+
+if TYPE_CHECKING:
+    from websockets.protocol import Event
+
+    from meshfleet.mqtt.client.address import BrokerAddress
+    from meshfleet.mqtt.client.connection import ConnectionListener
+    from meshfleet.mqtt.client.options import MqttOptions
+    from meshfleet.mqtt.codec.packets import Connack, Connect
+    from meshfleet.mqtt.websocket_transport import InnerProtocol
+
+
+# MQTT inside a WebSocket, the client's side: asks a broker for the upgrade.
+
+_MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of a frame, which is read as a whole. A message beyond it cannot be passed over."""
+
+
+class ClientWebSocket(WebSocketTransport):
+    """The frames between a connection and its broker."""
+
+    _frames: ClientProtocol
+
+    def __init__(self, address: BrokerAddress, inner: InnerProtocol) -> None:
+        uri = parse_uri(str(address))
+        frames = ClientProtocol(
+            uri, subprotocols=[SUBPROTOCOL], max_size=_MAX_FRAME_BYTES, logger=WEBSOCKETS_LOG
+        )
+        super().__init__(inner, frames)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the upgrade."""
+        super().connection_made(transport)
+        self._frames.send_request(self._frames.connect())
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass it on, with the reason of the upgrade or the frames if there is one."""
+        super().connection_lost(exc)
+        self._is_inner_open = False
+        reason = self._error or self._frames.handshake_exc or exc or self._frames.parser_exc
+        self._inside.connection_lost(reason)
+
+    def _handle_upgrade(self, event: Event) -> None:  # noqa: ARG002 # the frames have read it
+        if self._frames.handshake_exc is not None:
+            return
+        if self._frames.subprotocol == SUBPROTOCOL:
+            self._open_inner()
+        else:
+            self._error = ConnectionLost("the WebSocket is not one for MQTT")  # [MQTT-6.0.0-4]
+
+    def _finish(self) -> None:
+        if self._error is None:
+            self.close()
+        else:
+            self.abort()  # who is no broker need not read the rest
+
+
+_REFUSAL_REASONS: Final = {
+    ConnectReturnCode.UNACCEPTABLE_PROTOCOL: "it does not speak MQTT 3.1.1",
+    ConnectReturnCode.IDENTIFIER_REJECTED: "it does not take the client id",
+    ConnectReturnCode.SERVER_UNAVAILABLE: "it is not available now",
+    ConnectReturnCode.BAD_CREDENTIALS: "wrong user name or password",
+    ConnectReturnCode.NOT_AUTHORIZED: "not authorised",
+}
+
+
+async def connect_to_broker(
+    address: BrokerAddress, connect: Connect, listener: ConnectionListener, options: MqttOptions
+) -> tuple[ClientConnection, Connack]:
+    """Connect, and wait for the broker's answer."""
+    connection = ClientConnection(
+        connect, listener, max_packet_bytes=options.max_packet_bytes, ping_interval=options.ping_interval
+    )
+    transport: asyncio.Transport | None = None
+    try:
+        async with asyncio.timeout(options.timeout):
+            transport = await _open_transport(address, connection, options)
+            answer = await connection.connack
+        _check_connack(address, connect, answer)
+    except BaseException as problem:
+        connection.cancel()
+        if transport is not None:
+            transport.abort()
+        if translated := _to_link_error(address, problem, options.timeout):
+            raise translated from problem
+        raise
+    return connection, answer
+
+
+async def _open_transport(
+    address: BrokerAddress, connection: ClientConnection, options: MqttOptions
+) -> asyncio.Transport:
+    protocol: asyncio.BaseProtocol = connection
+    if address.path is not None:
+        protocol = ClientWebSocket(address, connection)
+    trust = (options.tls or tls.system_tls_context()) if address.tls else None
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port, ssl=trust)
+    return transport
+
+
+def _check_connack(address: BrokerAddress, connect: Connect, answer: Connack) -> None:
+    if answer.code != ConnectReturnCode.ACCEPTED:
+        raise ConnectionRefused(str(address), answer.code, _REFUSAL_REASONS[answer.code])
+    if connect.clean and answer.session_present:
+        raise ConnectionLost("the broker kept a session that should be clean")  # [MQTT-3.2.2-1]
+
+
+def _to_link_error(address: BrokerAddress, problem: BaseException, timeout: float) -> LinkError | None:
+    match problem:
+        case ssl.SSLCertVerificationError():
+            return UntrustedBroker(f"{address}: {problem.verify_message}")
+        case TimeoutError():
+            return BrokerUnreachable(f"{address} does not answer within {timeout:g} seconds")
+        case OSError() | ConnectionLost():
+            return BrokerUnreachable(f"{address}: {describe_network_error(problem)}")
+    return None

@@ -1,0 +1,232 @@
+"""The body of one packet to a struct, carefully. The parser has a faster way for most of a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from meshfleet.errors import quote_input
+from meshfleet.errors.protocol import MalformedPacket, UnsupportedProtocol
+from meshfleet.mqtt.codec.packets import (
+    SUBACK_FAILURE,
+    Connack,
+    Connect,
+    ConnectReturnCode,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from meshfleet.mqtt.codec.topic_names import check_filter, decode_text, decode_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_PROTOCOL_LEVEL: Final = 4
+_MAX_FILTERS: Final = 1000
+"""In one packet. Nobody needs more, and each has to be looked at while others wait."""
+_HIGHEST_QOS: Final = 2
+
+
+class _BodyReader:
+    """Reads a body from front to back."""
+
+    def __init__(self, raw: bytes, packet: str) -> None:
+        self._raw = raw
+        self._at = 0
+        self._packet = packet
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._raw)
+
+    def read(self, count: int, field: str) -> bytes:
+        end = self._at + count
+        if end > len(self._raw):
+            raise MalformedPacket(f"{self._packet} {field}", "is cut off")
+        part = self._raw[self._at : end]
+        self._at = end
+        return part
+
+    def byte(self, field: str) -> int:
+        return self.read(1, field)[0]
+
+    def number(self, field: str) -> int:
+        return int.from_bytes(self.read(2, field))
+
+    def id(self) -> int:
+        packet_id = self.number("id")
+        if packet_id == 0:
+            raise MalformedPacket(f"{self._packet} id", "is 0")  # [MQTT-2.3.1-1]
+        return packet_id
+
+    def binary(self, field: str) -> bytes:
+        return self.read(self.number(field), field)
+
+    def text(self, field: str) -> str:
+        return decode_text(self.binary(field), f"{self._packet} {field}")
+
+    def topic(self, field: str) -> str:
+        return decode_topic(self.binary(field), f"{self._packet} {field}")
+
+    def filter(self) -> str:
+        wanted = self.text("filter")
+        check_filter(wanted, f"{self._packet} filter")
+        return wanted
+
+    def rest(self) -> bytes:
+        return self.read(len(self._raw) - self._at, "payload")
+
+    def check_end(self) -> None:
+        if self:
+            raise MalformedPacket(self._packet, f"has {len(self._raw) - self._at} bytes too many")
+
+
+def _connect(body: _BodyReader) -> Connect:
+    _check_protocol(body)
+    flags = body.byte("flags")
+    _check_flags(flags)
+    keep_alive = body.number("keep alive")
+    client_id = body.text("client id")
+    will = _will(flags, body) if flags & 0x04 else None
+    user = body.text("user name") if flags & 0x80 else None
+    password = body.binary("password") if flags & 0x40 else None
+    return Connect(client_id, bool(flags & 0x02), keep_alive, will, user, password)
+
+
+def _check_protocol(body: _BodyReader) -> None:
+    name = body.binary("protocol name")
+    level = body.byte("protocol level")
+    if (name, level) == (b"MQTT", _PROTOCOL_LEVEL):
+        return
+    if name in {b"MQTT", b"MQIsdp"}:  # another version, to be refused politely [MQTT-3.1.2-2]
+        version = {3: "MQTT 3.1", 5: "MQTT 5"}.get(level, f"protocol level {level}")
+        raise UnsupportedProtocol("CONNECT protocol", f"{version} is not supported, use MQTT 3.1.1")
+    raise MalformedPacket("CONNECT protocol name", f"{quote_input(name)} is not MQTT")  # [MQTT-3.1.2-1]
+
+
+def _check_flags(flags: int) -> None:
+    if flags & 0x01:
+        raise MalformedPacket("CONNECT flags", "have the reserved bit set")  # [MQTT-3.1.2-3]
+    if not flags & 0x04 and flags & 0x38:
+        raise MalformedPacket("CONNECT flags", "describe a will that is not there")  # [MQTT-3.1.2-11]
+    if flags >> 3 & 3 > _HIGHEST_QOS:
+        raise MalformedPacket("CONNECT will qos", "3 is none")  # [MQTT-3.1.2-14]
+    if flags & 0xC0 == 0x40:  # a password without a user name
+        raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
+
+
+def _will(flags: int, body: _BodyReader) -> Will:
+    topic = body.topic("will topic")
+    return Will(topic, body.binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
+
+
+def _connack(body: _BodyReader) -> Connack:
+    flags, code = body.byte("flags"), body.byte("return code")
+    if flags > 1:
+        raise MalformedPacket("CONNACK flags", "have a reserved bit set")
+    if code > max(ConnectReturnCode):
+        raise MalformedPacket("CONNACK return code", f"{code} is reserved")
+    if flags and code:
+        raise MalformedPacket("CONNACK session present", "goes with acceptance only")  # [MQTT-3.2.2-4]
+    return Connack(bool(flags), ConnectReturnCode(code))
+
+
+def _subscribe(body: _BodyReader) -> Subscribe:
+    packet_id, filters = body.id(), []
+    while body:
+        wanted, qos = body.filter(), body.byte("qos")
+        if qos > _HIGHEST_QOS:
+            raise MalformedPacket("SUBSCRIBE qos", f"{qos} is none")  # [MQTT-3.8.3-4]
+        filters.append((wanted, qos))
+        _check_filter_count(filters, "SUBSCRIBE filters")
+    if not filters:
+        raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
+    return Subscribe(packet_id, tuple(filters))
+
+
+def _suback(body: _BodyReader) -> Suback:
+    packet_id, codes = body.id(), []
+    while body:
+        code = body.byte("code")
+        if code > _HIGHEST_QOS and code != SUBACK_FAILURE:
+            raise MalformedPacket("SUBACK code", f"{code} is neither a QoS nor 128")  # [MQTT-3.9.3-2]
+        codes.append(code)
+    if not codes:
+        raise MalformedPacket("SUBACK codes", "are missing")
+    return Suback(packet_id, tuple(codes))
+
+
+def _check_filter_count(filters: list[Any], field: str) -> None:
+    if len(filters) > _MAX_FILTERS:
+        raise MalformedPacket(field, f"are more than {_MAX_FILTERS}")
+
+
+def _unsubscribe(body: _BodyReader) -> Unsubscribe:
+    packet_id, filters = body.id(), []
+    while body:
+        filters.append(body.filter())
+        _check_filter_count(filters, "UNSUBSCRIBE filters")
+    if not filters:
+        raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
+    return Unsubscribe(packet_id, tuple(filters))
+
+
+def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  # noqa: FBT001 # bits of a byte
+    """The body of a PUBLISH, whose first byte says the rest."""
+    body = _BodyReader(raw, "PUBLISH")
+    topic = body.topic("topic")
+    packet_id = body.id() if qos else 0
+    return Publish(topic, body.rest(), qos, retain, dup, packet_id)
+
+
+class PacketDecoder:
+    """How packets that begin with one byte are read."""
+
+    __slots__ = ("_read", "name")
+
+    def __init__(self, name: str, read: Callable[[_BodyReader], Packet]) -> None:
+        self.name = name
+        self._read = read
+
+    def decode(self, raw: bytes) -> Packet:
+        """Read a whole body, and nothing behind it."""
+        body = _BodyReader(raw, self.name)
+        packet = self._read(body)
+        body.check_end()
+        return packet
+
+
+_EITHER_DIRECTION: Final = {
+    0x40: PacketDecoder("PUBACK", lambda body: Puback(body.id())),
+    0x50: PacketDecoder("PUBREC", lambda body: Pubrec(body.id())),
+    0x62: PacketDecoder("PUBREL", lambda body: Pubrel(body.id())),
+    0x70: PacketDecoder("PUBCOMP", lambda body: Pubcomp(body.id())),
+}
+
+FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
+    **_EITHER_DIRECTION,
+    0x10: PacketDecoder("CONNECT", _connect),
+    0x82: PacketDecoder("SUBSCRIBE", _subscribe),
+    0xA2: PacketDecoder("UNSUBSCRIBE", _unsubscribe),
+    0xC0: PacketDecoder("PINGREQ", lambda _: Pingreq()),
+    0xE0: PacketDecoder("DISCONNECT", lambda _: Disconnect()),
+}
+"""What a server may receive, by the first byte of the fixed header."""
+
+FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
+    **_EITHER_DIRECTION,
+    0x20: PacketDecoder("CONNACK", _connack),
+    0x90: PacketDecoder("SUBACK", _suback),
+    0xB0: PacketDecoder("UNSUBACK", lambda body: Unsuback(body.id())),
+    0xD0: PacketDecoder("PINGRESP", lambda _: Pingresp()),
+}
+"""What a client may receive, by the first byte of the fixed header."""

@@ -1,0 +1,221 @@
+"""Packets to bytes. What breaks the standard is refused here, so that no peer ever sees it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final
+
+from meshfleet.errors.protocol import MalformedPacket
+from meshfleet.mqtt.codec.packets import (
+    MAX_PACKET_ID,
+    MAX_REMAINING_LENGTH,
+    SUBACK_FAILURE,
+    Connack,
+    Connect,
+    ConnectReturnCode,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from meshfleet.mqtt.codec.topic_names import (
+    ENCODED_TOPICS,
+    check_filter,
+    encode_binary,
+    encode_text,
+    encode_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PROTOCOL_HEADER: Final = b"\x00\x04MQTT\x04"
+"""The name and level of MQTT 3.1.1, as every CONNECT begins."""
+
+PINGREQ: Final = b"\xc0\x00"
+PINGRESP: Final = b"\xd0\x00"
+DISCONNECT: Final = b"\xe0\x00"
+
+_QOS: Final = (0, 1, 2)
+_PUBACK_HEADER: Final = 0x4002
+_MAX_KEEP_ALIVE_SECONDS: Final = 0xFFFF
+_CACHED_HEADERS: Final = 4_096
+
+_DUP: Final = 0x08
+
+
+def encode_packet(packet: Packet) -> bytes:
+    """Write any packet."""
+    encoder = _ENCODERS.get(type(packet))
+    if encoder is None:
+        raise MalformedPacket("packet", f"{type(packet).__name__} is none that travels")
+    return encoder(packet)
+
+
+def encode_publish(message: Publish, packet_id: int, *, dup: bool = False) -> bytes:
+    """Write a PUBLISH with this id and mark instead of its own: a message gets them when it sets out."""
+    topic = ENCODED_TOPICS.get(message.topic) or encode_topic(message.topic)
+    payload, qos = message.payload, message.qos
+    if not qos:
+        if dup:
+            raise MalformedPacket("PUBLISH dup", "is never set at QoS 0")  # [MQTT-3.3.1-2]
+        return _fixed_header(0x30 | message.retain, len(topic) + len(payload)) + topic + payload
+    if qos not in _QOS:
+        raise MalformedPacket("PUBLISH qos", f"{qos} is none")
+    first = 0x30 | qos << 1 | message.retain | dup << 3
+    return (
+        _fixed_header(first, len(topic) + 2 + len(payload))
+        + topic
+        + _encode_packet_id(packet_id, "PUBLISH")
+        + payload
+    )
+
+
+def encode_publish_header(topic: str, size: int, *, retain: bool = False) -> bytes:
+    """A PUBLISH at QoS 1 with a payload of this size, up to where its id begins.
+
+    For who sends one message to many: all but the id is the same.
+    """
+    spelt = ENCODED_TOPICS.get(topic) or encode_topic(topic)
+    return _fixed_header(0x32 | retain, len(spelt) + 2 + size) + spelt
+
+
+def set_dup_flag(packet: bytes) -> bytes:
+    """The bytes of a PUBLISH with the mark of a repetition [MQTT-3.3.1-1]."""
+    return bytes((packet[0] | _DUP,)) + packet[1:]
+
+
+def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
+    """A PUBACK for each id, in one piece."""
+    if packet_ids and not 0 < min(packet_ids) <= max(packet_ids) <= MAX_PACKET_ID:
+        raise MalformedPacket("PUBACK id", f"is not 1 to {MAX_PACKET_ID}")
+    words = [_PUBACK_HEADER] * (2 * len(packet_ids))
+    words[1::2] = packet_ids
+    return pack(f">{len(words)}H", *words)
+
+
+@lru_cache(_CACHED_HEADERS)
+def _fixed_header(first: int, remaining: int) -> bytes:
+    """The fixed header."""
+    if remaining > MAX_REMAINING_LENGTH:
+        raise MalformedPacket("packet", f"{remaining} bytes are more than {MAX_REMAINING_LENGTH}")
+    front = bytearray((first,))
+    while remaining > 0x7F:
+        front.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    front.append(remaining)
+    return bytes(front)
+
+
+def _add_header(first: int, body: bytes) -> bytes:
+    return _fixed_header(first, len(body)) + body
+
+
+def _encode_packet_id(packet_id: int, packet: str) -> bytes:
+    if not 0 < packet_id <= MAX_PACKET_ID:
+        raise MalformedPacket(f"{packet} id", f"{packet_id} is not 1 to {MAX_PACKET_ID}")  # [MQTT-2.3.1-1]
+    return packet_id.to_bytes(2)
+
+
+def _check_qos(qos: int, field: str) -> None:
+    if qos not in _QOS:
+        raise MalformedPacket(field, f"{qos} is none")
+
+
+def _connect(packet: Connect) -> bytes:
+    if not 0 <= packet.keep_alive <= _MAX_KEEP_ALIVE_SECONDS:
+        raise MalformedPacket(
+            "CONNECT keep alive", f"{packet.keep_alive} is not 0 to {_MAX_KEEP_ALIVE_SECONDS} seconds"
+        )
+    if not packet.client_id and not packet.clean:
+        raise MalformedPacket("CONNECT client id", "is empty, which needs a clean session")  # [MQTT-3.1.3-7]
+    if packet.user is None and packet.password is not None:
+        raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
+    flags = packet.clean << 1
+    tail = encode_text(packet.client_id, "CONNECT client id")
+    if packet.will is not None:
+        flags |= _will_flags(packet.will)
+        tail += encode_topic(packet.will.topic, "CONNECT will topic")
+        tail += encode_binary(packet.will.payload, "CONNECT will payload")
+    if packet.user is not None:
+        flags |= 0x80
+        tail += encode_text(packet.user, "CONNECT user name")
+    if packet.password is not None:
+        flags |= 0x40
+        tail += encode_binary(packet.password, "CONNECT password")
+    return _add_header(0x10, PROTOCOL_HEADER + bytes((flags,)) + packet.keep_alive.to_bytes(2) + tail)
+
+
+def _will_flags(will: Will) -> int:
+    _check_qos(will.qos, "CONNECT will qos")
+    return 0x04 | will.qos << 3 | will.retain << 5
+
+
+def _connack(packet: Connack) -> bytes:
+    if packet.session_present and packet.code != ConnectReturnCode.ACCEPTED:
+        raise MalformedPacket("CONNACK session present", "goes with acceptance only")  # [MQTT-3.2.2-4]
+    return bytes((0x20, 2, packet.session_present, packet.code))
+
+
+def _subscribe(packet: Subscribe) -> bytes:
+    if not packet.filters:
+        raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
+    parts = [_encode_packet_id(packet.packet_id, "SUBSCRIBE")]
+    for wanted, qos in packet.filters:
+        _check_qos(qos, "SUBSCRIBE qos")
+        parts += _encode_filter(wanted, "SUBSCRIBE filter"), bytes((qos,))
+    return _add_header(0x82, b"".join(parts))
+
+
+def _suback(packet: Suback) -> bytes:
+    if not packet.codes:
+        raise MalformedPacket("SUBACK codes", "are missing")
+    if any(code not in _QOS and code != SUBACK_FAILURE for code in packet.codes):
+        raise MalformedPacket("SUBACK code", "is neither a QoS nor 128")  # [MQTT-3.9.3-2]
+    return _add_header(0x90, _encode_packet_id(packet.packet_id, "SUBACK") + bytes(packet.codes))
+
+
+def _unsubscribe(packet: Unsubscribe) -> bytes:
+    if not packet.filters:
+        raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
+    filters = [_encode_filter(unwanted, "UNSUBSCRIBE filter") for unwanted in packet.filters]
+    return _add_header(0xA2, _encode_packet_id(packet.packet_id, "UNSUBSCRIBE") + b"".join(filters))
+
+
+def _encode_filter(wanted: str, field: str) -> bytes:
+    check_filter(wanted, field)
+    return encode_text(wanted, field)
+
+
+def _id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
+    """The packets that hold an id and nothing else."""
+    return lambda packet: bytes((first, 2)) + _encode_packet_id(packet.packet_id, name)
+
+
+_ENCODERS: Final[dict[type[Packet], Callable[[Any], bytes]]] = {
+    Connect: _connect,
+    Connack: _connack,
+    Publish: lambda packet: encode_publish(packet, packet.packet_id, dup=packet.dup),
+    Puback: _id_only_encoder(0x40, "PUBACK"),
+    Pubrec: _id_only_encoder(0x50, "PUBREC"),
+    Pubrel: _id_only_encoder(0x62, "PUBREL"),
+    Pubcomp: _id_only_encoder(0x70, "PUBCOMP"),
+    Subscribe: _subscribe,
+    Suback: _suback,
+    Unsubscribe: _unsubscribe,
+    Unsuback: _id_only_encoder(0xB0, "UNSUBACK"),
+    Pingreq: lambda _: PINGREQ,
+    Pingresp: lambda _: PINGRESP,
+    Disconnect: lambda _: DISCONNECT,
+}

@@ -1,0 +1,116 @@
+"""Topic names and topic filters: which are legal [MQTT-4.7], and how text becomes bytes [MQTT-1.5.3]."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from meshfleet.errors import quote_input
+from meshfleet.errors.protocol import MalformedPacket
+
+MAX_STRING_BYTES = 0xFFFF
+"""Bytes of any text: its length travels in two."""
+
+_MAX_CACHED_TOPICS = 16_384
+_MAX_CACHED_TOPIC_BYTES = 256
+"""Longer names are rare and forgotten at once, so that what is remembered takes some megabytes at most."""
+
+_CACHE_RESET_MASK = 0xFFFF
+"""One name in so many makes a full memory begin anew: where there are more names than room, those that are
+here stay for a while, as replacing each by the next would cost more than it saves."""
+
+DECODED_TOPICS: Final[dict[bytes, str]] = {}
+ENCODED_TOPICS: Final[dict[str, bytes]] = {}
+"""Topic names seen before, from their bytes and to their bytes with the length in front: the same ones come
+again and again. Hot paths look here themselves before they ask `read_topic` or `write_topic`."""
+
+
+def encode_text(value: str, field: str) -> bytes:
+    """Encode a text with its length in front."""
+    try:
+        raw = value.encode()
+    except UnicodeEncodeError:
+        raise MalformedPacket(field, f"{_quote_value(value, field)} cannot be written as UTF-8") from None
+    if b"\0" in raw:
+        raise MalformedPacket(field, f"{_quote_value(value, field)} holds the character U+0000")
+    return encode_binary(raw, field)
+
+
+def encode_binary(value: bytes, field: str) -> bytes:
+    """Write bytes with their length in front."""
+    if len(value) > MAX_STRING_BYTES:
+        raise MalformedPacket(field, f"{len(value)} bytes are more than {MAX_STRING_BYTES}")
+    return len(value).to_bytes(2) + value
+
+
+def decode_text(raw: bytes, field: str) -> str:
+    """Decode a text. Surrogates are not UTF-8 [MQTT-1.5.3-1], and U+0000 is forbidden [MQTT-1.5.3-2]."""
+    try:
+        value = raw.decode()
+    except UnicodeDecodeError:
+        raise MalformedPacket(field, f"{_quote_value(raw, field)} is not UTF-8") from None
+    if "\0" in value:
+        raise MalformedPacket(field, f"{_quote_value(value, field)} holds the character U+0000")
+    return value
+
+
+def _quote_value(value: str | bytes, field: str) -> str:
+    """A user name is nobody's business, and now and then it is a password in the wrong place."""
+    return "it" if field == "CONNECT user name" else quote_input(value)
+
+
+def decode_topic(raw: bytes, field: str = "PUBLISH topic") -> str:
+    """Decode a topic name."""
+    topic = DECODED_TOPICS.get(raw)
+    if topic is None:
+        # A fleet may have more topics than anybody remembers: no call more than is needed.
+        if not raw or b"+" in raw or b"#" in raw or b"\0" in raw:
+            check_topic(decode_text(raw, field), field)
+        try:
+            topic = raw.decode()
+        except UnicodeDecodeError:
+            return decode_text(raw, field)
+        if len(DECODED_TOPICS) < _MAX_CACHED_TOPICS or not hash(topic) & _CACHE_RESET_MASK:
+            _cache_topic(topic, raw)
+    return topic
+
+
+def encode_topic(topic: str, field: str = "PUBLISH topic") -> bytes:
+    """Encode a topic name with its length in front."""
+    raw = ENCODED_TOPICS.get(topic)
+    if raw is None:
+        check_topic(topic, field)
+        raw = encode_text(topic, field)
+        if len(DECODED_TOPICS) < _MAX_CACHED_TOPICS or not hash(topic) & _CACHE_RESET_MASK:
+            _cache_topic(topic, raw[2:])
+    return raw
+
+
+def _cache_topic(topic: str, raw: bytes) -> None:
+    if len(raw) > _MAX_CACHED_TOPIC_BYTES:
+        return
+    if len(DECODED_TOPICS) >= _MAX_CACHED_TOPICS:
+        DECODED_TOPICS.clear()
+        ENCODED_TOPICS.clear()
+    DECODED_TOPICS[raw] = topic
+    ENCODED_TOPICS[topic] = len(raw).to_bytes(2) + raw
+
+
+def check_topic(topic: str, field: str) -> None:
+    """A topic name is not empty [MQTT-4.7.3-1] and has no wildcards [MQTT-3.3.2-2]."""
+    if not topic:
+        raise MalformedPacket(field, "is empty")
+    if "+" in topic or "#" in topic:
+        raise MalformedPacket(field, f"{quote_input(topic)} has a wildcard")
+
+
+def check_filter(topic_filter: str, field: str) -> None:
+    """A wildcard fills a whole level [MQTT-4.7.1-3], and `#` the last one [MQTT-4.7.1-2]."""
+    if not topic_filter:
+        raise MalformedPacket(field, "is empty")
+    levels = topic_filter.split("/")
+    if any(len(level) > 1 and ("+" in level or "#" in level) for level in levels):
+        raise MalformedPacket(
+            field, f"{quote_input(topic_filter)} has a wildcard that does not fill its level"
+        )
+    if "#" in levels[:-1]:
+        raise MalformedPacket(field, f"{quote_input(topic_filter)} has a # before its end")

@@ -1,0 +1,21 @@
+"""What went wrong with a connection, in words for a person."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+
+
+def describe_network_error(error: BaseException) -> str:
+    """The reason alone: without the error's number, and without where in OpenSSL it was noticed."""
+    match error:
+        case ssl.SSLError(reason=str(reason)):
+            return f"TLS failed, {reason.lower().replace('_', ' ')}"
+        case OSError(errno=int(number)) if number > 0:  # asyncio's text for it is a tuple
+            return os.strerror(number)
+        case OSError(strerror=str(text)):
+            return text
+        case OSError() if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):  # of several addresses
+            return ", ".join(sorted({os.strerror(int(number)) for number in numbers}))
+    return str(error)

@@ -1,0 +1,140 @@
+"""Requests: what clients ask of gateways and, through them, of devices."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from meshfleet.errors.protocol import WireError
+from meshfleet.protocol import api_versions, payload
+from meshfleet.protocol.codes import AccessType, AckType, Operation, Priority
+from meshfleet.protocol.fields import (
+    INTEGER_CODEC,
+    ExtenderIdField,
+    HexOrNullField,
+    Json,
+    SecretField,
+    TimeField,
+)
+from meshfleet.protocol.ids import RequestId
+from meshfleet.protocol.payload import Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.protocol.ids import Version
+
+PriorityField = Annotated[Priority, INTEGER_CODEC]
+AckTypeField = Annotated[AckType, INTEGER_CODEC]
+
+
+class ApiVersionRequest(Payload, frozen=True, kw_only=True):
+    """Which version does the gateway speak? (request-8)."""
+
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+
+
+class ReadRequest(Payload, frozen=True, kw_only=True):
+    """Read a property, raw or decoded (request-10, request-11)."""
+
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+    extender_id: ExtenderIdField | UnsetType = UNSET
+    access_type: AccessType | UnsetType = UNSET
+    public_key: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
+
+
+class WriteRequest(Payload, frozen=True, kw_only=True):
+    """Write a property as hex; None writes NULL (request-12, request-15)."""
+
+    value: HexOrNullField = None
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+    extender_id: ExtenderIdField | UnsetType = UNSET
+    access_type: AccessType | UnsetType = UNSET
+    public_key: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
+
+
+class WriteDecodedRequest(Payload, frozen=True, kw_only=True):
+    """Write a property as JSON; None writes NULL, an empty text does not (request-13, request-16 and -17)."""
+
+    value: Json = None
+    ext: dict[str, Json] | UnsetType = UNSET
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+    extender_id: ExtenderIdField | UnsetType = UNSET
+    access_type: AccessType | UnsetType = UNSET
+    public_key: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
+
+
+class AckRequest(Payload, frozen=True, kw_only=True):
+    """Acknowledge a timestamped sample, raw or decoded; never answered (ack-1 to ack-4)."""
+
+    time: TimeField
+    type: AckTypeField
+    id: RequestId | UnsetType = UNSET
+    priority: PriorityField = Priority.MEDIUM
+
+
+Request = ApiVersionRequest | ReadRequest | WriteRequest | WriteDecodedRequest | AckRequest
+
+_REQUEST_TYPES: Final[Mapping[Operation, type[Request]]] = {
+    Operation.APIVERSION: ApiVersionRequest,
+    Operation.READ: ReadRequest,
+    Operation.READ_DECODED: ReadRequest,
+    Operation.WRITE: WriteRequest,
+    Operation.WRITE_DECODED: WriteDecodedRequest,
+    Operation.ACK: AckRequest,
+    Operation.ACK_DECODED: AckRequest,
+}
+
+
+def decode_request(
+    operation: Operation, data: bytes, *, version: Version = api_versions.LATEST_VERSION
+) -> Request:
+    """Read the payload of a request as a gateway of this version does: newer parameters are not looked at.
+
+    The field of an error tells what to answer: `value` and `ext` are a wrong value, all else a wrong request.
+    """
+    unknown = api_versions.list_unsupported_fields("request", operation, version)
+    return payload.decode_payload(_REQUEST_TYPES[operation], data or b"{}", excluded=unknown)
+
+
+def build_request(operation: Operation, parameters: dict[str, Json]) -> Request:
+    """Make a request of its parameters, spelled as in a payload and checked as there."""
+    return payload.build_payload(_REQUEST_TYPES[operation], parameters)
+
+
+def decode_request_id(data: bytes) -> RequestId | None:
+    """Read the id of a request that may be malformed otherwise: its answer should carry it (response-22)."""
+    try:
+        given = payload.decode_object(data or b"{}").get("id")
+    except WireError:
+        return None
+    return RequestId(given) if isinstance(given, str) else None
+
+
+def encode_request(request: Request) -> bytes:
+    """Write the payload of a request."""
+    return payload.encode_payload(request)
+
+
+def check_request_supported(operation: Operation, request: Request, version: Version) -> None:
+    """Raise `GatewayTooOld` when a gateway of this version lacks the operation or a parameter used."""
+    used = frozenset(
+        name for attribute, name in _names(type(request)) if getattr(request, attribute) is not UNSET
+    )
+    api_versions.check_operation_supported(operation, used, version)
+
+
+@cache
+def _names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
+    """The parameters of a request, each with how it is spelled. msgspec takes long to tell them."""
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

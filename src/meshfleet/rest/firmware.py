@@ -1,0 +1,49 @@
+"""Bodies about firmware."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from meshfleet.rest.bodies import ResponseBody, TimeText
+from meshfleet.rest.devices import ModelNumberText  # noqa: TC001 # msgspec reads it
+
+FIRMWARE_PATH: Final = "/api/v1/firmware"
+
+IMAGES_PATH: Final = "/api/v1/images"
+"""Where gateways get images with a signed address (firmware-20)."""
+
+VersionText = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(-beta\.\d+)?$")]
+FirmwareState = Literal["draft", "released", "withdrawn"]
+
+
+class Firmware(ResponseBody, frozen=True, kw_only=True):
+    """The record of an image (rest-107)."""
+
+    id: str
+    model_number: ModelNumberText
+    version: VersionText
+    type: Literal[1, 2]
+    """1 is a Nordic distribution package or a bare image, 2 a RAUC bundle (firmware-17)."""
+    bare: bool = False
+    """It is a bare image: no package around it, so its model and version are as the uploader gave them."""
+    file_name: str
+    size: int
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    hardware_versions: list[str]
+    """For which hardware it is, as devices tell theirs; empty: for any."""
+    min_version: VersionText | None
+    """The oldest version from which a device can take it."""
+    notes: str
+    state: FirmwareState
+    created_by: str
+    created_at: TimeText
+    released_at: TimeText | None
+
+
+class FirmwarePage(ResponseBody, frozen=True, kw_only=True):
+    """Firmware, the newest first."""
+
+    items: list[Firmware]
+    next_token: str | None

@@ -1,0 +1,1 @@
+"""Reports and requests through an MQTT broker that runs elsewhere."""

@@ -1,0 +1,82 @@
+"""Signed addresses, with which a gateway gets an image without any other credentials (firmware-20).
+
+An address holds for a while, for one record, and tells for which gateway it was made. Nothing is remembered
+of it: what it says, and that we said so, is in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
+
+from meshfleet.errors import NotFound
+from meshfleet.protocol.ids import Mac
+from meshfleet.rest import IMAGES_PATH
+
+if TYPE_CHECKING:
+    from meshfleet.rest import Firmware
+    from meshfleet.service.clock import Now
+
+VALIDITY_MS: Final = 15 * 60 * 1000
+"""Milliseconds."""
+
+_TICKET_FORMAT: Final = struct.Struct(">Q8s6s")
+_SIGNATURE_SIZE: Final = 32
+_PREFIX: Final = "fw-"
+
+
+class ImageTicket(NamedTuple):
+    """What an address tells."""
+
+    firmware: str
+    gateway: Mac
+
+
+class ImageUrlSigner:
+    """Writes and reads them. Every process of a service has the same secret, so any can."""
+
+    def __init__(self, secret: bytes, url: str, now: Now) -> None:
+        """`url`: how gateways reach the service."""
+        self._secret = secret
+        self._url = url
+        self._now = now
+
+    def build_url(self, firmware: Firmware, gateway: Mac) -> str:
+        """The address of an image for a gateway."""
+        number = bytes.fromhex(firmware.id.removeprefix(_PREFIX))
+        ticket = _TICKET_FORMAT.pack(self._now() + VALIDITY_MS, number, bytes.fromhex(gateway))
+        token = _encode_token(ticket + self._sign(ticket))
+        return f"{self._url}{IMAGES_PATH}/{token}/{quote(firmware.file_name, safe='')}"
+
+    def verify_token(self, token: str) -> ImageTicket:
+        """What a token tells; one that is not ours, or too old, leads nowhere."""
+        try:
+            data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise _build_not_found() from None
+        if (
+            len(data) != _TICKET_FORMAT.size + _SIGNATURE_SIZE or _encode_token(data) != token
+        ):  # one spelling only
+            raise _build_not_found()
+        ticket, signature = data[: _TICKET_FORMAT.size], data[_TICKET_FORMAT.size :]
+        if not hmac.compare_digest(signature, self._sign(ticket)):
+            raise _build_not_found()
+        until, number, gateway = _TICKET_FORMAT.unpack(ticket)
+        if self._now() >= until:
+            raise _build_not_found()
+        return ImageTicket(f"{_PREFIX}{number.hex()}", Mac(gateway.hex()))
+
+    def _sign(self, ticket: bytes) -> bytes:
+        return hmac.digest(self._secret, ticket, "sha256")
+
+
+def _encode_token(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _build_not_found() -> NotFound:
+    return NotFound("there is nothing here, or no longer")

@@ -1,0 +1,169 @@
+"""Takes uploads in, piece by piece: no more than a few pieces are ever in memory (rest-109)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from multipart import (  # type: ignore[import-untyped] # a single file, which cannot be marked as typed
+    MultipartError,
+    MultipartSegment,
+    PushMultipartParser,
+)
+
+from meshfleet.errors import BodyTooLarge, Fault, InvalidRequest, UnsupportedMediaType, quote_name
+from meshfleet.service.firmware.partial_images import open_partial_image
+from meshfleet.service.firmware.upload_form import (
+    FORM_FIELDS,
+    IMAGE,
+    check_image,
+    parse_form,
+    sanitize_file_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from meshfleet.service.firmware.partial_images import PartialImage, ReceivedImage
+    from meshfleet.service.firmware.upload_form import NewFirmware
+    from meshfleet.service.http.request import ApiRequest
+
+FORM_MEDIA_TYPE: Final = "multipart/form-data"
+
+_MAX_PARTS: Final = 256
+_MAX_FIELD_BYTES: Final = 64 * 1024
+_FORM_OVERHEAD_BYTES: Final = 1024 * 1024
+"""Bytes of an upload besides its image: fields, and what parts them."""
+
+_MAX_CONCURRENT_CHECKS: Final = 2
+"""Packages that are unpacked in memory."""
+
+
+class FirmwareUpload(NamedTuple):
+    """An image that arrived whole, and what to make of it."""
+
+    record: NewFirmware
+    image: ReceivedImage
+    overridden: str
+    """What the check of the image found and `override` accepted."""
+
+
+class UploadReceiver:
+    """Takes uploads in, each into a file in a folder."""
+
+    def __init__(self, folder: Path, *, max_image_bytes: int) -> None:
+        """`largest`: bytes of an image."""
+        self._folder = folder
+        self._max_image_bytes = max_image_bytes
+        self._check_limit = asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
+
+    @asynccontextmanager
+    async def receive(self, request: ApiRequest) -> AsyncIterator[FirmwareUpload]:
+        """An upload, when all of it has come and is right; it is gone at the end unless it is kept."""
+        boundary = _parse_boundary(request)
+        if (request.content_length or 0) > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
+            raise self._build_too_large()
+        async with open_partial_image(self._folder) as image:
+            parts = _FormParts(image)
+            try:
+                with PushMultipartParser(boundary, max_segment_count=_MAX_PARTS) as parser:
+                    await self._read_parts(request, parser, parts)
+            except MultipartError as exc:
+                raise InvalidRequest([Fault("body", f"is no form that can be read: {exc}")]) from None
+            arrived = await image.finish()
+            new = parse_form(parts.fields, parts.file_name, arrived, parts.list_faults())
+            async with self._check_limit:
+                overridden = await asyncio.to_thread(check_image, new, arrived)
+            yield FirmwareUpload(new, arrived, overridden)
+
+    async def _read_parts(self, request: ApiRequest, parser: Any, parts: _FormParts) -> None:
+        total = 0
+        async for data in request.stream():
+            total += len(data)
+            if total > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
+                raise self._build_too_large()
+            for event in parser.parse(data) if data else ():
+                await parts.feed(event)
+                if parts.size > self._max_image_bytes:
+                    raise self._build_too_large()
+
+    def _build_too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"an image may have {self._max_image_bytes} bytes")
+
+
+class _FormParts:
+    """The parts of a form, as they come."""
+
+    def __init__(self, image: PartialImage) -> None:
+        self.fields: dict[str, list[str]] = {}
+        self.file_name = ""
+        self.size = 0
+        """Bytes of the image so far."""
+        self._image = image
+        self._faults: list[Fault] = []
+        self._seen_image = False
+        self._name = ""
+        self._text: bytearray | None = None
+        """Of the part that comes at the moment, if it is a field; None: it is the image, or passed over."""
+        self._is_image = False
+
+    async def feed(self, event: MultipartSegment | bytes | None) -> None:
+        """Take the beginning of a part, a piece of it, or its end, which is None."""
+        if event is None:
+            self._end_part()
+        elif isinstance(event, MultipartSegment):
+            self._begin_part(event.name or "", event.filename)
+        elif self._is_image:
+            self.size += len(event)
+            if not self._faults:  # else nobody will want it
+                await self._image.write(bytes(event))
+        elif self._text is not None:
+            self._text += event
+            if len(self._text) > _MAX_FIELD_BYTES:
+                self._reject_part("is too long")
+
+    def list_faults(self) -> list[Fault]:
+        """What is wrong with the parts as such."""
+        if not self._seen_image:
+            return [*self._faults, Fault(IMAGE, "is missing")]
+        if not self.size:
+            return [*self._faults, Fault(IMAGE, "is empty")]
+        return self._faults
+
+    def _begin_part(self, name: str, file_name: str | None) -> None:
+        self._name, self._text, self._is_image = name, None, False
+        if name == IMAGE and self._seen_image:
+            self._reject_part("is given more than once")
+        elif name == IMAGE:
+            self._seen_image = self._is_image = True
+            self.file_name = sanitize_file_name(file_name or "")
+            if not self.file_name:
+                self._faults.append(Fault(IMAGE, "has no file name"))
+        elif name in FORM_FIELDS:
+            self._text = bytearray()
+        else:
+            self._reject_part("is not a part here")
+
+    def _end_part(self) -> None:
+        if self._text is None:
+            return
+        try:
+            self.fields.setdefault(self._name, []).append(self._text.decode())
+        except UnicodeDecodeError:
+            self._reject_part("is not UTF-8")
+
+    def _reject_part(self, reason: str) -> None:
+        self._faults.append(Fault(quote_name(self._name), reason))
+        self._text = None
+
+
+def _parse_boundary(request: ApiRequest) -> str:
+    kind, options = request.content_type
+    if kind.lower() != FORM_MEDIA_TYPE:
+        raise UnsupportedMediaType(f"the body must be {FORM_MEDIA_TYPE}")
+    boundary = options.get("boundary", "")
+    if not boundary:
+        raise InvalidRequest([Fault("Content-Type", "names no boundary")])
+    return boundary

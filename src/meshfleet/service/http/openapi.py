@@ -1,0 +1,163 @@
+"""The OpenAPI document, made of the same types that parse and answer (rest-162)."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+from msgspec import UNSET
+
+from meshfleet.rest import Problem, Role
+from meshfleet.rest.bodies import ResponseBody
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.service.http.access import PUBLIC, REQUIRED_ROLES
+from meshfleet.service.http.request import ApiRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from litestar import Router
+    from litestar.handlers import HTTPRouteHandler
+
+_BODY_STATUSES: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+_STATUS_HEADERS: Final = {
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": {"schema": {"type": "string"}}},
+    HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
+}
+_RULE_NUMBERS: Final = re.compile(r" \((?:auth|id|rest)-[^)]*\)")
+"""Docstrings name the rules that they keep, which is for readers of the source."""
+
+_DESCRIPTION: Final = (
+    "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then come with `Authorization: Bearer TOKEN`. "
+    "Within v1 fields and operations are only added: ignore what you do not know."
+)
+
+
+def build_openapi_document(
+    routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str], read: Mapping[str, Provide]
+) -> dict[str, Any]:
+    """Describe all routes; `injected` are arguments that do not come from a request, `read` those that do."""
+    app = Litestar(
+        routes,
+        dependencies={
+            **{name: Provide(_build_placeholder(), sync_to_thread=False) for name in injected},
+            **read,
+        },
+        request_class=ApiRequest,
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title="Meshfleet",
+            version=version("meshfleet"),
+            description=_DESCRIPTION,
+            use_handler_docstrings=True,
+            operation_id_creator=_operation_id,
+            components=Components(
+                security_schemes={
+                    "token": SecurityScheme(
+                        type="http", scheme="bearer", description="A token or an API key."
+                    )
+                }
+            ),
+        ),
+    )
+    handlers: dict[str, HTTPRouteHandler] = {
+        f"{method} {route.path_format}": handler
+        for route in app.routes
+        for handler in getattr(route, "route_handlers", ())
+        for method in handler.http_methods
+    }
+    written = msgspec.json.encode(app.openapi_schema.to_schema()).decode()
+    document: dict[str, Any] = msgspec.json.decode(_RULE_NUMBERS.sub("", written))
+    document["components"]["schemas"] |= _problem_schemas()
+    _require_sent(document["components"]["schemas"], ResponseBody)
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            name = f"{method.upper()} {path}"
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
+            _close_body(document, operation)
+            operation["summary"] = operation["description"].partition(".")[0]
+            _add_security(operation, REQUIRED_ROLES[name])
+            _add_problems(operation, REQUIRED_ROLES[name], handlers[name])
+    return document
+
+
+def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
+    """Require in answers what the service always sends: defaults are for clients of older services."""
+    for kind in family.__subclasses__():
+        if kind.__name__ in schemas:
+            fields = msgspec.structs.fields(kind)
+            sent = (each.encode_name for each in fields if each.default is not UNSET)
+            schemas[kind.__name__]["required"] = sorted(sent)
+        _require_sent(schemas, kind)
+
+
+def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
+    """Say that unknown fields are refused (rest-5). A form says it itself."""
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        reference: str = content["application/json"]["schema"]["$ref"]
+        document["components"]["schemas"][reference.rpartition("/")[2]]["additionalProperties"] = False
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter can be: absent perhaps, but never null."""
+    kinds = [each for each in schema.pop("oneOf", ()) if each != {"type": "null"}]
+    return kinds[0] | schema if kinds else schema
+
+
+def _operation_id(handler: HTTPRouteHandler, _method: object, _path: object) -> str:
+    first, *others = handler.handler_name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _problem_schemas() -> dict[str, Any]:
+    schemas = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")[1]
+    for each in schemas.values():
+        each["description"] = _RULE_NUMBERS.sub("", each["description"])
+    return schemas
+
+
+def _build_placeholder() -> Callable[[], None]:
+    """Stand in for what only a running service has; each must be another, or Litestar sees a mistake."""
+    return lambda: None
+
+
+def _add_security(operation: dict[str, Any], least: Role | None) -> None:
+    operation["security"] = [] if least is PUBLIC else [{"token": []}]
+
+
+def _add_problems(operation: dict[str, Any], least: Role | None, handler: HTTPRouteHandler) -> None:
+    """Describe what can go wrong, but for what a route answers in a body of its own."""
+    problems = {*_iter_error_statuses(operation, least), *handler.opt.get("problems", ())}
+    for status in sorted(problems - set(handler.responses or ())):
+        operation["responses"][str(int(status))] = {
+            "description": HTTPStatus(status).phrase,
+            "headers": _STATUS_HEADERS.get(HTTPStatus(status), {}),
+            "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+
+
+def _iter_error_statuses(operation: dict[str, Any], least: Role | None) -> Iterator[int]:
+    """What can go wrong with an operation, seen from outside."""
+    yield HTTPStatus.BAD_REQUEST
+    yield HTTPStatus.SERVICE_UNAVAILABLE
+    if least is not PUBLIC:
+        yield HTTPStatus.UNAUTHORIZED
+        if least is not Role.VIEWER:
+            yield HTTPStatus.FORBIDDEN
+    if any(each["in"] == "path" for each in operation.get("parameters", ())):
+        yield HTTPStatus.NOT_FOUND
+    if "requestBody" in operation:
+        yield from _BODY_STATUSES

@@ -1,0 +1,62 @@
+"""Answers while the service starts: migrations may take minutes, and a probe is to learn why it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from meshfleet.errors import Unavailable
+from meshfleet.errors.operations import ReadinessCode
+from meshfleet.rest import HEALTH_PATH, READINESS_PATH, Health, NotReady, Problem
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.service.http.middleware import SECURITY_HEADERS
+from meshfleet.service.readiness import READINESS_TEXTS, build_reason
+
+_JSON: Final = "application/json"
+_RETRY_AFTER: Final = "2"
+"""Seconds."""
+
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
+
+
+async def answer_starting(scope: Any, _receive: Any, send: Any) -> None:
+    """Answer any request: that the process is up, else that the service starts (rest-160)."""
+    kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+    status, media_type, body = _build_starting_response(scope["path"])
+    headers = {
+        **SECURITY_HEADERS,
+        "content-type": media_type,
+        "content-length": str(len(body)),
+        "retry-after": _RETRY_AFTER,
+    }
+    await send(
+        {
+            "type": f"{kind}.start",
+            "status": status,
+            "headers": [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()],
+        }
+    )
+    await send({"type": f"{kind}.body", "body": body, "more_body": False})
+    # uvicorn logs an error for a refused WebSocket whose application returns before its connection has ended.
+    await asyncio.sleep(0)
+
+
+def _build_starting_response(path: str) -> tuple[HTTPStatus, str, bytes]:
+    if path == HEALTH_PATH:
+        return HTTPStatus.OK, _JSON, msgspec.json.encode(Health(status="ok"))
+    if path == READINESS_PATH:
+        unready = NotReady(status="unavailable", reasons=(build_reason(ReadinessCode.STARTING),))
+        return _UNAVAILABLE, _JSON, msgspec.json.encode(unready)
+    problem = Problem(
+        type="about:blank",
+        title=_UNAVAILABLE.phrase,
+        status=_UNAVAILABLE,
+        detail=READINESS_TEXTS[ReadinessCode.STARTING],
+        instance="",
+        code=Unavailable.code,
+        errors=(),
+    )
+    return _UNAVAILABLE, PROBLEM_MEDIA_TYPE, msgspec.json.encode(problem)

@@ -1,0 +1,48 @@
+"""Properties that tell what a device is, and which of their values can be true (rest-46)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from meshfleet.errors.protocol import MalformedVersion
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.identifiers.numbers import identifier_to_int
+from meshfleet.protocol.ids import Version, format_model_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY = (
+    identifier_to_int(BUILTIN_CATALOGUE[name].id)
+    for name in ("model-number", "firmware-version", "hardware-version", "variant", "battery-level")
+)
+
+
+def _integer_up_to(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value <= most
+
+
+def _is_version(value: Any) -> bool:
+    try:
+        Version.parse(value)
+    except (MalformedVersion, TypeError):
+        return False
+    return True
+
+
+FACT_VALIDATORS: Final[Mapping[int, Callable[[Any], bool]]] = {
+    MODEL: _integer_up_to(0xFFFF),
+    VARIANT: _integer_up_to(0xFF),
+    FIRMWARE: _is_version,
+    HARDWARE: _is_version,
+    BATTERY: _integer_up_to(100),  # percent; 255 stands for a battery of which nothing is known
+}
+"""Which values each may have. Others are kept as samples, and tell nothing."""
+
+FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
+    MODEL: lambda value: {"model": format_model_number(value)},
+    VARIANT: lambda value: {"variant": value},
+    FIRMWARE: lambda value: {"firmware": Version.parse(value)},
+    HARDWARE: lambda value: {"hardware": Version.parse(value)},
+}
+"""What each says of a device, as fields of a `Sighting`."""

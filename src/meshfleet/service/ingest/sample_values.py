@@ -1,0 +1,102 @@
+"""Values as samples keep them: a number where it is one, and else JSON."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from meshfleet.db.samples import SampleExtras
+from meshfleet.errors.protocol import WireError
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.identifiers.layouts import NumberLayout
+
+if TYPE_CHECKING:
+    from meshfleet.protocol.fields import Json
+    from meshfleet.protocol.identifiers import IdentifierDefinition
+
+SampleNumber: TypeAlias = float | int | None
+
+_MAX_EXACT_INTEGER: Final = 2**53
+"""Whole numbers up to here are the same in every reader of JSON, and in a database's floating point."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNumber, SampleExtras | None]:
+    """A value of a decoded report."""
+    if type(value) is float and ext is None and isfinite(value):
+        return value, None
+    number, text = _split_value(value)
+    if text is None and ext is None:
+        return number, None
+    return number, SampleExtras(text=text, ext=None if ext is None else _encode_text(ext))
+
+
+RawDecoder: TypeAlias = Callable[[str], tuple[SampleNumber, bytes, SampleExtras | None]]
+"""Reads the hex of a raw value; gives the bytes too."""
+
+
+def build_raw_decoder(identifier: str) -> RawDecoder:
+    """What reads raw values of an identifier; what cannot be decoded is kept as it is (report-45)."""
+    entry = BUILTIN_CATALOGUE.find(identifier)
+    if entry is None or entry.layout is None:
+        return lambda value: (None, bytes.fromhex(value), None)
+    # Most samples are numbers of a few bytes.
+    return (
+        _build_number_decoder(entry, entry.layout)
+        if type(entry.layout) is NumberLayout
+        else _build_general_decoder(entry)
+    )
+
+
+def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
+    def read(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
+        raw = bytes.fromhex(value)
+        try:
+            decoded = entry.decode(raw)
+        except WireError:
+            return None, raw, None
+        number, more = to_sample_value(decoded.value, decoded.ext)
+        return number, raw, more
+
+    return read
+
+
+def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> RawDecoder:
+    other = _build_general_decoder(entry)
+    unpack, finish, digits = struct.Struct(f">{layout.struct_format}").unpack, layout.convert, 2 * layout.size
+
+    def read(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
+        if len(value) != digits:  # with an extension, or too short
+            return other(value)
+        raw = bytes.fromhex(value)
+        (number,) = unpack(raw)
+        return number if finish is None else finish(number), raw, None
+
+    return read
+
+
+def from_sample_value(number: SampleNumber, more: SampleExtras | None) -> Any:
+    """The value again."""
+    if more is not None and more.text is not None:
+        return msgspec.json.decode(more.text)
+    return number
+
+
+def _split_value(value: Json) -> tuple[SampleNumber, str | None]:
+    """A value as a number, and as JSON if the number does not say it all."""
+    if isinstance(value, bool):
+        return int(value), _encode_text(value)
+    if isinstance(value, int) and abs(value) <= _MAX_EXACT_INTEGER:
+        return value, None
+    if isinstance(value, float) and isfinite(value):
+        return value, None
+    return None, _encode_text(value)
+
+
+def _encode_text(value: Json) -> str:
+    return _encode(value).decode()

@@ -1,0 +1,217 @@
+"""What people do to a job: each deed is one transaction, with the row of the job held (rest-137)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from sqlalchemy import delete, insert, select, update
+
+from meshfleet.db.tables import firmware, job, job_draft, tally, transition
+from meshfleet.errors import NotFound
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import JobState, PauseReason, StopCause
+from meshfleet.service.audit import log as audit
+from meshfleet.service.jobs.job_states import (
+    FINISHED_STATES,
+    build_start_columns,
+    build_state_conflict,
+    check_deletable,
+    check_job_transition,
+)
+from meshfleet.service.jobs.planning.job_drafts import ABANDONED_AT
+from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
+from meshfleet.service.jobs.updates.states import TERMINAL_STATES
+from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views.job_view import decode_job_body
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from meshfleet.rest import Job
+    from meshfleet.service.actor import Actor
+
+
+# Deletes jobs that are over or were never started (rest-214).
+
+
+def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> None:
+    """Remove a job from sight. Raise `Conflict` if it may still do something."""
+    held = select(job).where(job.c.id == job_number).with_for_update()
+    row = connection.execute(held).first()
+    if row is None:
+        raise NotFound("there is no such job")
+    check_deletable(JobState(row.state))
+    kept = _build_audit_details(connection, row)
+    connection.execute(delete(job).where(job.c.id == job_number))
+    connection.execute(delete(tally).where(tally.c.job == job_number))
+    connection.execute(insert(job_draft).values(id=job_number, created_at=ABANDONED_AT))
+    audit.record_change(connection, by, "job.delete", f"job-{job_number}", now=now, **kept)
+
+
+def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
+    """Return what the audit log keeps of a job."""
+    version = select(firmware.c.version).where(firmware.c.id == row.firmware)
+    counts = reading.load_counts(connection, row.id).by_state()
+    return {
+        "name": decode_job_body(row).name,
+        "firmware": row.firmware,
+        "version": connection.execute(version).scalar_one(),
+        "state": row.state,
+        "outcome": row.outcome,
+        "counts": {str(state): count for state, count in counts.items() if count},
+        "createdBy": row.created_by,
+        "createdAt": format_millis(row.created_at),
+    }
+
+
+# Jobs end early when their firmware is withdrawn.
+
+_CANCELABLE_STATES: Final = (
+    JobState.CREATED,
+    JobState.PENDING_APPROVAL,
+    JobState.SCHEDULED,
+    JobState.IN_PROGRESS,
+    JobState.PAUSED,
+)
+
+
+def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> None:
+    """Begin to cancel all jobs with this firmware that are not over, in the transaction that withdraws it."""
+    mine = (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
+    found = connection.execute(select(job.c.id, job.c.state).where(mine).order_by(job.c.id).with_for_update())
+    jobs = found.all()
+    if not jobs:
+        return
+    connection.execute(
+        update(job)
+        .where(job.c.id.in_([number for number, _ in jobs]))
+        .values(state=JobState.CANCELING, stop_cause=StopCause.RELEASE_WITHDRAWN, pause_reason=None)
+    )
+    connection.execute(
+        insert(transition),
+        [
+            {
+                "job": number,
+                "device": None,
+                "time": now,
+                "before": before,
+                "after": JobState.CANCELING,
+                "attempt": 0,
+                "version": 0,
+                "actor": by.display_name,
+                "cause": "its firmware was withdrawn",
+            }
+            for number, before in jobs
+        ],
+    )
+    targets = [f"job-{number}" for number, _ in jobs]
+    audit.record_changes(connection, by, "job.cancel", targets, now=now, cause=StopCause.RELEASE_WITHDRAWN)
+
+
+_GATE_PAUSES: Final = frozenset({PauseReason.GATE, PauseReason.GATE_FAILED})
+_STARTED_STATES: Final = frozenset({JobState.IN_PROGRESS, JobState.PAUSED})
+
+
+def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
+    """Let a job begin that waited for it, or devices start what they have staged (rest-132)."""
+    row = _lock_job(connection, job_number)
+    state = JobState(row.state)
+    if state is JobState.CREATED:
+        _write_transition(connection, row, _build_start_columns(row, now), command="apply", by=by, now=now)
+    elif state not in _STARTED_STATES or not decode_job_body(row).stage:
+        raise build_state_conflict(state)
+    elif row.applied_at is None:
+        connection.execute(update(job).where(job.c.id == job_number).values(applied_at=now))
+        _record_command(connection, job_number, state, state, command="apply", by=by, now=now)
+    return reading.load_job(connection, job_number, now=now)
+
+
+def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
+    """Begin nothing more; what is under way goes on."""
+    row = _lock_job(connection, job_number)
+    if row.state != JobState.PAUSED:
+        paused = {"state": str(JobState.PAUSED), "pause_reason": str(PauseReason.USER)}
+        _write_transition(connection, row, paused, command="pause", by=by, now=now)
+    return reading.load_job(connection, job_number, now=now)
+
+
+def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
+    """Go on; what failed up to now is forgiven, and a wave at a gate is let through."""
+    row = _lock_job(connection, job_number)
+    if row.state != JobState.PAUSED:
+        raise build_state_conflict(JobState(row.state))
+    counts = reading.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
+    over = {state: count for state, count in counts.items() if state in TERMINAL_STATES}
+    resumed = (
+        _build_start_columns(row, now) if row.started_at is None else {"state": str(JobState.IN_PROGRESS)}
+    )
+    resumed |= {"pause_reason": None, "armed": msgspec.json.encode(over).decode()}
+    if row.pause_reason in _GATE_PAUSES:
+        resumed |= {"wave": row.wave + 1, "soaks_until": None}
+    _write_transition(connection, row, resumed, command="resume", by=by, now=now)
+    return reading.load_job(connection, job_number, now=now)
+
+
+def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
+    """End a job early: what has not begun never will, and what is under way is taken back if it can be."""
+    row = _lock_job(connection, job_number)
+    if row.state != JobState.CANCELING:
+        canceled = {
+            "state": str(JobState.CANCELING),
+            "stop_cause": str(StopCause.USER),
+            "pause_reason": None,
+        }
+        _write_transition(connection, row, canceled, command="cancel", by=by, now=now)
+    return reading.load_job(connection, job_number, now=now)
+
+
+COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job, "cancel": cancel_job}
+
+
+def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
+    """The row of a job, which nobody else changes until we are done."""
+    row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()
+    if row is None:
+        raise NotFound("there is no such job")
+    if row.state in FINISHED_STATES:
+        raise build_state_conflict(JobState(row.state))  # rest-138
+    return row
+
+
+def _build_start_columns(row: Row[Any], now: int) -> dict[str, Any]:
+    return build_start_columns(start_at=row.start_at, now=now)
+
+
+def _write_transition(  # noqa: PLR0913 # by name
+    connection: Connection, row: Row[Any], values: dict[str, Any], *, command: str, by: Actor, now: int
+) -> None:
+    before, after = JobState(row.state), JobState(values["state"])
+    check_job_transition(before, after)
+    connection.execute(update(job).where(job.c.id == row.id).values(**values))
+    _record_command(connection, row.id, before, after, command=command, by=by, now=now)
+
+
+def _record_command(  # noqa: PLR0913 # by name
+    connection: Connection,
+    job_number: int,
+    before: JobState,
+    after: JobState,
+    *,
+    command: str,
+    by: Actor,
+    now: int,
+) -> None:
+    connection.execute(
+        insert(transition).values(
+            job=job_number,
+            time=now,
+            before=str(before),
+            after=str(after),
+            attempt=0,
+            version=0,
+            actor=by.display_name,
+            cause=command,
+        )
+    )
+    audit.record_change(connection, by, f"job.{command}", f"job-{job_number}", now=now)

@@ -1,0 +1,258 @@
+"""Lets jobs go on: from wave to wave, to a stop, to their end; and lets their executions begin."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import active_condition, transition
+from meshfleet.rest import ExecutionState as E
+from meshfleet.rest import JobState as S
+from meshfleet.rest import StopCause
+from meshfleet.service.actor import SERVICE
+from meshfleet.service.audit import log as audit
+from meshfleet.service.jobs import rollout as plan
+from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup, transition_writer
+from meshfleet.service.jobs.execution.dispatch import DispatchParameters
+from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
+from meshfleet.service.jobs.job_states import check_job_transition
+from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE, ExecutionCounts, RolloutState
+from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.rest import NewJob
+    from meshfleet.service.clock import Moment
+    from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache
+    from meshfleet.service.jobs.notifications import ExecutionChange
+    from meshfleet.service.jobs.rollout import JobTransition
+
+_SELECT_OPEN: Final = "SELECT id, state FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
+_SELECT_JOB: Final = (
+    "SELECT state, start_at, deadline, waves, wave, soaks_until, paced_until, armed, queue_until, applied_at,"
+    " stop_cause"
+    " FROM job j WHERE id = ? AND finished_at IS NULL"
+)
+_LOCK: Final = " FOR UPDATE OF j"
+_SELECT_COUNTS: Final = "SELECT wave, state, count FROM tally WHERE job = ? AND count <> 0"
+_UPDATE_PACED_UNTIL: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
+# With a sign before the job, so that SQLite looks at those that are under way, not at all of the job.
+_MAKE_CANCELABLE_DUE: Final = (
+    f"UPDATE execution SET due = ? WHERE +job = ? AND {active_condition()} AND due > ?"  # noqa: S608 # our own names
+    " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED')"
+    # What waits for an answer is left alone, unless only the version was asked for.
+    " AND (ask IS NULL OR (state = 'DISPATCHED' AND step = 'look' AND tries = 0 AND batch IS NULL))"
+    " AND coalesce(waiting, '') <> 'canceling'"
+)
+_MAKE_STAGED_DUE: Final = (
+    f"UPDATE execution SET due = ? WHERE +job = ? AND {active_condition()} AND due > ?"  # noqa: S608 # our own names
+    " AND state = 'STAGED' AND ask IS NULL"
+    " AND coalesce(step, '') <> 'apply'"  # who was told already, in vain, is told again after a while
+)
+_MINUTE_MS: Final = 60_000
+
+
+class JobAdvanceResult(NamedTuple):
+    """What a job has done."""
+
+    changed: list[ExecutionChange]
+    request_count: int
+    has_more: bool
+    """Whether there may be more to do at once."""
+    is_changed: bool = False
+    """Whether the job itself is in another state."""
+    is_idle: bool = False
+    """Whether there is nothing to do before something else happens."""
+    is_canceling: bool = False
+    """Whether nothing of the job may begin any more."""
+    unrouted: Sequence[int] = ()
+    """Devices that could begin once a gateway is selected for them."""
+
+
+NO_ADVANCE: Final = JobAdvanceResult([], 0, has_more=False)
+IDLE_ADVANCE: Final = NO_ADVANCE._replace(is_idle=True)
+
+
+def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
+    """Return the states of the next jobs that have not ended, in the order in which they were made."""
+    return {number: S(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
+
+
+class _OpenJob(NamedTuple):
+    """An open job, and how its executions stand."""
+
+    number: int
+    rollout: RolloutState
+    counts: ExecutionCounts
+    queue_until: int | None
+    applied_at: int | None
+    stop_cause: StopCause | None
+
+
+def advance_job(
+    connection: Connection,
+    spec_cache: JobSpecCache,
+    job_number: int,
+    now: Moment,
+    routes: GatewayRoutes | None = None,
+) -> JobAdvanceResult:
+    """Let a job do what it is time for. For `routes` see `dispatching.begin`."""
+    if not try_dispatch_lock(connection):
+        return NO_ADVANCE
+    job = _load_job(connection, spec_cache, job_number)
+    if job is None:
+        return NO_ADVANCE
+    change = plan.find_next_transition(job.rollout, job.counts, now=now.steady, wall=now.wall)
+    if change is not None:
+        _write_transition(connection, job, change, now.wall)
+        return JobAdvanceResult([], 0, has_more=True, is_changed=True)
+    if job.queue_until is None and job.rollout.state is S.IN_PROGRESS:
+        _start_queue_timeout(connection, job, now.steady)
+    _make_due(connection, job, now.steady)
+    if job.rollout.state is S.CANCELING and job.counts.count(E.DISPATCHED):
+        back = execution_events.withdraw_unsent_starts(connection, spec_cache, job_number, now, routes)
+        if back.changed or back.request_count or back.has_more:
+            return JobAdvanceResult(
+                back.changed, back.request_count, has_more=True, is_changed=True, is_canceling=True
+            )
+    ended = _end_queued(connection, job, now)
+    if ended or job.rollout.state is not S.IN_PROGRESS:
+        is_canceling = job.rollout.state is S.CANCELING
+        done = JobAdvanceResult(ended, 0, has_more=bool(ended), is_changed=bool(ended), is_idle=not ended)
+        return done._replace(is_canceling=is_canceling)
+    return _dispatch(connection, spec_cache, job, now, routes)
+
+
+def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int) -> _OpenJob | None:
+    rows = bulk.query_rows(connection, _SELECT_JOB, (job_number,), lock=_LOCK)
+    if not rows:
+        return None
+    *standing, queue_until, applied_at, stop_cause = rows[0]
+    counts = {
+        (wave, E(state)): count
+        for wave, state, count in bulk.query_rows(connection, _SELECT_COUNTS, (job_number,))
+    }
+    body = spec_cache.load_body(connection, job_number)
+    cause = None if stop_cause is None else StopCause(stop_cause)
+    return _OpenJob(
+        job_number, _parse_rollout(body, standing), ExecutionCounts(counts), queue_until, applied_at, cause
+    )
+
+
+def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
+    state, start_at, deadline, waves, wave, soaks_until, paced_until, armed = row
+    return RolloutState(
+        state=S(state),
+        body=body,
+        start_at=start_at,
+        deadline=deadline,
+        wave_count=len(msgspec.json.decode(waves)),
+        wave=wave,
+        soaks_until=soaks_until,
+        paced_until=paced_until,
+        abort_baseline=msgspec.json.decode(armed, type=dict[str, int]),
+    )
+
+
+def _write_transition(connection: Connection, job: _OpenJob, change: JobTransition, wall: int) -> None:
+    """Write a step of a job, and why."""
+    before, after = job.rollout.state, change.state
+    if after is not before:
+        check_job_transition(before, after)
+    values: dict[str, Any] = {
+        "state": str(after),
+        "pause_reason": None if change.pause_reason is None else str(change.pause_reason),
+    }
+    if change.wave is not None:
+        values |= {"wave": change.wave, "soaks_until": change.soaks_until}
+    if change.stop_cause is not None:
+        values["stop_cause"] = str(change.stop_cause)
+    if change.outcome is not None:
+        values |= {"outcome": str(change.outcome), "finished_at": wall}
+    if before is S.SCHEDULED and after is S.IN_PROGRESS:
+        values["started_at"] = wall
+    text = ", ".join(f"{name} = ?" for name in values)
+    bulk.execute_one(connection, f"UPDATE job SET {text} WHERE id = ?", (*values.values(), job.number))  # noqa: S608 # our own names
+    row = (
+        job.number,
+        None,
+        wall,
+        str(before),
+        str(after),
+        0,
+        0,
+        transition_writer.ENGINE_ACTOR,
+        change.cause,
+        None,
+    )
+    bulk.insert_row(connection, transition, *row)
+    _record_stop(connection, job.number, change, wall)
+
+
+def _record_stop(connection: Connection, job_number: int, change: JobTransition, wall: int) -> None:
+    """A job that has stopped by itself is in the audit log: who looks there asks why it rests (rest-210)."""
+    cause = change.pause_reason or change.stop_cause
+    if cause is not None:
+        deed = "cancel" if change.pause_reason is None else "pause"
+        told = {"cause": str(cause), "reason": change.cause}
+        audit.record_change(connection, SERVICE, f"job.{deed}", f"job-{job_number}", now=wall, **told)
+
+
+def _start_queue_timeout(connection: Connection, job: _OpenJob, now: int) -> None:
+    """Begin to count how long executions wait in the queue, by a clock that does not jump."""
+    patience = int(job.rollout.body.timeouts.queue_minutes * _MINUTE_MS)
+    bulk.execute_one(connection, "UPDATE job SET queue_until = ? WHERE id = ?", (now + patience, job.number))
+
+
+def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
+    """Let executions be looked at that wait for a word from people."""
+    if job.rollout.state is S.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
+        bulk.execute_one(connection, _MAKE_CANCELABLE_DUE, (now, job.number, now))
+    elif job.applied_at is not None and job.counts.count(E.STAGED):
+        bulk.execute_one(connection, _MAKE_STAGED_DUE, (now, job.number, now))
+
+
+def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[ExecutionChange]:
+    """End some of those that wait in the queue, if they wait for nothing any more."""
+    if not job.counts.count(E.QUEUED):
+        return []
+    if job.rollout.state is S.CANCELING:
+        return queue_cleanup.cancel_queued_executions(connection, job.number, job.stop_cause, now.wall)
+    return queue_cleanup.expire_queued_executions(connection, job.number, job.queue_until, now)
+
+
+def _dispatch(
+    connection: Connection, spec_cache: JobSpecCache, job: _OpenJob, now: Moment, routes: GatewayRoutes | None
+) -> JobAdvanceResult:
+    """Let as many begin as may."""
+    standing, counts = job.rollout, job.counts
+    allowed = plan.compute_allowance(standing, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
+    # Those that report the target version are in no wave, and are asked after all that are to be updated.
+    waves = [wave for wave in (*range(standing.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
+    if not waves:
+        return IDLE_ADVANCE
+    if not allowed.slots:
+        return NO_ADVANCE
+    order, need = spec_cache.load_specs(connection, [job.number])[job.number]
+    per_gateway = standing.body.concurrency.per_gateway
+    turn = DispatchParameters(
+        order,
+        need,
+        per_gateway=per_gateway,
+        wave=standing.wave,
+        slots=allowed.slots,
+        broadcast_slots=allowed.broadcast_slots,
+        queue_length=counts.count(E.QUEUED),
+        is_supersedable=standing.body.on_newer_job == "supersede",
+    )
+    begun = dispatch.dispatch_executions(connection, turn, waves, now, routes)
+    if allowed.interval_ms and begun.started:
+        until = ceil(allowed.paced_until + begun.started * allowed.interval_ms)
+        bulk.execute_one(connection, _UPDATE_PACED_UNTIL, (until, job.number))
+    return JobAdvanceResult(begun.changed, begun.request_count, begun.has_more, unrouted=begun.unrouted)

@@ -1,0 +1,222 @@
+"""Reads executions together with all that decides about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import execution
+from meshfleet.protocol.decoders import get_decoder
+from meshfleet.protocol.ids import Version, format_model_number
+from meshfleet.protocol.products import UpdateMethod
+from meshfleet.rest import ExecutionState, JobState, StopCause, StoredJobRequest
+from meshfleet.service.jobs.compatibility import DeviceFacts, FirmwareRequirement
+from meshfleet.service.jobs.updates import timeouts
+from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec, UpdateStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.rest import NewJob
+
+    GatewayRoutes = Mapping[int, int | None]
+    """The gateway that was selected for each device; None: no connected gateway has heard it.
+
+    Devices that are not in it, and those with None, are asked through the gateway that they belong to."""
+
+_MINUTE_MS: Final = 60_000
+_SECOND_MS: Final = 1000
+
+EXECUTION_COLUMNS: Final = ", ".join(f"e.{column.name}" for column in execution.columns)
+_FIELDS: Final = tuple(column.name for column in execution.columns)
+_COUNT: Final = len(_FIELDS)
+
+DEVICE_COLUMNS: Final = (
+    " d.id, d.model, d.hardware, d.firmware, d.beta, d.connected,"
+    " CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END, g.connected, s.status, s.status_at, s.rhythm"
+)
+"""What the registry knows of a device."""
+
+STATE_JOINS: Final = (
+    " LEFT JOIN gateway w ON w.device = e.device"
+    " LEFT JOIN device g ON g.id = CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END"
+    " LEFT JOIN device_state s ON s.device = e.device"
+)
+DEVICE_JOINS: Final = f" LEFT JOIN device d ON d.id = e.device{STATE_JOINS}"
+
+_SELECT_JOBS: Final = (
+    "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at,"
+    " f.model, f.version, f.size, f.hardware, f.min_version,"
+    " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING')"
+    " FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id IN numbers"
+)
+_SELECT_BODIES: Final = "SELECT id, body FROM job WHERE id IN numbers"
+_SELECT_RATES: Final = "SELECT gateway, method, rate FROM pace WHERE gateway IN numbers"
+
+_MAX_CACHED_BODIES: Final = 256
+
+
+class DeviceSnapshot(NamedTuple):
+    """What the registry knows of a device."""
+
+    device: int | None
+    """None: nothing."""
+    model: int
+    hardware: str
+    firmware: str
+    beta: int
+    connected: bool
+    gateway: int | None
+    gateway_connected: bool | None
+    status: int | None
+    heartbeat_at: int | None
+    heartbeat_interval: int | None
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What decides whether a firmware fits it."""
+        return DeviceFacts(self.model, self.hardware, self.firmware, self.beta)
+
+
+class LoadedExecution(NamedTuple):
+    """An execution, and its device."""
+
+    execution: ExecutionRecord
+    snapshot: DeviceSnapshot
+
+    def with_route(self, routes: GatewayRoutes | None) -> LoadedExecution:
+        """Let its device be asked through the gateway that was selected for it, if one was."""
+        gateway = None if routes is None else routes.get(self.execution.device)
+        if gateway is None:
+            return self
+        return self._replace(snapshot=self.snapshot._replace(gateway=gateway, gateway_connected=True))
+
+
+class JobSpecCache:
+    """What jobs say. Their bodies never change, so they are remembered."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, NewJob] = {}
+
+    def load_body(self, connection: Connection, job: int) -> NewJob:
+        """The order of a job, as it was made."""
+        return self._load_bodies(connection, [job])[job]
+
+    def load_specs(
+        self, connection: Connection, jobs: Iterable[int]
+    ) -> dict[int, tuple[UpdateSpec, FirmwareRequirement]]:
+        """What jobs say about each of their devices, at this moment."""
+        numbers = sorted(set(jobs))
+        bodies = self._load_bodies(connection, numbers)
+        return {
+            row[0]: _build_spec(bodies[row[0]], row)
+            for row in bulk.query_in(connection, _SELECT_JOBS, numbers)
+        }
+
+    def _load_bodies(self, connection: Connection, numbers: Sequence[int]) -> dict[int, NewJob]:
+        bodies = self._bodies
+        missing = [each for each in numbers if each not in bodies]
+        if missing:
+            read = {
+                number: get_decoder(StoredJobRequest).decode(body)
+                for number, body in bulk.query_in(connection, _SELECT_BODIES, missing)
+            }
+            # Others may read at the same time, in other threads: the old one stays as it is.
+            kept = {} if len(bodies) >= _MAX_CACHED_BODIES else bodies
+            self._bodies = kept | read
+            bodies = bodies | read
+        return {each: bodies[each] for each in numbers}
+
+
+def _build_spec(body: NewJob, row: Sequence[Any]) -> tuple[UpdateSpec, FirmwareRequirement]:
+    (
+        number,
+        state,
+        stop_cause,
+        waves,
+        applied_at,
+        model,
+        version,
+        size,
+        hardware,
+        min_version,
+        transferring,
+    ) = row
+    total = body.timeouts.total_minutes
+    order = UpdateSpec(
+        job=number,
+        model=format_model_number(model),
+        version=Version.parse(version),
+        size=size,
+        stage=body.stage,
+        is_applied=applied_at is not None,
+        is_canceling=state == JobState.CANCELING,
+        stop_cause=None if stop_cause is None else StopCause(stop_cause),
+        last_wave=len(msgspec.json.decode(waves)) - 1,
+        transferring_count=int(transferring or 0),
+        heartbeats=body.health.heartbeats,
+        retries=body.retry.max,
+        backoff_base=int(body.retry.backoff_seconds * _SECOND_MS),
+        queue_timeout=int(body.timeouts.queue_minutes * _MINUTE_MS),
+        step_timeout=int(body.timeouts.step_minutes * _MINUTE_MS),
+        total_timeout=None if total is None else int(total * _MINUTE_MS),
+    )
+    need = FirmwareRequirement(
+        model,
+        order.version,
+        frozenset(msgspec.json.decode(hardware, type=list[str])),
+        None if min_version is None else Version.parse(min_version),
+        body.allow_downgrade,
+        body.method,
+    )
+    return order, need
+
+
+def parse_loaded_execution(row: Sequence[Any]) -> LoadedExecution:
+    """Read a row of `COLUMNS` and `ABOUT`."""
+    return LoadedExecution(
+        parse_execution(row[:_COUNT]), DeviceSnapshot(*row[_COUNT : _COUNT + len(DeviceSnapshot._fields)])
+    )
+
+
+def parse_execution(row: Sequence[Any]) -> ExecutionRecord:
+    """Read a row of `COLUMNS`."""
+    values = dict(zip(_FIELDS, row, strict=True))
+    values["state"] = ExecutionState(values["state"])
+    values["method"] = UpdateMethod(values["method"])
+    values["step"] = None if values["step"] is None else UpdateStep(values["step"])
+    values["is_read"] = bool(values["is_read"])
+    return ExecutionRecord(**values)
+
+
+def load_contexts(
+    connection: Connection,
+    specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
+    loaded: Sequence[LoadedExecution],
+) -> list[UpdateContext]:
+    """The scene of each of these."""
+    gateways = sorted({each.snapshot.gateway for each in loaded if each.snapshot.gateway is not None})
+    paces = {
+        (gateway, method): rate
+        for gateway, method, rate in bulk.query_in(connection, _SELECT_RATES, gateways)
+    }
+    return [_build_context(specs[each.execution.job][0], each, paces) for each in loaded]
+
+
+def _build_context(
+    spec: UpdateSpec, loaded: LoadedExecution, paces: Mapping[tuple[int, str], float]
+) -> UpdateContext:
+    x, about = loaded
+    gateway = about.gateway if about.gateway is not None else x.gateway or 0
+    return UpdateContext(
+        spec=spec,
+        gateway=gateway,
+        rate=paces.get((gateway, str(x.method)), timeouts.DEFAULT_RATES[x.method]),
+        heartbeat_interval=about.heartbeat_interval,
+        status=about.status,
+        beat_at=about.heartbeat_at,
+    )

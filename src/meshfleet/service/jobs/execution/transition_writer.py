@@ -1,0 +1,281 @@
+"""Writes what became of executions: states, traces, counts and outgoing requests, in one transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple, replace
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import evidence, execution, job_outbox, pace, tally, transition
+from meshfleet.rest import ExecutionState
+from meshfleet.service.jobs.execution import gateway_slots
+from meshfleet.service.jobs.notifications import ExecutionChange
+from meshfleet.service.jobs.updates import states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection, Table
+
+    from meshfleet.service.clock import Moment
+    from meshfleet.service.jobs.compatibility import FirmwareRequirement
+    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateRequest, UpdateSpec
+
+
+# How fast gateways bring images to devices, as it was measured.
+
+_TRANSFERRED_STATES: Final = frozenset(
+    {ExecutionState.VERIFYING, ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING}
+)
+_MAX_RATE: Final = 1_000_000_000
+"""What a column can hold, and no radio brings."""
+_AVERAGE_RATE: Final = "UPDATE SET rate = (pace.rate + excluded.rate) / 2"
+"""Neither the last one alone nor all that was long ago."""
+
+
+def update_transfer_rates(
+    connection: Connection,
+    transitions: Iterable[ExecutionTransition],
+    specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
+    now: int,
+) -> None:
+    """Remember how long images took that have arrived."""
+    rates: dict[tuple[int, str], int] = {}
+    for before, move, *_ in transitions:
+        took = None if before.moved_at is None else now - before.moved_at
+        arrived = before.state is ExecutionState.TRANSFERRING and move.execution.state in _TRANSFERRED_STATES
+        if arrived and took and before.gateway is not None and _is_uninterrupted(before):
+            size = specs[before.job][0].size
+            rates[before.gateway, str(before.method)] = min(max(size * 1000 // took, 1), _MAX_RATE)
+    bulk.upsert_rows(
+        connection, pace, [(*key, rate) for key, rate in sorted(rates.items())], on_conflict=_AVERAGE_RATE
+    )
+
+
+def _is_uninterrupted(x: ExecutionRecord) -> bool:
+    """Return whether a transfer was followed without an outage, whose length is not known to its clock."""
+    if x.suspended_at is not None:
+        return False
+    return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
+
+
+ENGINE_ACTOR: Final = "meshfleet"
+"""Who moved what nobody else did."""
+
+_UPDATE_EXECUTION: Final = "UPDATE SET " + ", ".join(
+    f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
+)
+_SELECT_JOBS: Final = "SELECT id FROM job WHERE id IN numbers"
+_ADD_COUNT: Final = "UPDATE SET count = tally.count + excluded.count"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EvidenceItem(NamedTuple):
+    """What caused a move: a report or a response."""
+
+    kind: str
+    content: Any
+
+
+class ExecutionTransition(NamedTuple):
+    """A move, of what and why."""
+
+    before: ExecutionRecord
+    decision: Decision
+    evidence: EvidenceItem | None = None
+    request_gateway: int | None = None
+    """Through which its requests go; None: the one that it has."""
+
+    @property
+    def changes_state(self) -> bool:
+        """Whether it is in another state than before, or in another attempt."""
+        after = self.decision.execution
+        return after.state is not self.before.state
+
+
+def write_transitions(
+    connection: Connection, transitions: Sequence[ExecutionTransition], now: Moment
+) -> list[ExecutionChange]:
+    """Write moves. Nobody else may have changed these executions since they were read."""
+    outgoing = [row for each in transitions for row in _build_request_rows(each)]
+    asks = {(row[1], row[2]): row[0] for row in outgoing if row[4] != "parting"}
+    rows = [
+        _build_execution_row(each, asks, now.wall)
+        for each in transitions
+        if each.decision.execution is not each.before
+    ]
+    bulk.upsert_rows(connection, execution, rows, on_conflict=_UPDATE_EXECUTION)
+    _delete_obsolete_requests(connection, transitions)
+    _insert_rows(connection, job_outbox, outgoing)
+    moved = [each for each in transitions if each.changes_state]
+    for each in moved:
+        states.check_execution_transition(each.before.state, each.decision.execution.state)
+    gateway_slots.wake_waiting_executions(connection, _find_freed_gateways(transitions), now.steady)
+    update_tallies(connection, _count_deltas(moved))
+    _insert_history(connection, transitions, now.wall)
+    return [
+        ExecutionChange(each.before.job, each.before.device, each.decision.execution.gateway)
+        for each in moved
+    ]
+
+
+def _insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Add rows in one statement: between two, SQLite's driver would wait for Python's lock."""
+    bulk.upsert_rows(connection, table, rows, on_conflict="NOTHING")
+
+
+def update_tallies(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None:
+    """Correct the counts of jobs, by job, wave and state."""
+    rows = [(*key, change) for key, change in sorted(deltas.items()) if change]
+    bulk.upsert_rows(connection, tally, rows, on_conflict=_ADD_COUNT)
+
+
+def insert_evidence(
+    connection: Connection, rows: Iterable[tuple[int, int, int, EvidenceItem]], wall: int
+) -> None:
+    """Keep evidence that moved nothing: job, device, attempt, and what it was.
+
+    That of deleted jobs is dropped.
+    """
+    rows = list(rows)
+    if not rows:
+        return
+    jobs = {row[0] for row in bulk.query_in(connection, _SELECT_JOBS, sorted({row[0] for row in rows}))}
+    rows = [row for row in rows if row[0] in jobs]
+    numbers = bulk.reserve_ids(connection, evidence, len(rows))
+    _insert_rows(
+        connection,
+        evidence,
+        [
+            (number, job, device, attempt, wall, proof.kind, _encode(proof.content).decode())
+            for number, (job, device, attempt, proof) in zip(numbers, rows, strict=True)
+        ],
+    )
+
+
+def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
+    """Take requests off the outbox that nobody waits for any more: they would be sent out of turn."""
+    lost = [each.before.ask for each in transitions if each.evidence is None and each.before.ask is not None]
+    bulk.execute_many(connection, "DELETE FROM job_outbox WHERE id = ?", [(each,) for each in lost])
+
+
+def _build_execution_row(
+    pending: ExecutionTransition, request_ids: dict[tuple[int, int], str], wall: int
+) -> tuple[Any, ...]:
+    x = pending.decision.execution
+    if pending.decision.request is not None:
+        x = replace(x, ask=request_ids[x.job, x.device])
+    if pending.changes_state:
+        started_at = wall if x.started_at is None and x.state in states.ACTIVE_STATES else x.started_at
+        x = replace(x, started_at=started_at, updated_at=wall, version=x.version + 1)
+    return astuple(x)
+
+
+def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
+    """Rows of the outbox."""
+    x, asks = pending.decision.execution, (pending.decision.request, pending.decision.abort_request)
+    return [_build_request_row(pending, x, ask) for ask in asks if ask is not None]
+
+
+def _build_request_row(
+    pending: ExecutionTransition, x: ExecutionRecord, request: UpdateRequest
+) -> tuple[Any, ...]:
+    gateway = pending.before.gateway if x.gateway is None else x.gateway
+    through = (
+        gateway if request.targets_gateway or pending.request_gateway is None else pending.request_gateway
+    )
+    return (
+        secrets.token_hex(12),
+        x.job,
+        x.device,
+        pending.before.attempt if request is pending.decision.abort_request else x.attempt,
+        str(request.step),
+        through,
+        through if request.targets_gateway else x.device,
+        str(request.operation),
+        request.identifier,
+        None if request.value is None else _encode(request.value).decode(),
+        None,
+    )
+
+
+def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[tuple[int, int, str]]:
+    deltas: Counter[tuple[int, int, str]] = Counter()
+    for before, move, *_ in transitions:
+        deltas[before.job, before.wave, str(before.state)] -= 1
+        deltas[before.job, move.execution.wave, str(move.execution.state)] += 1
+    return deltas
+
+
+def _insert_history(connection: Connection, transitions: Sequence[ExecutionTransition], wall: int) -> None:
+    """Write a transition for each other state, and what caused it."""
+    proved = [each for each in transitions if each.evidence is not None and each.decision.is_evidence]
+    numbers = dict(zip(map(id, proved), bulk.reserve_ids(connection, evidence, len(proved)), strict=True))
+    _insert_rows(
+        connection, evidence, [_build_evidence_row(numbers[id(each)], each, wall) for each in proved]
+    )
+    moved = [each for each in transitions if each.changes_state]
+    rows = zip(bulk.reserve_ids(connection, transition, len(moved)), moved, strict=True)
+    _insert_rows(
+        connection,
+        transition,
+        [_build_transition_row(number, each, numbers.get(id(each)), wall) for number, each in rows],
+    )
+
+
+def _build_evidence_row(number: int, pending: ExecutionTransition, wall: int) -> tuple[Any, ...]:
+    x, proof = pending.before, pending.evidence
+    content = None if proof is None else proof.content
+    return (
+        number,
+        x.job,
+        x.device,
+        x.attempt,
+        wall,
+        "" if proof is None else proof.kind,
+        _encode(content).decode(),
+    )
+
+
+def _build_transition_row(
+    number: int, pending: ExecutionTransition, proof: int | None, wall: int
+) -> tuple[Any, ...]:
+    before, after = pending.before, pending.decision.execution
+    return (
+        number,
+        before.job,
+        before.device,
+        wall,
+        str(before.state),
+        str(after.state),
+        before.attempt,
+        before.version + 1,
+        ENGINE_ACTOR,
+        pending.decision.cause,
+        proof,
+    )
+
+
+def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int]:
+    """Gateways at which there may be room for another update."""
+    return sorted(
+        {
+            each.before.gateway
+            for each in transitions
+            if each.before.gateway is not None and _occupies_gateway(each.before) and not _keeps_slot(each)
+        }
+    )
+
+
+def _occupies_gateway(x: ExecutionRecord) -> bool:
+    return states.occupies_gateway(x.state, x.method)
+
+
+def _keeps_slot(pending: ExecutionTransition) -> bool:
+    after = pending.decision.execution
+    return _occupies_gateway(after) and after.gateway == pending.before.gateway

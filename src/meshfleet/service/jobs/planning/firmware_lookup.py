@@ -1,0 +1,64 @@
+"""The firmware that a job is to bring to devices."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import select
+
+from meshfleet.db.tables import firmware
+from meshfleet.errors import Fault, InvalidRequest, NotReleased
+from meshfleet.protocol.ids import Version
+from meshfleet.service.jobs.compatibility import FirmwareRequirement
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from meshfleet.rest import NewJob
+
+_ID: Final = re.compile(r"fw-[0-9a-f]{16}")
+
+
+class ReleasedFirmware(NamedTuple):
+    """Released firmware, and what it and the order ask of a device."""
+
+    id: str
+    size: int
+    requirement: FirmwareRequirement
+
+
+def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirmware:
+    """The firmware of an order: it must be there, and released (rest-118)."""
+    known = _ID.fullmatch(body.firmware_id)
+    row = (
+        connection.execute(select(firmware).where(firmware.c.id == body.firmware_id)).first()
+        if known
+        else None
+    )
+    if row is None:
+        raise InvalidRequest([Fault("firmwareId", "there is no such firmware")])
+    _check_released(row.state)
+    need = FirmwareRequirement(
+        model=row.model,
+        version=Version.parse(row.version),
+        hardware=frozenset(msgspec.json.decode(row.hardware, type=list[str])),
+        min_version=None if row.min_version is None else Version.parse(row.min_version),
+        allow_downgrade=body.allow_downgrade,
+        method=body.method,
+    )
+    return ReleasedFirmware(row.id, row.size, need)
+
+
+def lock_released_firmware(connection: Connection, firmware_id: str) -> None:
+    """See to it that it is released, and stays so until we are done: who withdraws it stops our job, too."""
+    query = select(firmware.c.state).where(firmware.c.id == firmware_id).with_for_update(read=True)
+    _check_released(connection.execute(query).scalar())
+
+
+def _check_released(state: str | None) -> None:
+    if state != "released":
+        raise NotReleased(
+            "the firmware is not released" if state != "withdrawn" else "the firmware was withdrawn"
+        )

@@ -1,0 +1,73 @@
+"""An order is checked before anything is looked up for it."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from meshfleet.errors import Fault, InvalidRequest
+from meshfleet.errors.protocol import MalformedTime
+from meshfleet.protocol.times import format_millis, parse_millis
+from meshfleet.rest import find_bidirectional_control
+from meshfleet.service.jobs import waves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.rest import NewJob
+
+
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+class ValidatedJob(NamedTuple):
+    """An order without mistakes, as far as it tells by itself."""
+
+    body: NewJob
+    """With its times in one spelling."""
+    start_at: int | None
+    deadline: int | None
+
+
+def validate_job(body: NewJob, now: int) -> ValidatedJob:
+    """Read the times of an order and look at its waves, or tell all that is wrong."""
+    faults = [*_find_name_faults(body), *waves.find_wave_faults(body.waves)]
+    start_at = _parse_time(body.start_at, "startAt", faults)
+    deadline = _parse_time(body.deadline, "deadline", faults)
+    if deadline is not None and deadline <= now:
+        faults.append(Fault("deadline", "is over"))
+    elif deadline is not None and start_at is not None and deadline <= start_at:
+        faults.append(Fault("deadline", "is not after startAt"))
+    if faults:
+        raise InvalidRequest(faults)
+    return ValidatedJob(
+        replace(body, start_at=_format_time(start_at), deadline=_format_time(deadline)), start_at, deadline
+    )
+
+
+def _find_name_faults(body: NewJob) -> Iterator[Fault]:
+    """What is wrong with names: they are shown to people, in consoles and on terminals."""
+    names = {"name": body.name, **{f"waves[{n}].name": each.name for n, each in enumerate(body.waves)}}
+    for field, name in names.items():
+        if name is None:
+            continue
+        if not name.strip():
+            yield Fault(field, "is empty")
+        elif (reason := find_bidirectional_control(name)) is not None:
+            yield Fault(field, reason)
+        elif any(unicodedata.category(each) in _INVISIBLE for each in name):
+            yield Fault(field, "has characters that nobody sees")
+
+
+def _parse_time(text: str | None, field: str, faults: list[Fault]) -> int | None:
+    try:
+        return None if text is None else parse_millis(text, field)
+    except MalformedTime as exc:
+        faults.append(Fault(field, exc.reason))
+        return None
+
+
+def _format_time(millis: int | None) -> str | None:
+    return None if millis is None else format_millis(millis)

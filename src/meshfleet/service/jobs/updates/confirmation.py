@@ -1,0 +1,92 @@
+"""How an update is confirmed (firmware-34).
+
+With the first heartbeat the version is read, so that a failure shows early; with the last one that is needed
+it is read again, for a device may have gone back meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from meshfleet.protocol.codes import Status
+from meshfleet.rest import ExecutionState as S
+from meshfleet.service.jobs.updates import timeouts
+from meshfleet.service.jobs.updates.decisions import end_execution, fail_execution, issue_request, wait_until
+from meshfleet.service.jobs.updates.drivers import build_version_query, parse_version
+from meshfleet.service.jobs.updates.model import Decision, UpdateStep
+from meshfleet.service.jobs.updates.reasons import (
+    ReasonCode,
+    describe_heartbeat,
+    describe_unreadable_response,
+)
+
+if TYPE_CHECKING:
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, HeartbeatReceived, UpdateContext
+
+
+def handle_heartbeat(
+    x: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
+) -> Decision:
+    """Count a heartbeat. A bad one resets the count, unless its status is that from before the update."""
+    if x.beat_at is not None and event.at <= x.beat_at:  # another program has counted it
+        return Decision(x)
+    bad = _find_heartbeat_fault(x, event.status)
+    x = replace(
+        _with_shorter_timeout(x, context),
+        beat_at=event.at,
+        beats=0 if bad else x.beats + 1,
+        reason=bad or x.reason,
+    )
+    asked_again = x.step is UpdateStep.CONFIRM_VERSION and now < x.due  # it did not tell a moment ago
+    if x.ask is None and not asked_again and (not x.is_read or x.beats >= context.spec.heartbeats):
+        move = issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
+    else:
+        move = wait_until(x, x.due)
+    # Those that count, and bad ones; a device may send many more before its version can be read.
+    return move._replace(is_evidence=x.beats <= context.spec.heartbeats)
+
+
+def _find_heartbeat_fault(x: ExecutionRecord, status: int | None) -> str | None:
+    """Name a status that speaks against the update; None: it does not."""
+    return None if status in (None, 0, x.status_before) else describe_heartbeat(status)
+
+
+def _with_shorter_timeout(x: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
+    """By now more may be known of how often it is heard, and so of how long it may take."""
+    if x.expires is None or x.moved_at is None:
+        return x
+    return replace(x, expires=min(x.expires, x.moved_at + timeouts.compute_confirm_timeout(context)))
+
+
+def handle_version_response(
+    x: ExecutionRecord, status: int, value: Any, context: UpdateContext, now: int
+) -> Decision:
+    """The version was read, or not."""
+    version = parse_version(value) if status == Status.OK else None
+    if version is None:
+        return wait_until(replace(x, reason=describe_unreadable_response(status)), now + timeouts.RETRY_DELAY)
+    if version != context.spec.version:
+        cause = f"the device runs {version} after the update, not {context.spec.version}"
+        return fail_execution(x, ReasonCode.WRONG_VERSION, cause, context, now)
+    x = replace(x, is_read=True, reason=_find_heartbeat_fault(x, context.status))
+    if x.beats >= context.spec.heartbeats:
+        return end_execution(x, S.SUCCEEDED, f"the device runs {version}, and is well", now)
+    return wait_until(replace(x, step=None), now + timeouts.LOST_REQUEST_TIMEOUT)._replace(is_evidence=True)
+
+
+def continue_confirmation(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Read the version, if it is time to."""
+    if x.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
+        return issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
+    return wait_until(x, now + timeouts.LOST_REQUEST_TIMEOUT)
+
+
+def describe_missing_proof(x: ExecutionRecord, context: UpdateContext) -> str:
+    """What was not seen in time, in a sentence."""
+    if not x.is_read:
+        cause = "the device did not prove that it runs the new version"
+        return f"{cause}: {x.reason}" if x.reason else f"{cause}: it was not heard after the update"
+    came = f"only {x.beats} of {context.spec.heartbeats} good heartbeats came in time"
+    return f"{came}: {x.reason}" if x.reason else came

@@ -1,0 +1,192 @@
+"""How an update is followed: from what device or gateway tell of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from meshfleet.protocol.codes import UpdateErrorCode, UpdateState
+from meshfleet.protocol.products import UpdateMethod
+from meshfleet.rest import ExecutionState as S
+from meshfleet.service.jobs.updates import reasons, states, timeouts
+from meshfleet.service.jobs.updates.decisions import (
+    WAIT_CANCELING,
+    cancel_idle_execution,
+    end_execution,
+    enter_state,
+    fail_execution,
+    issue_request,
+    may_apply,
+    wait_until,
+)
+from meshfleet.service.jobs.updates.drivers import DownloadDriver, build_version_query
+from meshfleet.service.jobs.updates.model import UpdateStep
+from meshfleet.service.jobs.updates.reasons import ReasonCode
+from meshfleet.service.jobs.updates.start import resend_first_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.service.jobs.updates.drivers import ProgressReport
+    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateContext
+
+_EXECUTION_STATES: Final[Mapping[UpdateState, S]] = {
+    UpdateState.FETCHING: S.TRANSFERRING,
+    UpdateState.TRANSFERRING: S.TRANSFERRING,
+    UpdateState.VERIFYING: S.VERIFYING,
+    UpdateState.STAGED: S.STAGED,
+    UpdateState.APPLYING: S.APPLYING,
+    UpdateState.DONE: S.CONFIRMING,
+}
+
+_CAUSES: Final[Mapping[S, str]] = {
+    S.TRANSFERRING: "the image is being transferred",
+    S.VERIFYING: "the image has arrived and is being checked",
+    S.STAGED: "the device has the image and waits to be told to start it",
+    S.APPLYING: "the device starts the new version",
+    S.CONFIRMING: "the device says that it is done",
+}
+
+_ORDER: Final = tuple(_CAUSES)
+
+_REST_STATES: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState.FAILED})
+"""What a device shows before an update of ours begins: nothing, or what became of the one before."""
+
+
+def handle_progress(
+    x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+) -> Decision:
+    """Go on with what was told of the update."""
+    if x.state is S.DISPATCHED:
+        return _handle_start_progress(x, report, context, now, is_shared=is_shared)
+    if not report.is_ours or report.state is UpdateState.IDLE:
+        return _handle_unknown_update(x, report, context, now, is_shared=is_shared)
+    if report.state is UpdateState.FAILED:
+        return _handle_failure(x, report, context, now)
+    if (
+        _is_broadcast_report(x)
+        and report.state is not UpdateState.FETCHING
+        and report.state is not UpdateState.TRANSFERRING
+    ):
+        return query_device_state(x, context, now)
+    return _follow_state(x, report, context, now, is_shared=is_shared)
+
+
+def _handle_start_progress(
+    x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+) -> Decision:
+    """Whether our command has come through, of which nobody heard."""
+    if context.spec.is_canceling and report.state in (UpdateState.IDLE, UpdateState.FAILED):
+        return cancel_idle_execution(x, now)
+    if (
+        _is_broadcast_report(x)
+        and report.is_ours
+        and report.state not in (UpdateState.IDLE, UpdateState.FAILED)
+    ):
+        return enter_state(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], context, now)
+    is_unknown = report.state is UpdateState.IDLE or (report.state is UpdateState.DONE and report.is_ours)
+    if is_unknown or (_is_broadcast_report(x) and report.state is UpdateState.FAILED):
+        return _recheck_version(x, context, now)  # idle is also who has done it, and restarted since
+    if report.state in (UpdateState.FAILED, UpdateState.DONE):
+        x = replace(x, step=UpdateStep.START)
+        return (
+            wait_until(x, now + timeouts.BATCH_MEMBER_DELAY)
+            if is_shared
+            else resend_first_command(x, context, now)
+        )
+    if not report.is_ours:
+        busy = "it is busy with another update"
+        return wait_until(replace(x, step=UpdateStep.BUSY_ELSEWHERE, reason=busy), now + timeouts.RETRY_DELAY)
+    return enter_state(
+        x, _EXECUTION_STATES[report.state], _CAUSES[_EXECUTION_STATES[report.state]], context, now
+    )
+
+
+def _may_still_begin(x: ExecutionRecord, context: UpdateContext, now: int) -> bool:
+    """Return whether a device that has accepted the start and shows no progress may be about to begin."""
+    if x.state is not S.TRANSFERRING or x.progress or x.final_until is not None:
+        return False
+    return x.moved_at is not None and now < x.moved_at + timeouts.compute_first_progress_timeout(context.spec)
+
+
+def _handle_unknown_update(
+    x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+) -> Decision:
+    """Go on when device or gateway do not know of our update: not yet, or not any more."""
+    if x.state is S.APPLYING and report.state is UpdateState.IDLE:
+        return enter_state(x, S.CONFIRMING, "the device has restarted", context, now)
+    if report.state in _REST_STATES and _may_still_begin(x, context, now):
+        return wait_until(
+            x, now + timeouts.STATE_QUERY_DELAY + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0)
+        )
+    if report.state is UpdateState.IDLE:  # it may have restarted, with the new version or without
+        return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
+    return fail_execution(
+        x, ReasonCode.OVERRIDDEN, "another update has taken the place of this one", context, now
+    )
+
+
+def _handle_failure(x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int) -> Decision:
+    if (
+        report.error == UpdateErrorCode.ABORTED
+        and context.spec.is_canceling
+        and x.state in states.CANCELABLE_STATES
+    ):
+        return end_execution(x, S.CANCELED, reasons.STOPPED_TEXT, now, ReasonCode.CANCELED)
+    if _is_broadcast_report(x):
+        return query_device_state(x, context, now)
+    code, cause = reasons.describe_error(report.error, report.percent)
+    return fail_execution(x, code, cause, context, now)
+
+
+def _recheck_version(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Nothing is begun before the device has told its version; in a broadcast not all in one moment."""
+    if not context.batch or x.final_until is not None:
+        return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
+    return wait_until(replace(x, step=UpdateStep.RECHECK_VERSION), now + _compute_batch_delay(x, context))
+
+
+def _is_broadcast_report(x: ExecutionRecord) -> bool:
+    """Whether what is told is told of a whole broadcast."""
+    return x.method is UpdateMethod.BROADCAST and x.step is not UpdateStep.DEVICE_STATE
+
+
+def query_device_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """The broadcast is out: from now on the device tells for itself, not all of them in one moment."""
+    return wait_until(replace(x, step=UpdateStep.DEVICE_STATE), now + _compute_batch_delay(x, context))
+
+
+def _compute_batch_delay(x: ExecutionRecord, context: UpdateContext) -> int:
+    """How long one of a broadcast waits while others are asked."""
+    return context.batch.index(x.device) * timeouts.BATCH_QUERY_SPACING if x.device in context.batch else 0
+
+
+def _follow_state(
+    x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+) -> Decision:
+    state = _EXECUTION_STATES[report.state]
+    if state is x.state:
+        return _stay_in_state(x, report, context, now, is_shared=is_shared)
+    has_missed_it = x.state is S.APPLYING and state is S.STAGED
+    if has_missed_it and may_apply(context):  # of a broadcast, it is told by itself
+        return issue_request(x, DownloadDriver().build_apply(), now)
+    if _ORDER.index(state) < _ORDER.index(x.state):  # an old answer, or one of a device that restarts
+        return wait_until(x, now + timeouts.STATE_QUERY_DELAY)
+    return enter_state(x, state, _CAUSES[state], context, now)
+
+
+def _stay_in_state(
+    x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+) -> Decision:
+    if x.state is S.STAGED:  # it was told to start, and has not: it is told again in a while
+        return wait_until(replace(x, step=UpdateStep.APPLY), now + timeouts.APPLY_RETRY_DELAY)
+    if x.state is not S.TRANSFERRING:
+        return wait_until(x, now + timeouts.STATE_QUERY_DELAY)
+    if report.percent > x.progress:
+        x = replace(x, progress=report.percent)
+        if x.waiting != WAIT_CANCELING:
+            x = replace(x, expires=now + context.spec.step_timeout)
+    return wait_until(
+        x, now + timeouts.compute_poll_interval(context) + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0)
+    )

@@ -1,0 +1,122 @@
+"""Asks a device that reports the target version already before it is skipped (rest-219).
+
+A report may be stale or wrong, so the version is read from the device. If it is the target, the device is
+skipped. If it is another, the execution goes back to the queue and is updated in its turn. A device that does
+not answer in time is skipped all the same: nothing speaks against its reports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from meshfleet.protocol.codes import Status
+from meshfleet.rest import ExecutionState as S
+from meshfleet.service.jobs.compatibility import ExclusionCode
+from meshfleet.service.jobs.updates import timeouts
+from meshfleet.service.jobs.updates.decisions import end_execution, issue_request, wait_until
+from meshfleet.service.jobs.updates.drivers import build_version_query, parse_version
+from meshfleet.service.jobs.updates.model import (
+    Decision,
+    RequestNotSent,
+    RequestUnanswered,
+    ResponseReceived,
+    TimerDue,
+    UpdateStep,
+)
+from meshfleet.service.jobs.updates.reasons import ReasonCode, describe_unreadable_response
+
+if TYPE_CHECKING:
+    from meshfleet.protocol.ids import Version
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateEvent
+
+
+def start_version_check(x: ExecutionRecord, now: int) -> Decision:
+    """Read the version of a device that reports the target version."""
+    x = replace(x, expires=now + timeouts.VERSION_CHECK_TIMEOUT, code=str(ExclusionCode.ALREADY_THERE))
+    return issue_request(
+        x,
+        build_version_query(UpdateStep.CHECK_REPORTED),
+        now,
+        "the version is read: the device reports that it runs it",
+    )
+
+
+def is_version_check(x: ExecutionRecord) -> bool:
+    """Return whether nothing but the version of the device was asked for yet."""
+    return x.state is S.DISPATCHED and x.step is UpdateStep.CHECK_REPORTED
+
+
+def advance_version_check(
+    x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int
+) -> Decision:
+    """Decide by what came of the question, or ask again."""
+    match event:
+        case ResponseReceived(_, status, value):
+            return _handle_response(replace(x, ask=None), status, value, context=context, now=now)
+        case RequestNotSent() | RequestUnanswered():
+            return _retry_later(replace(x, ask=None, reason=event.reason), context, now)
+        case TimerDue():
+            return _handle_timer(replace(x, ask=None), context, now)
+        case _:
+            return Decision(x)
+
+
+def skip_unreachable(x: ExecutionRecord, target: Version, why: str, now: int) -> Decision:
+    """Skip a device that could not be asked which version it runs."""
+    return _skip(x, f"it reports that it runs {target} already, and could not be asked: {why}", now)
+
+
+def _handle_response(
+    x: ExecutionRecord, status: int, value: object, *, context: UpdateContext, now: int
+) -> Decision:
+    version = parse_version(value) if status == Status.OK else None
+    target = context.spec.version
+    if version is None:
+        return _retry_later(replace(x, reason=describe_unreadable_response(status)), context, now)
+    x = replace(x, from_version=str(version))
+    if version == target:
+        return _skip(x, f"it runs {target} already, read from the device", now)
+    if context.spec.is_canceling:
+        return _cancel(x, now)
+    return _requeue(x, f"it reports {target}, and runs {version}", context, now)
+
+
+def _retry_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    if context.spec.is_canceling:
+        return _cancel(x, now)
+    return wait_until(x, now + timeouts.RETRY_DELAY)
+
+
+def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    if context.spec.is_canceling:
+        return _cancel(x, now)
+    if x.expires is not None and now >= x.expires:
+        return skip_unreachable(x, context.spec.version, x.reason or "no answer came", now)
+    return issue_request(x, build_version_query(UpdateStep.CHECK_REPORTED), now)
+
+
+def _requeue(x: ExecutionRecord, cause: str, context: UpdateContext, now: int) -> Decision:
+    """Let the device be updated in its turn: with the last wave, if it was in none."""
+    x = replace(
+        x,
+        state=S.QUEUED,
+        wave=context.spec.last_wave if x.wave < 0 else x.wave,
+        code=ReasonCode.MISREPORTED,
+        reason=cause,
+        due=now,
+        expires=None,
+        total_until=None,
+        step=None,
+    )
+    return Decision(x, cause, is_evidence=True)
+
+
+def _skip(x: ExecutionRecord, cause: str, now: int) -> Decision:
+    move = end_execution(x, S.SKIPPED, cause, now)
+    return move._replace(execution=replace(move.execution, code=str(ExclusionCode.ALREADY_THERE)))
+
+
+def _cancel(x: ExecutionRecord, now: int) -> Decision:
+    return end_execution(x, S.CANCELED, "canceled before the transfer began", now, ReasonCode.CANCELED)

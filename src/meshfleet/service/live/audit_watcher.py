@@ -1,0 +1,133 @@
+"""What people change, in whatever process: the audit log is followed (auth-26)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.db.tables import audit
+from meshfleet.errors import FleetError
+from meshfleet.errors.protocol import MalformedId
+from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
+from meshfleet.service.live.device_events import GatewayChange
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.service.live.device_events import DeviceEvents
+    from meshfleet.service.live.hub import EventHub
+    from meshfleet.service.live.job_events import JobEvents
+    from meshfleet.service.live.reauthorization import Reauthorizer
+
+_log = logging.getLogger(__name__)
+
+_RECENT_IDS: Final = 200
+"""Numbers among which rows of transactions that run side by side may still appear."""
+
+_MAX_ROWS: Final = 10_000
+"""Rows that are read at once; more changes than that in a second are not told one by one."""
+
+_MAX_SKEW_MS: Final = 2000
+"""Milliseconds by which the clocks of processes may differ."""
+
+_GATEWAY_CAUSES: Final = {
+    "gateway.claim": "claimed",
+    "gateway.register": "claimed",
+    "gateway.release": "released",
+    "device.rename": "renamed",
+}
+_JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
+_ACCESS_ACTIONS: Final = ("auth.logout", "user.", "api-key.")
+"""How actions begin that may take something away from somebody."""
+
+
+class _AuditEntry(NamedTuple):
+    id: int
+    time: int
+    action: str
+    target: str
+
+
+class AuditWatcher:
+    """Follows the audit log while somebody listens."""
+
+    def __init__(  # noqa: PLR0913 # by name
+        self,
+        hub: EventHub,
+        devices: DeviceEvents,
+        jobs: JobEvents,
+        reauthorizer: Reauthorizer,
+        database: Database,
+        *,
+        poll_interval: float,
+    ) -> None:
+        """`look` is how many seconds pass between two looks at the audit log."""
+        self._hub = hub
+        self._devices = devices
+        self._jobs = jobs
+        self._reauthorizer = reauthorizer
+        self._database = database
+        self._poll_interval = poll_interval
+        self._newest: int | None = None
+        self._seen: set[int] = set()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            await asyncio.sleep(self._poll_interval)
+            if self._hub.publishing_since is None:
+                self._newest = None
+                self._seen.clear()
+                continue
+            try:
+                await self._poll(self._hub.publishing_since)
+            except (FleetError, DBAPIError) as exc:
+                _log.warning("changes cannot be told yet: %s", type(exc).__name__)
+
+    async def _poll(self, since: int) -> None:
+        rows = await self._database.read(_load_recent_entries, self._newest)
+        new = [row for row in rows if row.id not in self._seen and row.time >= since - _MAX_SKEW_MS]
+        if len(rows) == _MAX_ROWS and new and new[0] is rows[0]:
+            self._hub.publish_loss("device", "more was changed than can be told")
+            self._hub.publish_loss("gateway", "more was changed than can be told")
+        for row in new:
+            self._publish(row)
+        self._newest = max((row.id for row in rows), default=self._newest or 0)
+        self._seen = {row.id for row in rows if row.id > self._newest - _RECENT_IDS}
+
+    def _publish(self, row: _AuditEntry) -> None:
+        if row.action.startswith(_ACCESS_ACTIONS):
+            self._reauthorizer.recheck_all()
+        elif (job := _JOB_ID.fullmatch(row.target)) is not None:
+            self._jobs.mark_changed([int(job[1])], [])
+        elif row.action == "label.remove":
+            self._hub.publish_loss("device", "a label was removed from all devices")
+        elif (number := _parse_target(row.target)) is not None:
+            if row.action == "device.forget":
+                self._devices.mark_forgotten(number)
+            else:
+                self._devices.mark_changed([number])
+            if row.action in _GATEWAY_CAUSES:
+                self._devices.mark_gateways_changed({number: GatewayChange(_GATEWAY_CAUSES[row.action])})
+
+
+def _parse_target(target: str) -> int | None:
+    try:
+        return mac_to_int(to_mac(parse_device_id(target)))
+    except MalformedId:
+        return None
+
+
+def _load_recent_entries(connection: Connection, newest: int | None) -> list[_AuditEntry]:
+    """The newest rows, if there are too many; those that may have been seen already are among them."""
+    query = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
+    query = query.order_by(audit.c.id.desc()).limit(_MAX_ROWS)
+    if newest is not None:
+        query = query.where(audit.c.id > newest - _RECENT_IDS)
+    return [_AuditEntry(*row) for row in connection.execute(query)][::-1]

@@ -1,0 +1,130 @@
+"""A request in the history, while it runs and when it is over."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from meshfleet.errors import GatewayBusy, GatewayTimeout, Unanswered
+from meshfleet.errors.protocol import GatewayTooOld
+from meshfleet.protocol.ids import Mac, mac_to_int, to_device_id
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest import RequestProblem, RequestRecord, RequestState
+from meshfleet.service.actor import Actor
+
+if TYPE_CHECKING:
+    from meshfleet.errors import FleetError
+    from meshfleet.rest import RequestAnswer
+    from meshfleet.service.requests.prepared_request import PreparedRequest
+
+
+class HistoryEntry(Struct, kw_only=True):
+    """A request, what became of it, and who asked."""
+
+    device: Mac
+    actor: Actor
+    requested_at: int
+    record: RequestRecord
+    """As it is shown."""
+    is_audited: bool
+    """Whether it may change something."""
+    finished_at: int | None = None
+    key: str | None = None
+    """The idempotency key, and whose it is."""
+    digest: str | None = None
+    """What came with that key."""
+    secrets: tuple[str, ...] = ()
+    """The keys that it carries, in hex: to recognise them, and nothing else."""
+    is_new: bool = True
+    """Whether it is not written down yet."""
+    is_unsent: bool = False
+    """Whether it was given up before it was sent."""
+
+    @classmethod
+    def create(
+        cls, request_id: str, device: Mac, prepared: PreparedRequest, *, by: Actor, now: int
+    ) -> HistoryEntry:
+        """A request that is about to be sent."""
+        record = RequestRecord(
+            id=request_id,
+            state=RequestState.PENDING,
+            device=to_device_id(device),
+            gateway=None,
+            by=by.display_name,
+            requested_at=format_millis(now),
+            finished_at=None,
+            request=prepared.redacted,
+            response=None,
+            problem=None,
+        )
+        return cls(
+            device=device,
+            actor=by,
+            requested_at=now,
+            record=record,
+            is_audited=not prepared.is_read,
+            secrets=prepared.secrets,
+        )
+
+    def __repr__(self) -> str:
+        return f"Entry({self.record.id})"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("id", self.record.id)]
+
+    def set_gateway(self, gateway: Mac) -> None:
+        """It goes this way."""
+        self.record = replace(self.record, gateway=gateway)
+
+    def complete(self, answer: RequestAnswer | None, now: int) -> None:
+        """A response came, or none was expected."""
+        self._finish(now, state=RequestState.DONE, response=answer)
+
+    def fail(self, error: FleetError, now: int) -> None:
+        """No response came. If nothing was sent, its key is free again (rest-196)."""
+        is_late = isinstance(error, GatewayTimeout | GatewayBusy)
+        detail = self.redact(str(error))
+        self._finish(
+            now,
+            state=RequestState.TIMED_OUT if is_late else RequestState.FAILED,
+            problem=RequestProblem(code=error.code, detail=detail),
+        )
+        if isinstance(error, GatewayTooOld) or (isinstance(error, Unanswered) and not error.sent):
+            self.key, self.is_unsent = None, True
+
+    def redact(self, text: str) -> str:
+        """What a gateway says, without the keys that it was sent: it may repeat them (request-32)."""
+        for secret in self.secrets:
+            text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
+        return text
+
+    def _finish(self, now: int, **changes: Any) -> None:
+        self.record = replace(self.record, finished_at=format_millis(now), **changes)
+        self.finished_at = now
+
+
+def to_request_row(entry: HistoryEntry) -> tuple[object, ...]:
+    """The row of an entry, in the order of the table."""
+    record = entry.record
+    return (
+        record.id,
+        mac_to_int(entry.device),
+        None if record.gateway is None else mac_to_int(Mac(record.gateway)),
+        record.by,
+        entry.requested_at,
+        entry.finished_at,
+        str(record.state),
+        _to_json(record.request),
+        _to_json(record.response),
+        _to_json(record.problem),
+        entry.key,
+        entry.digest,
+    )
+
+
+def _to_json(body: Struct | None) -> str | None:
+    return None if body is None else msgspec.json.encode(body).decode()

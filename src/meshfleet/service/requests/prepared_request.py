@@ -1,0 +1,193 @@
+"""What somebody wants to have sent, checked before anything is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from meshfleet.errors import Fault, InvalidRequest, quote_input
+from meshfleet.errors.protocol import MalformedIdentifier, MalformedPayload, PayloadTooLarge, UnencodableValue
+from meshfleet.protocol import requests
+from meshfleet.protocol.codes import Operation
+from meshfleet.protocol.hex import Secret
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.ids import is_identifier, parse_identifier, parse_identifier_name
+from meshfleet.protocol.payload import MAX_PAYLOAD_BYTES, decode_object
+from meshfleet.protocol.times import format_time
+from meshfleet.rest import SentRequest
+from meshfleet.service.devices.parameters import parse_gateway_mac
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.protocol.requests import Request
+    from meshfleet.protocol.topics import AnyIdentifier
+    from meshfleet.rest import NewRequest
+
+_ACCESS_PARAMETERS: Final = ("extender_id", "access_type", "public_key", "key")
+_PARAMETERS: Final[Mapping[Operation, tuple[str, ...]]] = {
+    Operation.APIVERSION: ("priority",),
+    Operation.READ: ("priority", *_ACCESS_PARAMETERS),
+    Operation.READ_DECODED: ("priority", *_ACCESS_PARAMETERS),
+    Operation.WRITE: ("value", "priority", *_ACCESS_PARAMETERS),
+    Operation.WRITE_DECODED: ("value", "ext", "priority", *_ACCESS_PARAMETERS),
+    Operation.ACK: ("time", "type", "priority"),
+    Operation.ACK_DECODED: ("time", "type", "priority"),
+}
+"""What each operation takes besides its identifier (request-8 to request-13, ack-2)."""
+
+_JSON_NAMES: Final = {
+    "value": "value",
+    "ext": "ext",
+    "priority": "priority",
+    "extender_id": "extenderId",
+    "access_type": "accessType",
+    "public_key": "publicKey",
+    "key": "key",
+    "time": "time",
+    "type": "type",
+}
+"""All parameters, as they are spelled."""
+
+_SECRET_PARAMETERS: Final = {"public_key", "key"}
+_SECRET_JSON_NAMES: Final = {"publicKey", "key"}
+
+_MAX_REQUEST_BYTES: Final = MAX_PAYLOAD_BYTES - 256
+"""Bytes of a request; its id comes to it."""
+
+
+class PreparedRequest(NamedTuple):
+    """A request as it will be sent, but for its gateway and its id."""
+
+    operation: Operation
+    identifier: AnyIdentifier | None
+    request: Request
+    gateway: Mac | None
+    """Through which it is to go; None: whichever is best."""
+    timeout: float
+    """Seconds."""
+    redacted: SentRequest
+    """What may be told of it: no key."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys that it carries, in hex."""
+        given = (getattr(self.request, name, UNSET) for name in _SECRET_PARAMETERS)
+        held = (each.reveal() for each in given if isinstance(each, Secret))
+        return tuple(sorted(filter(None, held), key=len, reverse=True))  # one may be a part of the other
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it changes nothing, and so can be sent again."""
+        return self.operation in {Operation.APIVERSION, Operation.READ, Operation.READ_DECODED}
+
+
+def prepare_request(body: NewRequest) -> PreparedRequest:
+    """Read what is asked, or say what is wrong with it."""
+    given = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
+    _reject_foreign_parameters(body.operation, given)
+    identifier = _parse_identifier(body)
+    request = requests.build_request(
+        body.operation, {_JSON_NAMES[name]: value for name, value in given.items()}
+    )
+    if isinstance(request, requests.WriteDecodedRequest):
+        _check_encodable(str(identifier), request)
+    if isinstance(request, requests.WriteDecodedRequest | requests.WriteRequest):
+        _check_payload(request)
+    return PreparedRequest(
+        body.operation,
+        identifier,
+        request,
+        None if body.gateway is UNSET else parse_gateway_mac(body.gateway, "gateway"),
+        body.timeout_ms / 1000,
+        _redact_request(body, identifier, request),
+    )
+
+
+def _reject_foreign_parameters(operation: Operation, given: Mapping[str, Any]) -> None:
+    """Refuse what the operation does not take: it would be overlooked."""
+    foreign = [name for name in given if name not in _PARAMETERS[operation]]
+    if foreign:
+        raise InvalidRequest(
+            [Fault(_JSON_NAMES[name], f"does not belong to {operation}") for name in foreign]
+        )
+
+
+def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
+    operation, text = body.operation, body.identifier
+    if not operation.has_identifier:
+        if text is not UNSET:
+            raise InvalidRequest([Fault("identifier", f"does not belong to {operation}")])
+        return None
+    if text is UNSET:
+        raise InvalidRequest([Fault("identifier", "is missing")])
+    if not operation.is_decoded:
+        return parse_identifier(text.lower())
+    if is_identifier(text) and text not in BUILTIN_CATALOGUE.names:
+        raw = operation.removesuffix("-decoded")
+        raise MalformedIdentifier(
+            "identifier", f"{quote_input(text)} is hex, which is for {raw}; here a name is due"
+        )
+    return parse_identifier_name(text)
+
+
+def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
+    """Refuse a value that no gateway could encode.
+
+    Names and extensions that the catalogue does not know are passed on: the gateway decides (request-19).
+    """
+    entry = BUILTIN_CATALOGUE.find(name)
+    if entry is None or entry.layout is None or request.value is None:
+        return
+    ext = None if request.ext is UNSET or entry.extension is None else request.ext
+    try:
+        entry.encode(request.value, ext)
+    except UnencodableValue as exc:
+        raise UnencodableValue("value", f"does not fit {name}: {exc.reason}") from exc
+
+
+def _check_payload(request: Request) -> None:
+    """Refuse what no payload can hold, and no gateway would read."""
+    written = requests.encode_request(request)
+    if len(written) > _MAX_REQUEST_BYTES:
+        raise PayloadTooLarge(
+            "value", f"makes a request of {len(written)} bytes; {_MAX_REQUEST_BYTES} are possible"
+        )
+    try:
+        decode_object(written)
+    except MalformedPayload as exc:
+        raise MalformedPayload("value", exc.reason) from exc
+
+
+def _redact_request(body: NewRequest, identifier: AnyIdentifier | None, request: Request) -> SentRequest:
+    told = {
+        name: getattr(body, name)
+        for name in _PARAMETERS[body.operation]
+        if name not in _SECRET_PARAMETERS and getattr(body, name) is not UNSET
+    }
+    if isinstance(request, requests.AckRequest):
+        told["time"], told["type"] = format_time(request.time), int(request.type)
+    if "priority" in told:
+        told["priority"] = int(request.priority)
+    for name in {"value", "ext"} & told.keys():
+        told[name] = _mask_keys(told[name])
+    return SentRequest(
+        operation=body.operation,
+        identifier=UNSET if identifier is None else identifier,
+        timeout_ms=body.timeout_ms,
+        **told,
+    )
+
+
+def _mask_keys(value: Any) -> Any:
+    """A value without keys of a mesh that may be inside it."""
+    match value:
+        case dict():
+            return {
+                name: "…" if name in _SECRET_JSON_NAMES else _mask_keys(each) for name, each in value.items()
+            }
+        case list():
+            return [_mask_keys(each) for each in value]
+    return value

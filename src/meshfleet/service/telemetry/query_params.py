@@ -1,0 +1,190 @@
+"""The filters of samples, series and links in a query (rest-80 to rest-83, rest-85, rest-88)."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from litestar.di import NamedDependency as Given
+from litestar.params import QueryParameter
+from msgspec import Struct
+
+from meshfleet.db.samples.sample import DAY_MS, SampleIdentity, SampleKind, SampleQuery, StoredSample
+from meshfleet.errors.protocol import MalformedText
+from meshfleet.protocol.identifiers.numbers import identifier_to_int
+from meshfleet.protocol.ids import IdentifierName, Mac, mac_to_int
+from meshfleet.protocol.times import parse_millis, to_millis
+from meshfleet.protocol.topics import AnyIdentifier
+from meshfleet.rest import DEFAULT_POINTS, MAX_POINTS, MIN_POINTS, parse_points
+from meshfleet.service.clock import Now
+from meshfleet.service.http.query import FromTime, QueryReader, ToTime, build_choice_parser
+from meshfleet.service.telemetry.aggregation import TimeGrid
+from meshfleet.service.telemetry.identifiers import parse_any_identifier
+from meshfleet.service.telemetry.rest_sample import KINDS_BY_NAME
+
+_MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
+_TIME_END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
+"""All times that can be written."""
+
+_NUMERIC_KINDS: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
+"""The kinds of which a series is made (rest-182)."""
+
+LINK_KINDS: Final = frozenset({SampleKind.LINK})
+
+_parse_kind = build_choice_parser(KINDS_BY_NAME)
+
+_INVALID_IDENTIFIER: Final[AnyIdentifier] = IdentifierName("")
+"""Stands for an identifier that cannot be one."""
+
+KindTexts = Annotated[
+    list[str] | None,
+    QueryParameter(
+        name="Kind",
+        description="Is of this kind; may be given several times, then is of one of them.",
+        schema_extra={"items": {"type": "string", "enum": list(KINDS_BY_NAME)}},
+    ),
+]
+IdentifierText = Annotated[
+    str | None,
+    QueryParameter(name="Identifier", description="The hex identifier, such as `8800`, or its name."),
+]
+RequiredIdentifierText = Annotated[
+    str | None,
+    QueryParameter(
+        name="Identifier",
+        description="The hex identifier, such as `8800`, or its name. It must be given.",
+    ),
+]
+PointsText = Annotated[
+    str | None,
+    QueryParameter(
+        name="Points",
+        description=f"How many buckets the time is divided into; {DEFAULT_POINTS} unless set.",
+        schema_extra={"type": "integer", "minimum": MIN_POINTS, "maximum": MAX_POINTS},
+    ),
+]
+
+
+class SampleSelection(Struct, frozen=True, kw_only=True):
+    """Which samples of a device are listed; all that is given must hold."""
+
+    kinds: tuple[SampleKind, ...]
+    identifier: int | None
+    since: int
+    until: int
+
+    def to_query(
+        self, device: Mac, *, newest_first: bool, after: SampleIdentity | None = None
+    ) -> SampleQuery:
+        """The same for the sample store."""
+        return SampleQuery(
+            device=mac_to_int(device),
+            kinds=frozenset(self.kinds),
+            identifier=self.identifier,
+            since=self.since,
+            until=self.until,
+            newest_first=newest_first,
+            after=after,
+        )
+
+
+class SeriesSelection(Struct, frozen=True, kw_only=True):
+    """Which series of a device is asked for, and how finely."""
+
+    identifier: AnyIdentifier
+    grid: TimeGrid
+
+    def to_query(self, device: Mac) -> SampleQuery:
+        """What the sample store shall give for it."""
+        return SampleQuery(
+            device=mac_to_int(device),
+            kinds=_NUMERIC_KINDS,
+            identifier=identifier_to_int(self.identifier),
+            since=self.grid.since,
+            until=self.grid.until,
+        )
+
+
+class LinkSelection(Struct, frozen=True, kw_only=True):
+    """Of which time the links of a device are asked for, and how finely."""
+
+    grid: TimeGrid
+
+    def to_query(self, device: Mac) -> SampleQuery:
+        """What the sample store shall give for it."""
+        return SampleQuery(
+            device=mac_to_int(device), kinds=LINK_KINDS, since=self.grid.since, until=self.grid.until
+        )
+
+    def filter_minutes(self, minutes: Iterable[StoredSample]) -> list[StoredSample]:
+        """Return those of the minutes that begin in this time."""
+        return [each for each in minutes if self.grid.since <= each.time < self.grid.until]
+
+
+def parse_sample_selection(
+    kind: KindTexts = None,
+    identifier: IdentifierText = None,
+    since: FromTime = None,
+    until: ToTime = None,
+) -> SampleSelection:
+    """Read the filters of a list, or tell all that is wrong with them."""
+    reader = QueryReader()
+    chosen = SampleSelection(
+        kinds=tuple(
+            sorted(
+                {
+                    reader.read(_parse_kind, each, "Kind", unless=SampleKind.EVENT)
+                    for each in kind or KINDS_BY_NAME
+                }
+            )
+        ),
+        identifier=reader.read(_parse_identifier_number, identifier, "Identifier", unless=None),
+        since=reader.read(parse_millis, since, "From", unless=_MIN_TIME),
+        until=reader.read(parse_millis, until, "To", unless=_TIME_END),
+    )
+    reader.check_span(chosen.since, chosen.until)
+    reader.raise_faults()
+    return chosen
+
+
+def parse_series_selection(
+    now: Given[Now],
+    identifier: RequiredIdentifierText = None,
+    since: FromTime = None,
+    until: ToTime = None,
+    points: PointsText = None,
+) -> SeriesSelection:
+    """Read what a series is made of, or tell all that is wrong; without times, the last day (rest-183)."""
+    reader = QueryReader()
+    asked = reader.read(
+        _parse_required_identifier, identifier or "", "Identifier", unless=_INVALID_IDENTIFIER
+    )
+    return SeriesSelection(identifier=asked, grid=_parse_grid(reader, now(), since, until, points))
+
+
+def parse_link_selection(
+    now: Given[Now], since: FromTime = None, until: ToTime = None, points: PointsText = None
+) -> LinkSelection:
+    """Read of which time links are, or tell all that is wrong; without times, the last day (rest-88)."""
+    return LinkSelection(grid=_parse_grid(QueryReader(), now(), since, until, points))
+
+
+def _parse_grid(
+    reader: QueryReader, now: int, since: str | None, until: str | None, points: str | None
+) -> TimeGrid:
+    """The last of what is read: after it, nothing is wrong with the request."""
+    end = reader.read(parse_millis, until, "To", unless=now)
+    first = reader.read(parse_millis, since, "From", unless=max(end - DAY_MS, _MIN_TIME))
+    parts = reader.read(parse_points, points, "Points", unless=DEFAULT_POINTS)
+    reader.check_span(first, end)
+    reader.raise_faults()
+    return TimeGrid.divide(first, end, parts=parts)
+
+
+def _parse_identifier_number(text: str, field: str) -> int:
+    return identifier_to_int(parse_any_identifier(text, field))
+
+
+def _parse_required_identifier(text: str, field: str) -> AnyIdentifier:
+    if not text:
+        raise MalformedText(field, "is missing")
+    return parse_any_identifier(text, field)

@@ -1,0 +1,131 @@
+"""The service of a running fleet, and its gateways on its broker."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from meshfleet.emulator import GatewayEmulator
+from meshfleet.mqtt.client import BrokerAddress
+from meshfleet.service import app, clock
+from meshfleet.service.actor import COMMAND_LINE
+from meshfleet.service.devices import registry
+from meshfleet.service.devices.model import DeviceObservation
+from meshfleet.service.gateways import store
+from meshfleet.settings import ListenAddress, Settings
+from meshfleet.testing.gateway import running_gateways
+from meshfleet.testing.handles import RunningFleet, RunningGateway
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.emulator import EmulatorSettings as Emulated
+    from meshfleet.emulator import SimulatedClock, Site
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.service.app import StartupInfo
+
+_ADMIN_USER: Final = "admin"
+_ANY_PORT: Final = ListenAddress("127.0.0.1", 0)
+
+
+@asynccontextmanager
+async def running_service(
+    prefix: str, world: SimulatedClock, gateways: Sequence[tuple[Emulated, Site]]
+) -> AsyncIterator[RunningFleet]:
+    """A service, and these gateways connected to it."""
+    passwords: dict[Mac, str] = {}
+
+    def claim(database: Database) -> None:
+        passwords.update(database.write_now(_claim_gateways, [site for _, site in gateways]))
+
+    with TemporaryDirectory(prefix="meshfleet-") as folder, _preserve_process_settings():
+        told = Settings(data=Path(folder) / "data", http=_ANY_PORT, mqtt=_ANY_PORT, topic_prefix=prefix)
+        async with _run_service(told, claim) as started:
+            broker = BrokerAddress.parse(started.mqtt[0])
+            emulated = [
+                (
+                    GatewayEmulator(settings, site, world),
+                    replace(broker, user=settings.mac, password=passwords[settings.mac]),
+                )
+                for settings, site in gateways
+            ]
+            async with running_gateways(world, emulated):
+                yield _build_handle(started, prefix, [site for _, site in gateways])
+
+
+@asynccontextmanager
+async def _run_service(settings: Settings, prepare: Callable[[Database], None]) -> AsyncIterator[StartupInfo]:
+    """The service, once it has started."""
+    begun: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        app.serve(settings, started=begun.set_result, prepare=prepare), name="service"
+    )
+    try:
+        await asyncio.wait((serving, begun), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        yield begun.result()
+        if serving.done():
+            serving.result()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, str]:
+    """Claim all gateways, and let the service know the devices behind them, as if each had been heard."""
+    now = clock.now()
+    passwords = {
+        site.gateway: store.claim_gateway(connection, site.gateway, name=None, by=COMMAND_LINE, now=now)
+        for site in sites
+    }
+    registry.record_observations(
+        connection,
+        [
+            DeviceObservation(device=device.mac, gateway=site.gateway, at=now)
+            for site in sites
+            for device in site.devices
+        ],
+    )
+    return passwords
+
+
+def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> RunningFleet:
+    # Somebody who has set a password for all services has set it for this one too.
+    password = started.admin_password or os.environ["MESHFLEET_ADMIN_PASSWORD"]
+    return RunningFleet(
+        url=started.url,
+        user=_ADMIN_USER,
+        password=password,
+        broker=started.mqtt[0].replace("://", f"://{_ADMIN_USER}:{quote(password, safe='')}@"),
+        prefix=prefix,
+        gateways=tuple(
+            RunningGateway(mac=site.gateway, devices=tuple(each.mac for each in site.devices))
+            for site in sites
+        ),
+    )
+
+
+@contextmanager
+def _preserve_process_settings() -> Iterator[None]:
+    """Leave the process as it was: a service sets things for all of it, which it thinks is its own."""
+    threshold, interval, frozen = gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+        if not frozen:
+            gc.unfreeze()

@@ -1,0 +1,197 @@
+"""When the service is away for a while: what could not be fetched or read comes without a click."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from meshfleet.rest import Role
+from tests.browser.conftest import (
+    sign_in,
+    stop_clock,
+    wait_for_responses,
+    wait_until,
+    wait_until_connected,
+    wait_until_loaded,
+)
+from tests.browser.device_list import rows, search_box
+from tests.scenarios.service_process import ServiceProcess, loopback_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from playwright.sync_api import BrowserContext, Locator, Page, Route
+
+    from tests.browser.browser_log import BrowserLog
+    from tests.browser.conftest import Open
+
+
+def _state(page: Page) -> Locator:
+    return page.get_by_role("banner").get_by_role("status")
+
+
+def _to(page: Page, name: str) -> None:
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name=name).click()
+
+
+@pytest.fixture
+def away(open_as: Open, page: Page, watch: BrowserLog) -> Callable[[Callable[[], None], Locator], None]:
+    """Do something while nobody can be reached: it is said, and what is sought comes after that."""
+    watch.expect("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+    open_as("/")
+    # All pages are fetched, whether somebody opens them or not.
+    wait_until(page, lambda: any("/assets/Rejects-" in each for each in watch.requests))
+    wait_until_loaded(page, watch)
+
+    def go(act: Callable[[], None], sought: Locator) -> None:
+        expect(_state(page)).to_have_text("Live")
+        page.context.set_offline(True)
+        expect(_state(page)).to_have_text("Reconnecting")
+        act()
+        alerts = page.get_by_role("main").get_by_role("alert")
+        expect(alerts.first).to_contain_text("did not answer")
+        page.context.set_offline(False)
+        expect(sought).to_be_visible()
+        expect(alerts).to_have_count(0)
+
+    return go
+
+
+def test_what_could_not_be_read_comes_by_itself(
+    away: Callable[[Callable[[], None], Locator], None], page: Page, watch: BrowserLog
+) -> None:
+    for name, text in (("Gateways", "Head office"), ("Labels", "floor 0"), ("Devices", "02:00:5E:00:00:01")):
+        away(lambda name=name: _to(page, name), page.get_by_role("row").filter(has_text=text))  # type: ignore[misc]
+    expect(page.get_by_role("status").filter(has_text="devices")).to_be_visible()
+
+    # A device, and one of its tabs.
+    # Others may have left devices behind, before it in the list.
+    row = page.get_by_role("row").filter(has_text="CA:5B:DA:18:00:1A")
+    search_box(page).fill("CA:5B:DA:18:00:1A")
+    expect(rows(page)).to_have_count(1)
+    link = row.get_by_role("rowheader").get_by_role("link")
+    away(link.click, page.get_by_role("heading", level=1, name=link.inner_text()))
+    wait_until_loaded(page, watch)
+    away(page.get_by_role("link", name="History").click, page.get_by_role("heading", name="History"))
+
+
+def test_a_page_that_could_not_be_fetched_is_loaded_anew(
+    open_as: Open, page: Page, watch: BrowserLog
+) -> None:
+    watch.expect("net::ERR_FAILED")
+    watch.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+    page.route("**/assets/Labels-*.js", lambda route: route.abort())
+    open_as("/")
+    expect(_state(page)).to_have_text("Live")
+    heading = page.get_by_role("heading", level=1)
+    _to(page, "Labels")
+    said = page.get_by_text("This page could not be fetched")
+    expect(said).to_be_visible()
+    _to(page, "Gateways")
+    expect(heading).to_have_text("Gateways")
+    expect(said).to_have_count(0)
+    _to(page, "Labels")
+    expect(said).to_be_visible()
+    # A page that never comes is loaded anew once, and not again and again.
+    with page.expect_event("load"):
+        _blink(page)
+    expect(said).to_be_visible()
+    expect(_state(page)).to_have_text("Live")
+    page.evaluate("window.isSame = true")
+    _blink(page)
+    expect(_state(page)).to_have_text("Live")
+    assert page.evaluate("window.isSame")
+    page.unroute("**/assets/Labels-*.js")
+    page.get_by_role("button", name="Reload").click()
+    expect(heading).to_have_text("Labels")
+
+
+def test_a_list_that_comes_later_is_where_one_was(
+    open_as: Open, page: Page, watch: BrowserLog, total: int
+) -> None:
+    watch.expect("net::ERR_FAILED")
+    watch.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+    page.set_viewport_size({"width": 1280, "height": 560})
+    open_as("/devices?Sort=-id")
+    region = page.get_by_role("region", name="Devices")
+    expect(page.get_by_text(f"{total} loaded")).to_be_visible()
+    region.evaluate("region => region.scrollTo(0, 1200)")
+    page.wait_for_function("() => history.state?.devices?.top === 1200")
+    page.route("**/api/v1/devices?*", lambda route: route.abort())
+    page.reload()
+    expect(_state(page)).to_have_text("Live")
+    expect(region.get_by_role("alert")).to_contain_text("did not answer")
+    page.unroute("**/api/v1/devices?*")
+    _blink(page)
+    wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
+
+
+def _blink(page: Page) -> None:
+    page.context.set_offline(True)
+    expect(_state(page)).to_have_text("Reconnecting")
+    page.context.set_offline(False)
+
+
+def _answer(status: int, route: Route, *, body: object = None) -> None:
+    route.fulfill(status=status, json=body)
+
+
+@pytest.mark.usefixtures("own_window")
+def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: BrowserLog) -> None:
+    watch.expect(500, 502, 503)
+    page.clock.install()
+    open_as("/labels")
+    health = page.get_by_role("navigation", name="Pages").get_by_role("status")
+    expect(health).to_have_text("Service ready")
+    for status, words in (
+        (503, "Service is not ready"),
+        (500, "Service answers strangely"),
+        (502, "Service is not ready"),  # it tells events, so it can be reached
+    ):
+        page.route("**/readyz", partial(_answer, status))
+        wait_for_responses(page, watch)
+        page.clock.fast_forward("00:21")
+        expect(health).to_have_text(words)
+        wait_until_connected(page)
+    expect(page.get_by_text("It does not answer requests at the moment.")).to_be_visible()
+    full = "the disk is full (data folder)"
+    for body in (
+        {"status": "unavailable", "reasons": [{"code": "disk-full", "text": full}]},
+        {"detail": full},
+    ):
+        page.unroute_all()
+        page.route("**/readyz", partial(_answer, 503, body=body))
+        wait_for_responses(page, watch)
+        page.clock.fast_forward("00:21")
+        said = page.get_by_role("main").get_by_role("status")
+        expect(said.filter(has_text="Service is not ready. The disk is full (data folder).")).to_be_visible()
+    page.unroute_all()
+    wait_for_responses(page, watch)
+    page.clock.fast_forward("00:21")
+    expect(health).to_have_text("Service ready")
+
+
+def test_nobody_is_called_ready_who_is_not_there(
+    make_window: Callable[..., tuple[BrowserContext, BrowserLog]], tmp_path: Path
+) -> None:
+    with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
+        context, watch = make_window(service)
+        watch.expect("net::ERR_")
+        watch.allow("WebSocket connection")
+        page = context.new_page()
+        page.clock.install()
+        sign_in(page, service, Role.ADMIN)
+        page.goto("/labels")
+        health = page.get_by_role("navigation", name="Pages").get_by_role("status")
+        expect(_state(page)).to_have_text("Live")
+        expect(health).to_have_text("Service ready")
+        # With a clock that stands still nothing is looked at now and then.
+        stop_clock(page, watch)
+        expect(_state(page)).to_have_text("Live")
+        expect(health).to_have_text("Service ready")
+        service.kill()
+        expect(health).to_have_text("Service cannot be reached")

@@ -1,0 +1,26 @@
+"""Loaded by the program that others are forked from: all commands, and what a service starts with."""
+
+from __future__ import annotations
+
+import encodings.idna
+import gc
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import uvloop
+
+from meshfleet.cli import demo_service, main
+from meshfleet.db import open_database
+from meshfleet.service import api, app
+
+__all__ = ["app", "demo_service", "encodings", "uvloop"]
+
+_context = click.Context(main)
+for _name in main.list_commands(_context):
+    main.get_command(_context, _name)
+api.build_litestar_app()
+with TemporaryDirectory() as _folder:
+    open_database("sqlite", Path(_folder)).close()  # which loads what makes the tables
+gc.collect()
+gc.freeze()  # what a forked program does not touch stays shared

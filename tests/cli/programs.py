@@ -1,0 +1,228 @@
+"""What tests of commands that run need: the command as a program, and an MQTT client that is not ours."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from queue import Empty, Queue
+from tempfile import mkdtemp
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+from click.testing import CliRunner
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion
+
+from meshfleet.cli import main
+from tests.cli.forked_process import PIPE_SIZE, ForkedProcess
+from tests.eventually import eventually
+from tests.program_logs import register_log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from signal import Signals
+
+    from click.testing import Result
+
+    from tests.servers import Mosquitto
+
+MESHFLEET = Path(sys.executable).with_name("meshfleet")
+
+TEST_TIMEOUT = 60.0
+"""Seconds until something must have happened; reached only when it is broken."""
+
+_LOGS = Path(mkdtemp(prefix="meshfleet-programs-"))
+atexit.register(shutil.rmtree, _LOGS, ignore_errors=True)
+_numbers = count()
+
+_VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHFLEET_TLS_CA")
+
+
+def run_command(*arguments: str, stdin: str = "", **variables: str) -> Result:
+    """Run a command that ends by itself, in this process."""
+    return CliRunner().invoke(
+        main, arguments, input=stdin, env={**dict.fromkeys(_VARIABLES), **variables}, prog_name="meshfleet"
+    )
+
+
+def broker_url(broker: Mosquitto, *, user: str = "", scheme: str = "mqtt") -> str:
+    """The address of a broker; `user` is a name, a colon and a password."""
+    return f"{scheme}://{user}{'@' if user else ''}{broker.address.host}:{broker.address.port}"
+
+
+class Process(Protocol):
+    """What we need of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def kill(self) -> None: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def communicate(self, *, timeout: float) -> tuple[bytes, object]: ...
+
+
+class Program:
+    """A command in a process of its own, which is gone when the block ends.
+
+    It is forked from a program that has loaded everything, unless the shell does something `before`. A test
+    that fails shows what it wrote to its errors.
+    """
+
+    def __init__(self, *arguments: str, before: str = "", umask: str = "", **variables: str) -> None:
+        inherited = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+        environment = {**inherited, "MESHFLEET_MQTT": "127.0.0.1:0", **variables}
+        self._errors = register_log(f"meshfleet {arguments[0]}", _LOGS / f"{next(_numbers)}.log")
+        self._errors.touch()
+        self._process: Process = (
+            _start_in_shell(before, arguments, environment, self._errors)
+            if before
+            else ForkedProcess(arguments, environment, self._errors, umask)
+        )
+        self._output = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=TEST_TIMEOUT)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    @property
+    def memory(self) -> float:
+        """MiB of memory that it has."""
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text("utf-8").split()[1]
+        return int(pages) * resource.getpagesize() / 2**20
+
+    def read_line(self) -> str:
+        """The next line on its standard output."""
+        output = self._process.stdout
+        assert output is not None
+        line = b""
+        until = time.monotonic() + TEST_TIMEOUT
+        while (
+            not line.endswith(b"\n") and select.select([output], [], [], max(0, until - time.monotonic()))[0]
+        ):
+            line += (read := output.read(1) or b"")
+            if not read:
+                break
+        self._output += line
+        assert line, "it has nothing to say"
+        return line.decode()
+
+    @property
+    def errors(self) -> str:
+        """What it has written to its standard error so far."""
+        return self._errors.read_text("utf-8")
+
+    def wait_for_exit(self, signal: Signals | None = None) -> tuple[int, str, str]:
+        """Wait for its end, or bring it about: its exit code, and all that it said on both ways."""
+        if signal is not None:
+            self._process.send_signal(signal)
+        output, _ = self._process.communicate(timeout=TEST_TIMEOUT)
+        assert self._process.returncode is not None
+        return self._process.returncode, (self._output + output).decode(), self.errors
+
+
+def _start_in_shell(
+    before: str, arguments: Sequence[str], environment: Mapping[str, str], errors: Path
+) -> Process:
+    """Start a program as people do, by a shell."""
+    with errors.open("ab") as log:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", f'{before}; exec "$0" "$@"', str(MESHFLEET), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+            pipesize=PIPE_SIZE,
+            env=environment,
+        )
+
+
+class ReceivedMessage(NamedTuple):
+    """A message that came."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+
+    @property
+    def json(self) -> Any:
+        """Its payload."""
+        return json.loads(self.payload)
+
+
+class PahoListener:
+    """Hears everything on a broker, and can say something."""
+
+    def __init__(self, broker: Mosquitto, **login: str) -> None:
+        self._client = Client(CallbackAPIVersion.VERSION2)
+        if login:
+            self._client.username_pw_set(**login)
+        self._received: Queue[ReceivedMessage] = Queue()
+        self._subscribed: Queue[object] = Queue()
+        self._client.on_message = lambda _, __, message: self._received.put(_to_received(message))
+        self._client.on_subscribe = lambda *_: self._subscribed.put(None)
+        self._client.connect(*broker.address)
+
+    def __enter__(self) -> Self:
+        self._client.loop_start()
+        self._client.subscribe("#", 1)
+        self._subscribed.get(timeout=TEST_TIMEOUT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def publish(self, topic: str, payload: bytes = b"") -> None:
+        """Publish something."""
+        self._client.publish(topic, payload, 1).wait_for_publish(TEST_TIMEOUT)
+
+    def receive(self, pattern: str) -> ReceivedMessage:
+        """The next message whose topic matches a regular expression as a whole."""
+        until = time.monotonic() + TEST_TIMEOUT
+        while True:
+            try:
+                heard = self._received.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                raise AssertionError(f"nobody says {pattern}") from None
+            if re.fullmatch(pattern, heard.topic):
+                return heard
+
+
+def _to_received(message: MQTTMessage) -> ReceivedMessage:
+    return ReceivedMessage(message.topic, bytes(message.payload), message.qos, message.retain)
+
+
+def wait_for_log(folder: Path, pattern: str, times: int = 1) -> list[str]:
+    """What a pattern finds in the log of a broker in this folder, as soon as it is there so often."""
+
+    def found() -> list[str]:
+        lines = re.findall(pattern, (folder / "mosquitto.log").read_text(), re.MULTILINE)
+        return lines if len(lines) >= times else []
+
+    return eventually(found, f"that the broker logs {pattern}")
+
+
+DISCONNECTED_LOG = r"Client (\S+) (?:\[\S+\] )?disconnected\.$"
+"""In the log of a broker: this client took its leave, instead of being gone."""

@@ -1,0 +1,101 @@
+"""What tests of firmware images share: a question, the image it is about, and the other side of the talk."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from meshfleet.emulator.runtime.image_fetcher import ImageFetchOptions
+from meshfleet.mqtt.client import MqttClient, MqttOptions
+from meshfleet.mqtt.codec.packets import Publish
+from meshfleet.protocol.diagnostics import (
+    QUESTION_FILTER,
+    FirmwareAnswer,
+    FirmwareQuestion,
+    FirmwareType,
+    decode_question,
+    encode_answer,
+    format_answer_topic,
+    parse_question_topic,
+)
+from meshfleet.protocol.firmware_image import build_package, inspect_image
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
+from tests.mqtt.client.proxy import unique_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from meshfleet.mqtt.client import BrokerAddress
+    from tests.mqtt.client.scripted_broker import Peer, ScriptedBroker
+
+QUESTION = FirmwareQuestion(
+    model_number=ModelNumber("2011"),
+    version=Version.parse("1.2.3-beta.4"),
+    firmware_type=FirmwareType.NORDIC_PACKAGE,
+)
+OTHER = replace(QUESTION, model_number=ModelNumber("000F"))
+PACKAGE = build_package(b"firmware" * 1000, model_number=QUESTION.model_number, version=QUESTION.version)
+IMAGE = inspect_image(PACKAGE)
+GATEWAY, DIGITS_ONLY_MAC = Mac("d0cf5e0000a1"), Mac("100000000001")
+LONG = ImageFetchOptions(idle_timeout=30)
+"""Reached only when something is broken."""
+SHORT = ImageFetchOptions(idle_timeout=0.3)
+
+
+def build_answer(uri: str, **checks: Any) -> FirmwareAnswer:
+    return FirmwareAnswer(uri=uri, file_name="a.zip", firmware_type=FirmwareType.NORDIC_PACKAGE, **checks)
+
+
+@asynccontextmanager
+async def run_firmware_service(
+    broker: BrokerAddress,
+    replies: Callable[[str], list[bytes]],
+    options: MqttOptions = MqttOptions(),  # noqa: B008 # frozen
+) -> AsyncIterator[list[str]]:
+    """The other side of the broker: answers each question by what `replies` makes of its id."""
+    asked: list[str] = []
+
+    async def serve(link: MqttClient) -> None:
+        async for batch in link:
+            for message in batch.messages:
+                question_id, _ = decode_question(message.payload)
+                asked.append(question_id)
+                for reply in replies(question_id):
+                    await link.publish(format_answer_topic(parse_question_topic(message.topic)), reply)
+            batch.acknowledge()
+
+    async with MqttClient(broker, unique_name("service"), clean=True, options=options) as link:
+        await link.subscribe(QUESTION_FILTER)
+        serving = asyncio.create_task(serve(link))
+        try:
+            yield asked
+        finally:
+            serving.cancel()
+            await asyncio.wait((serving,))
+
+
+async def accept_diagnostics(broker: ScriptedBroker, gateway: Mac = GATEWAY) -> Peer:
+    """The diagnostics connection on a scripted broker, with its subscription granted."""
+    peer = await broker.accept()
+    asked = await peer.grant()
+    assert asked.filters == ((format_answer_topic(gateway), 1),)
+    return peer
+
+
+async def receive_question(peer: Peer) -> str:
+    """The id of the next question, which is acknowledged."""
+    message = await peer.expect(Publish)
+    peer.acknowledge([message])
+    return decode_question(message.payload)[0]
+
+
+def send_answer(peer: Peer, question_id: str, told: FirmwareAnswer | None, gateway: Mac = GATEWAY) -> None:
+    peer.send(Publish(format_answer_topic(gateway), encode_answer(question_id, told), qos=1, packet_id=1))
+
+
+def diagnostics_tasks() -> list[str]:
+    """Tasks of ours."""
+    return [task.get_name() for task in asyncio.all_tasks() if "diagnostics" in task.get_name()]

@@ -1,0 +1,359 @@
+"""Sites: those that are made up, and those that are read from a file with all its mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from math import hypot
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from meshfleet.emulator.simulation.mesh import SimulatedMesh
+from meshfleet.emulator.simulation.products import PRODUCTS_BY_CODE, DeviceMode, NodeRole
+from meshfleet.emulator.simulation.site import (
+    DEFAULT_NETWORK_KEY,
+    MAX_DEVICES,
+    Site,
+    SitePosition,
+    Walls,
+    derive_public_key,
+)
+from meshfleet.emulator.simulation.site_file import describe_site, parse_site
+from meshfleet.emulator.simulation.site_generator import generate_site
+from meshfleet.errors.emulator import MalformedSite
+from meshfleet.protocol.codes import AccessType
+from meshfleet.protocol.ids import Mac, parse_mac
+from tests.examples import examples
+from tests.row_tables import each_row
+
+GATEWAY = Mac("d0cf5e000001")
+SENSOR = {"mac": "c00000000002", "model": "0018", "x": 3, "y": -4.5}
+EXTENDER = {"mac": "c00000000004", "model": "0040", "x": 5, "y": 0}
+
+
+def read(given: Any) -> Site:
+    data = given if isinstance(given, bytes) else json.dumps(given).encode()
+    return parse_site(data, source="my.json", gateway=GATEWAY, seed=7)
+
+
+def device(**fields: Any) -> Any:
+    """A site of a good device but for these fields, and an extender."""
+    return {"devices": [SENSOR | fields, EXTENDER]}
+
+
+def mistakes(given: Any) -> list[tuple[str, str]]:
+    with pytest.raises(MalformedSite) as refused:
+        read(given)
+    assert refused.value.source == "my.json"
+    assert all(
+        f"my.json: {where}: {reason}" in str(refused.value) for where, reason in refused.value.mistakes
+    )
+    return list(refused.value.mistakes)
+
+
+# --- Made-up sites ---
+
+
+def test_the_same_seed_gives_the_same_site_and_another_one_another() -> None:
+    one = generate_site(GATEWAY, devices=50, seed=1)
+    assert one == generate_site(GATEWAY, devices=50, seed=1)
+    for other in (
+        generate_site(GATEWAY, devices=50, seed=2),
+        generate_site(Mac("d0cf5e000002"), devices=50, seed=1),
+    ):
+        assert [each.position for each in one.devices] != [each.position for each in other.devices]
+        assert not {each.mac for each in one.devices} & {each.mac for each in other.devices}
+
+
+def test_twenty_devices_show_every_product_in_the_mode_it_is_used_in() -> None:
+    site = generate_site(GATEWAY, devices=20, seed=1)
+    assert {each.product.name for each in site.devices} == {
+        each.name for each in PRODUCTS_BY_CODE.values() if each.role is not NodeRole.GATEWAY
+    }
+    assert all(each.mode is each.product.default_mode for each in site.devices)
+    assert [each.product.model for each in site.devices[:8]] == [
+        *("0043", "0018", "0005", "000F", "0050", "0018", "0011", "0040")
+    ]
+
+
+@each_row("devices", [10, 11, 50, 200])
+def test_one_device_is_legacy_and_one_is_unprovisioned(devices: int) -> None:
+    site = generate_site(GATEWAY, devices=devices, seed=1)
+    assert Counter(each.access for each in site.devices) == {
+        None: devices - 2,
+        AccessType.LEGACY: 1,
+        AccessType.UNPROVISIONED: 1,
+    }
+    assert [each.product.model for each in site.devices[8:10]] == ["000F", "0063"]
+    assert sum(each.product.role is NodeRole.EXTENDER for each in site.devices) >= devices // 5
+
+
+def test_small_sites_are_all_provisioned() -> None:
+    site = generate_site(GATEWAY, devices=9, seed=1)
+    assert all(each.access is None for each in site.devices)
+    assert site.devices[8].product is PRODUCTS_BY_CODE["0011-04"]
+
+
+def test_macs_are_even_and_unique_over_many_gateways() -> None:
+    gateways = [Mac(f"{start + n:012x}") for start in (0xD0CF5E0000F0, 0xC00000000000) for n in range(100)]
+    macs = [each.mac for gateway in gateways for each in generate_site(gateway, devices=30, seed=1).devices]
+    assert len({*macs, *gateways}) == len(macs) + len(gateways)
+    assert all(int(parse_mac(mac), 16) % 2 == 0 for mac in macs)
+
+
+@each_row("devices", [10, 60, 400])
+def test_everybody_stands_near_an_extender_or_the_gateway(devices: int) -> None:
+    site = generate_site(GATEWAY, devices=devices, seed=1)
+    posts = [
+        SitePosition(0, 0.0, 0.0),
+        *(each.position for each in site.devices if each.product.role is NodeRole.EXTENDER),
+    ]
+    for each in site.devices:
+        near = [
+            hypot(each.position.x - x, each.position.y - y)
+            for floor, x, y in posts
+            if abs(floor - each.position.floor) <= 1 and (floor, x, y) != each.position
+        ]
+        assert min(near) <= (13 if each.product.role is NodeRole.EXTENDER else 9.1)
+    assert (len({each.position.floor for each in site.devices}) == 1) == (devices <= 60)
+
+
+def test_batteries_and_places_are_as_people_would_note_them() -> None:
+    site = generate_site(GATEWAY, devices=200, seed=1)
+    for each in site.devices:
+        assert 55 <= each.battery <= 100
+        assert (round(each.position.x, 2), round(each.position.y, 2)) == each.position[1:]
+    assert {each.battery for each in site.devices if not each.product.has_battery} == {100}
+    assert list(site.walls.x) == sorted(site.walls.x)
+
+
+def test_a_site_has_a_limit() -> None:
+    assert len(generate_site(GATEWAY, devices=MAX_DEVICES, seed=1).devices) == MAX_DEVICES
+    assert generate_site(GATEWAY, devices=0, seed=1).devices == ()
+    for devices in (-1, MAX_DEVICES + 1):
+        with pytest.raises(ValueError, match="10000"):
+            generate_site(GATEWAY, devices=devices, seed=1)
+
+
+def test_public_keys_are_points_of_their_own() -> None:
+    keys = {derive_public_key(each.mac) for each in generate_site(GATEWAY, devices=50, seed=1).devices}
+    assert len(keys) == 50
+    assert {(len(key), key[0]) for key in keys} == {(65, 4)}
+
+
+# --- Descriptions ---
+
+
+def test_a_description_has_these_fields_and_no_other() -> None:
+    site = generate_site(GATEWAY, devices=10, seed=1)
+    described = describe_site(site, SimulatedMesh(site))
+    assert list(described) == ["gateway", "devices", "walls"]
+    usual = ["mac", "model", "name", "floor", "x", "y", "parent"]
+    assert [list(each) for each in described["devices"]] == [
+        *[usual] * 8,
+        [*usual, "access"],
+        [*usual, "access", "publicKey"],
+    ]
+    assert described["devices"][6]["model"] == "0011"
+    assert described["devices"][9]["publicKey"] == derive_public_key(site.devices[9].mac).hex()
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.integers(0, 70), st.integers(0, 1000))
+def test_a_description_is_a_site_file_of_the_same_site(devices: int, seed: int) -> None:
+    site = generate_site(GATEWAY, devices=devices, seed=seed)
+    described = describe_site(site, SimulatedMesh(site))
+    again = parse_site(json.dumps(described).encode(), source="-", gateway=GATEWAY, seed=seed)
+    for one, other in zip(site.devices, again.devices, strict=True):
+        assert (one.mac, one.product, one.position, one.mode, one.access) == (
+            *(other.mac, other.product, other.position, other.mode, other.access),
+        )
+    parents = [each["parent"] for each in described["devices"]]
+    anew = [each["parent"] for each in describe_site(again, SimulatedMesh(again))["devices"]]
+    assert [now for was, now in zip(parents, anew, strict=True) if was] == [was for was in parents if was]
+
+
+# --- Site files ---
+
+
+def test_a_file_may_say_little() -> None:
+    site = read({"devices": [SENSOR]})
+    assert (site.gateway, site.seed, site.walls, site.network_key) == (
+        GATEWAY,
+        7,
+        Walls(),
+        DEFAULT_NETWORK_KEY,
+    )
+    (sensor,) = site.devices
+    assert (sensor.mac, sensor.product, sensor.position) == (
+        SENSOR["mac"],
+        PRODUCTS_BY_CODE["0018"],
+        SitePosition(0, 3.0, -4.5),
+    )
+    assert (sensor.mode, sensor.access, sensor.battery, sensor.parent) == (
+        DeviceMode.CONNECTED,
+        None,
+        90,
+        None,
+    )
+
+
+def test_a_file_may_say_much() -> None:
+    more = {"floor": -1, "mode": "storage", "access": "legacy", "battery": 12, "parent": EXTENDER["mac"]}
+    site = read(device(**more) | {"gateway": GATEWAY, "walls": {"x": [4, -4.5], "y": []}, "key": "ff" * 16})
+    sensor = site.devices[0]
+    assert (sensor.position.floor, sensor.mode, sensor.access) == (-1, DeviceMode.STORAGE, AccessType.LEGACY)
+    assert (sensor.battery, sensor.parent) == (12, EXTENDER["mac"])
+    assert (site.walls, site.network_key) == (Walls(x=(-4.5, 4.0)), b"\xff" * 16)
+
+
+@each_row(
+    ("fields", "code"),
+    [
+        ({"model": "0011-04"}, "0011-04"),
+        ({"model": "0011", "name": "KKM B1"}, "0011-04"),
+        ({"model": "0011", "name": "BlueUp SafeX BLE"}, "0011-01"),
+        ({"model": "000f"}, "000F"),
+        ({"model": "0018", "name": "MT MotionSensor 15x"}, "0018"),
+    ],
+)
+def test_a_product_is_told_by_model_variant_or_name(fields: dict[str, str], code: str) -> None:
+    assert read(device(**fields)).devices[0].product is PRODUCTS_BY_CODE[code]
+
+
+def test_a_file_may_begin_with_a_byte_order_mark() -> None:
+    assert read(b"\xef\xbb\xbf" + json.dumps(device()).encode()) == read(device())
+
+
+@each_row(
+    ("fields", "where", "reason"),
+    [
+        ({"mac": "C00000000002"}, "mac", "not 12 lowercase hex digits"),
+        ({"mac": 12}, "mac", "12 is not a text"),
+        ({"mac": GATEWAY}, "mac", "is the gateway's"),
+        ({"mac": "ffffffffffff"}, "mac", "kept for all gateways"),
+        ({"model": "0011"}, "model", "0011-01, 0011-04"),
+        ({"model": "2011"}, "model", "is not one of"),
+        ({"model": "0018-04"}, "model", "is not one of"),
+        ({"model": None}, "model", "is not a text"),
+        ({"name": "KKM B1"}, "name", "no product with this model number"),
+        ({"name": 1}, "name", "is not a text"),
+        ({"floor": 201}, "floor", "from -20 to 200"),
+        ({"floor": 1.5}, "floor", "is not a whole number"),
+        ({"floor": True}, "floor", "is not a whole number"),
+        ({"x": 10_000.5}, "x", "from -10000 to 10000"),
+        ({"x": "3"}, "x", "is not a number"),
+        ({"x": None}, "x", "is not a number"),
+        ({"y": False}, "y", "is not a number"),
+        ({"y": 10**400}, "y", "a very large number is not a number"),
+        ({"y": -(10**30)}, "y", "is not a number"),
+        ({"parent": "c000000000aa"}, "parent", "is not there"),
+        ({"parent": SENSOR["mac"]}, "parent", "is no extender"),
+        ({"parent": 4}, "parent", "is not a text"),
+        ({"mode": "dfu"}, "mode", "is not one of connected, unconnected, storage"),
+        ({"model": "0050", "mode": "unconnected"}, "mode", "does not have it"),
+        ({"mode": []}, "mode", "an array is not a text"),
+        ({"access": "open"}, "access", "is not one of unprovisioned, legacy"),
+        ({"battery": 101}, "battery", "from 0 to 100"),
+        ({"publicKey": "04" * 65}, "publicKey", "is not the one of this MAC"),
+        ({"publicKey": "04"}, "publicKey", "hex of 65 bytes"),
+        ({"flor": 3}, "flor", "is not a field here"),
+        ({"a\nb": 3}, "'a\\nb'", "is not a field here"),
+    ],
+)
+def test_a_mistake_in_a_device_is_told_with_its_place(
+    fields: dict[str, Any], where: str, reason: str
+) -> None:
+    ((at, why),) = mistakes(device(**fields))
+    assert at == f"devices[0].{where}"
+    assert reason in why
+
+
+@each_row(
+    ("given", "where", "reason"),
+    [
+        (b"", "file", "cannot be read as JSON"),
+        (b'{"devices": [NaN]}', "file", "cannot be read as JSON"),
+        (b'{"devices": [1e999]}', "file", "cannot be read as JSON"),
+        (b'{"devices": "\xff"}', "file", "is not UTF-8"),
+        (b"[" * 100_000, "file", "nested too deeply"),
+        ([], "file", "an array is not an object"),
+        ({}, "devices", "is missing"),
+        ({"devices": {}}, "devices", "an object is not an array"),
+        ({"devices": [3]}, "devices[0]", "3 is not an object"),
+        ({"devices": [SENSOR, SENSOR]}, "devices[1].mac", "is the MAC of devices[0]"),
+        ({"devices": [SENSOR] * 10_001}, "devices", "10000 are allowed"),
+        ({"devices": [EXTENDER | {"parent": EXTENDER["mac"]}]}, "devices[0].parent", "is the device itself"),
+        ({"devices": [], "gateway": "d0cf5e000002"}, "gateway", "the one that runs is d0cf5e000001"),
+        ({"devices": [], "gateway": None}, "gateway", "None is not a text"),
+        ({"devices": [], "wals": {}}, "wals", "is not a field here"),
+        ({"devices": [], "walls": []}, "walls", "is not an object"),
+        ({"devices": [], "walls": {"x": 4}}, "walls.x", "is not an array"),
+        ({"devices": [], "walls": {"x": ["4"]}}, "walls.x", "is not a number"),
+        ({"devices": [], "walls": {"z": []}}, "walls.z", "is not a field here"),
+        ({"devices": [], "key": "00"}, "key", "hex of 16 bytes"),
+        ({"devices": [], "key": 5}, "key", "hex of 16 bytes"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_place(given: Any, where: str, reason: str) -> None:
+    ((at, why),) = mistakes(given)
+    assert at == where
+    assert reason in why
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    told = mistakes(
+        {
+            "devices": [{"mac": "x", "colour": 1}, SENSOR | {"y": "1", "parent": "c0000000000a"}, 7],
+            "walls": {"y": [None]},
+            "name": "home",
+        }
+    )
+    assert sorted(where for where, _ in told) == [
+        *("devices[0].colour", "devices[0].mac", "devices[0].model", "devices[0].x", "devices[0].y"),
+        *("devices[1].parent", "devices[1].y", "devices[2]", "name", "walls.y"),
+    ]
+
+
+def test_a_key_with_a_mistake_is_not_repeated() -> None:
+    assert "5ec2e7" not in str(mistakes({"devices": [], "key": "5ec2e7"}))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    [*SENSOR, "name", "floor", "parent", "mode", "access", "publicKey", "battery", "colour"]
+)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(
+    st.dictionaries(names, json_values, max_size=4),
+    st.dictionaries(st.text(max_size=6), json_values, max_size=2),
+)
+def test_strange_values_give_a_site_or_our_error(fields: dict[str, Any], top: dict[str, Any]) -> None:
+    data = json.dumps(device(**fields) | top).encode("utf-8", "surrogatepass")
+    with suppress(MalformedSite):
+        assert len(read(data).devices) <= 2
+
+
+@given(st.binary(max_size=60))
+@example(b"null")
+def test_strange_bytes_are_refused(data: bytes) -> None:
+    assert mistakes(data)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 255))
+def test_a_damaged_file_gives_a_site_or_our_error(place: int, byte: int) -> None:
+    data = bytearray(json.dumps(device() | {"gateway": GATEWAY, "key": "00" * 16}).encode())
+    data[place % len(data)] = byte
+    with suppress(MalformedSite):
+        assert len(read(bytes(data)).devices) == 2

@@ -1,0 +1,265 @@
+"""A small house full of devices, and a gateway in it whose time, requests and images a test brings.
+
+floor 3   WRISTBAND: hears nobody but DEEP, so it is out of the gateway's range
+floor 2   DEEP, an extender
+floor 1   HIGH, an extender
+floor 0   the gateway, EAST and WEST (extenders), and all others
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from meshfleet.emulator import (
+    EmulatorSettings,
+    Faults,
+    GatewayEmulator,
+    ReportMode,
+    SimulatedClock,
+    parse_site,
+)
+from meshfleet.emulator.context import CloseConnection, FetchImage, OpenConnection
+from meshfleet.emulator.updates.update_state import Error, ImageKey, State
+from meshfleet.protocol.firmware_image import ImageInfo
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
+from meshfleet.protocol.times import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from meshfleet.emulator import Site
+    from meshfleet.mqtt.codec.packets import Publish
+    from meshfleet.protocol.diagnostics import FirmwareQuestion
+
+GATEWAY: Final = Mac("d0cf5e000001")
+EAST, WEST = Mac("c00000000010"), Mac("c00000000012")
+HIGH, DEEP = Mac("c00000000014"), Mac("c00000000016")
+ONE, TWO = Mac("c00000000020"), Mac("c00000000022")
+"""Motion sensors below EAST."""
+THREE: Final = Mac("c00000000024")
+"""Another one, below WEST."""
+EMPTY: Final = Mac("c00000000026")
+"""One more below WEST, with an empty battery."""
+TRACKER: Final = Mac("c0000000003f")
+"""A connected device whose MAC plus one has a carry."""
+CLIP: Final = Mac("c00000000042")
+"""A legacy device on an nRF51."""
+BUTTON: Final = Mac("c00000000044")
+"""Never connected, and knows downloads."""
+WRISTBAND: Final = Mac("c00000000046")
+
+_DEVICES: Final[list[dict[str, Any]]] = [
+    {"mac": EAST, "model": "0040", "x": 8, "y": 0, "parent": GATEWAY},
+    {"mac": WEST, "model": "0040", "x": -8, "y": 0, "parent": GATEWAY},
+    {"mac": HIGH, "model": "0040", "floor": 1, "x": 0, "y": 0, "parent": GATEWAY},
+    {"mac": DEEP, "model": "0040", "floor": 2, "x": 0, "y": 0, "parent": HIGH},
+    {"mac": ONE, "model": "0018", "x": 10, "y": 1, "parent": EAST},
+    {"mac": TWO, "model": "0018", "x": 10, "y": -1, "parent": EAST},
+    {"mac": THREE, "model": "0018", "x": -10, "y": 1, "parent": WEST},
+    {"mac": EMPTY, "model": "0018", "x": -10, "y": -1, "parent": WEST, "battery": 5},
+    {"mac": TRACKER, "model": "0005", "x": 1, "y": 1, "parent": GATEWAY},
+    {"mac": CLIP, "model": "000F", "x": 1, "y": -1, "access": "legacy"},
+    {"mac": BUTTON, "model": "0060", "x": 2, "y": 2},
+    {"mac": WRISTBAND, "model": "0063", "floor": 3, "x": 0, "y": 0},
+]
+
+MOTION, TRACKER_MODEL = ModelNumber("0018"), ModelNumber("0005")
+CLIP_MODEL, BUTTON_MODEL, BAND_MODEL = ModelNumber("000F"), ModelNumber("0060"), ModelNumber("0063")
+GATEWAY_MODEL: Final = ModelNumber("2011")
+NEWER: Final = Version(3, 1, 0)
+SMALL: Final = ImageInfo(6000, b"", MOTION)
+"""Twenty seconds on a branch of its own."""
+
+
+class ReportedUpdateState(NamedTuple):
+    """What one report or reading of 8120, 8125 or 8130 says."""
+
+    state: State
+    percent: int
+    error: Error
+    image: ImageKey
+    rest: bytes
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> ReportedUpdateState:
+        return cls(State(raw[0]), raw[1], Error(raw[2]), ImageKey.from_bytes(raw, 3), raw[9:])
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Done and total, of 8125."""
+        return int.from_bytes(self.rest[:2], "big"), int.from_bytes(self.rest[2:], "big")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report, which is read when somebody looks at it: most are of no concern to a test."""
+
+    device: Mac
+    kind: str
+    identifier: str
+    payload: bytes
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.payload)
+        return content
+
+    @property
+    def t(self) -> float:
+        """The moment that it tells."""
+        return parse_time(self.content["time"]).timestamp() - _ORIGIN / 1000.0
+
+
+def image_key_bytes(model: ModelNumber = MOTION, version: Version = NEWER) -> bytes:
+    return ImageKey(model, version).to_bytes()
+
+
+def image(model: ModelNumber | None = None, size: int = 6000) -> ImageInfo:
+    return ImageInfo(size, b"", model)
+
+
+def build_house_site(
+    devices: Sequence[dict[str, Any]] = _DEVICES, *, gateway: Mac = GATEWAY, seed: int = 1
+) -> Site:
+    text = json.dumps({"devices": list(devices)}).replace(GATEWAY, gateway)
+    return parse_site(text.encode(), source="house", gateway=gateway, seed=seed)
+
+
+class UpdateHarness:
+    """A gateway that a test drives."""
+
+    def __init__(self, site: Site | None = None, **faults: float) -> None:
+        site = site or build_house_site()
+        self.mac = site.gateway
+        settings = EmulatorSettings(mac=self.mac, mode=ReportMode.RAW, faults=Faults(**faults))
+        self.gateway = GatewayEmulator(settings, site, SimulatedClock(_ORIGIN))
+        self.now = 0.0
+        self.reports: list[Report] = []
+        self._found: defaultdict[tuple[Mac, str], list[Report]] = defaultdict(list)
+        """By device, and by kind or identifier."""
+        self.responses: dict[str, dict[str, Any]] = {}
+        self.questions: list[FirmwareQuestion] = []
+        """Not answered yet."""
+        self.all_questions: list[FirmwareQuestion] = []
+        self.is_down = False
+        self._count = 0
+        self.advance(1.0)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._record(self.gateway.advance(self.now))
+
+    def advance_until(self, condition: Callable[[], object], *, within: float = 1200.0) -> None:
+        """Let time pass until something is so."""
+        end = self.now + within
+        while not condition():
+            assert self.now < end, "it never came to that"
+            self.advance(0.5)
+
+    def _record(self, messages: list[Publish]) -> None:
+        for message in messages:
+            what, device, kind, *tail = message.topic.split("/")[3:]
+            if what == "response":
+                content = json.loads(message.payload)
+                self.responses[content["id"]] = content
+                continue
+            report = Report(Mac(device), kind, "/".join(tail), message.payload)
+            self.reports.append(report)
+            for key in {kind, report.identifier}:
+                self._found[report.device, key].append(report)
+        for chore in self.gateway.drain_actions():
+            self._perform(chore)
+
+    def _perform(self, chore: FetchImage | CloseConnection | OpenConnection) -> None:
+        match chore:
+            case FetchImage(question):
+                assert not self.is_down, "a gateway that is down cannot ask for an image"
+                self.questions.append(question)
+                self.all_questions.append(question)
+            case CloseConnection():
+                self.is_down = True
+                self.questions.clear()  # whoever got an image has gone with it
+            case OpenConnection():
+                self.is_down = False
+
+    # Requests
+
+    def send(self, device: Mac, operation: str, identifier: str, **content: Any) -> str:
+        """Send a request; the id under which its response will be found."""
+        self._count += 1
+        request_id = f"r{self._count}"
+        if device == CLIP:
+            content["accessType"] = "legacy"
+        topic = f"mt/gateway/{self.mac}/request/{device}/{operation}/{identifier}"
+        self.gateway.receive(topic, json.dumps({"id": request_id, **content}).encode(), self.now)
+        return request_id
+
+    def request(self, device: Mac, operation: str, identifier: str, **content: Any) -> dict[str, Any]:
+        """Send a request and wait for its response."""
+        request_id = self.send(device, operation, identifier, **content)
+        self.advance_until(lambda: request_id in self.responses, within=15.0)
+        return self.responses[request_id]
+
+    def write(self, device: Mac, identifier: str, raw: bytes) -> int:
+        """Write a property; the status of the response."""
+        status: int = self.request(device, "write", identifier, value=raw.hex())["status"]
+        return status
+
+    def read(self, device: Mac, identifier: str) -> bytes:
+        response = self.request(device, "read", identifier)
+        assert response["status"] == 0, response
+        return bytes.fromhex(response["value"])
+
+    def version(self, device: Mac) -> Version:
+        return Version(*self.read(device, "8001"))
+
+    # Updates
+
+    def start(
+        self, device: Mac, model: ModelNumber = MOTION, version: Version = NEWER, *, stage: bool = False
+    ) -> int:
+        return self.write(device, "8121", image_key_bytes(model, version) + bytes((stage,)))
+
+    def deliver_image(self, found: ImageInfo | Error = SMALL) -> None:
+        """Answer the oldest question."""
+        question = self.questions.pop(0)
+        if isinstance(found, Error):
+            self.gateway.on_image_failed(question, found, self.now)
+        else:
+            self.gateway.on_image(question, found, self.now)
+        self.advance(0.0)
+
+    def update_states(self, device: Mac = GATEWAY, identifier: str = "8120") -> list[ReportedUpdateState]:
+        """Everything that was reported of an update."""
+        return [
+            ReportedUpdateState.from_bytes(bytes.fromhex(each.content["value"]))
+            for each in self.reports_of(device, identifier)
+        ]
+
+    def reports_of(self, device: Mac, what: str) -> list[Report]:
+        """The reports of a device: of a kind, or of a property."""
+        return list(self._found[device, what])
+
+    def state(self, device: Mac, identifier: str = "8120") -> State:
+        """The state that was told last."""
+        told = self._found[device, identifier]
+        return (
+            ReportedUpdateState.from_bytes(bytes.fromhex(told[-1].content["value"])).state
+            if told
+            else State.IDLE
+        )
+
+    def wait_for_state(
+        self, state: State, device: Mac, identifier: str = "8120", *, within: float = 1200.0
+    ) -> ReportedUpdateState:
+        """Wait until a state is told; what was told with it."""
+        self.advance_until(lambda: self.state(device, identifier) is state, within=within)
+        return self.update_states(device, identifier)[-1]
+
+
+_ORIGIN: Final = 1_790_000_000_000

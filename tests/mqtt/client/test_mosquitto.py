@@ -1,0 +1,311 @@
+"""A link does with a real broker what it promises: mosquitto is on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.mqtt.client import MqttClient, Publish, Will
+from tests.mqtt.client.proxy import (
+    FAST_RECONNECT,
+    TIMEOUT,
+    Proxy,
+    receive_messages,
+    receive_messages_until,
+    to_address,
+    unique_name,
+)
+from tests.row_tables import each_row
+from tests.servers import Mosquitto
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.mqtt.client import BrokerAddress, MessageBatch
+    from tests.servers import ServerAddress as Place
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0 is no limit
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
+        yield broker.address
+
+
+@pytest.fixture
+def broker(place: Place) -> BrokerAddress:
+    return to_address(place)
+
+
+@pytest.fixture
+def topic() -> str:
+    return unique_name("topic")
+
+
+def numbered(topic: str, count: int, qos: int = 1) -> list[Publish]:
+    return [Publish(topic, b"%d" % number, qos) for number in range(count)]
+
+
+def payloads(messages: list[Publish]) -> list[bytes]:
+    return [message.payload for message in messages]
+
+
+@pytest.mark.parametrize("subscribed", [0, 1])
+@pytest.mark.parametrize("published", [0, 1])
+async def test_a_message_arrives_as_published_with_the_lower_qos(
+    broker: BrokerAddress, topic: str, published: int, subscribed: int
+) -> None:
+    async with (
+        MqttClient(broker, unique_name("ear"), clean=True) as ear,
+        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+    ):
+        await ear.subscribe(topic, qos=subscribed)
+        await mouth.publish(topic, b"\x00\xff{}", qos=published)
+        [message] = await receive_messages(ear, 1)
+    assert (message.topic, message.payload) == (topic, b"\x00\xff{}")
+    assert message.qos == min(published, subscribed)
+    assert not message.retain
+    assert not message.dup
+
+
+@each_row(
+    ("wanted", "matching"),
+    [
+        ("{}/+/up", ["{}/a/up", "{}/b/up"]),
+        ("{}/+", ["{}/a"]),
+        ("{}/#", ["{}", "{}/a", "{}/a/up", "{}/b/up", "{}/b/up/deep"]),
+        ("+/a/up", ["{}/a/up"]),
+        ("{}/b/up", ["{}/b/up"]),
+    ],
+)
+async def test_wildcards_match_levels(
+    broker: BrokerAddress, topic: str, wanted: str, matching: list[str]
+) -> None:
+    topics = [
+        each.format(topic) for each in ("{}", "{}/a", "{}/a/up", "{}/b/up", "{}/b/up/deep", "other-{}/a")
+    ]
+    async with MqttClient(broker, unique_name("both"), clean=True) as link:
+        await link.subscribe(wanted.format(topic), f"{topic}-end")
+        await link.publish_all([Publish(each, b"", 1) for each in (*topics, f"{topic}-end")])
+        messages = await receive_messages(link, len(matching) + 1)
+    assert [message.topic for message in messages[:-1]] == [each.format(topic) for each in matching]
+
+
+async def test_a_hash_does_not_match_the_topics_of_the_broker_itself(
+    broker: BrokerAddress, topic: str
+) -> None:
+    async with MqttClient(broker, unique_name("curious"), clean=True) as link:
+        await link.subscribe("#")
+        await link.publish(topic, b"end of all")
+        assert not [
+            each for each in await receive_messages_until(link, b"end of all") if each.topic.startswith("$")
+        ]
+        await link.unsubscribe("#")
+        await link.subscribe("$SYS/broker/version")
+        [version] = await receive_messages(link, 1)
+        assert version.payload.startswith(b"mosquitto")
+
+
+async def test_a_retained_message_waits_for_those_who_come_late(broker: BrokerAddress, topic: str) -> None:
+    async with (
+        MqttClient(broker, unique_name("early"), clean=True) as early,
+        MqttClient(broker, unique_name("late"), clean=True) as late,
+    ):
+        await early.subscribe(topic)
+        await early.publish(topic, b"kept", retain=True)
+        [at_once] = await receive_messages(early, 1)
+        await late.subscribe(topic)
+        [afterwards] = await receive_messages(late, 1)
+    assert (at_once.payload, at_once.retain) == (b"kept", False)
+    assert (afterwards.payload, afterwards.retain) == (b"kept", True)
+
+
+async def test_an_empty_payload_takes_a_retained_message_back(broker: BrokerAddress, topic: str) -> None:
+    async with (
+        MqttClient(broker, unique_name("early"), clean=True) as early,
+        MqttClient(broker, unique_name("late"), clean=True) as late,
+    ):
+        await early.publish(topic, b"kept", retain=True)
+        await early.publish(topic, b"", retain=True)
+        await late.subscribe(topic)
+        await early.publish(topic, b"end")
+        assert await receive_messages_until(late, b"end") == []
+
+
+async def test_nothing_comes_after_unsubscribing_until_one_subscribes_again(
+    broker: BrokerAddress, topic: str
+) -> None:
+    async with MqttClient(broker, unique_name("fickle"), clean=True) as link:
+        await link.subscribe(f"{topic}/#", f"{topic}-end")
+        await link.unsubscribe(f"{topic}/#")
+        await link.publish(f"{topic}/a", b"unwanted")
+        await link.publish(f"{topic}-end", b"end")
+        assert await receive_messages_until(link, b"end") == []
+        await link.subscribe(f"{topic}/#")
+        await link.publish(f"{topic}/a", b"wanted")
+        assert payloads(await receive_messages(link, 1)) == [b"wanted"]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_the_last_will_is_published_when_the_network_is_cut(
+    broker: BrokerAddress, place: Place, topic: str, qos: int
+) -> None:
+    will = Will(topic, b"gone", qos, retain=True)
+    async with Proxy(place) as proxy, MqttClient(broker, unique_name("heir"), clean=True) as heir:
+        await heir.subscribe(topic)
+        async with MqttClient(proxy.address, unique_name("mortal"), will=will, options=FAST_RECONNECT):
+            await proxy.cut()
+            [message] = await receive_messages(heir, 1)
+            assert (message.payload, message.qos) == (b"gone", qos)
+        await heir.unsubscribe(topic)
+        await heir.subscribe(topic)
+        [kept] = await receive_messages(heir, 1)
+        assert (kept.payload, kept.retain) == (b"gone", True)
+
+
+async def test_who_takes_leave_has_no_last_will(broker: BrokerAddress, topic: str) -> None:
+    async with MqttClient(broker, unique_name("heir"), clean=True) as heir:
+        await heir.subscribe(topic)
+        async with MqttClient(
+            broker, unique_name("mortal"), clean=True, will=Will(topic, b"gone", 1)
+        ) as mortal:
+            await mortal.publish(topic, b"farewell")
+        await heir.publish(topic, b"end")
+        assert payloads(await receive_messages_until(heir, b"end")) == [b"farewell"]
+
+
+async def test_a_session_keeps_what_comes_while_its_owner_is_away(broker: BrokerAddress, topic: str) -> None:
+    traveller = unique_name("traveller")
+    async with MqttClient(broker, traveller) as link:
+        await link.subscribe(topic)
+    async with MqttClient(broker, unique_name("mouth"), clean=True) as mouth:
+        await mouth.publish_all(numbered(topic, 500))
+    async with MqttClient(broker, traveller) as link:
+        messages = await receive_messages(link, 500)
+    assert payloads(messages) == [b"%d" % number for number in range(500)]
+    assert not any(message.dup for message in messages)
+
+
+async def test_a_clean_session_keeps_nothing(broker: BrokerAddress, topic: str) -> None:
+    forgetful = unique_name("forgetful")
+    async with MqttClient(broker, forgetful) as link:
+        await link.subscribe(topic)
+    async with MqttClient(broker, forgetful, clean=True):
+        pass
+    async with (
+        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+        MqttClient(broker, forgetful) as link,
+    ):
+        await mouth.publish(topic, b"missed")
+        await link.subscribe(topic)
+        await mouth.publish(topic, b"end")
+        assert await receive_messages_until(link, b"end") == []
+
+
+async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(
+    broker: BrokerAddress, topic: str
+) -> None:
+    careful = unique_name("careful")
+    async with MqttClient(broker, unique_name("mouth"), clean=True) as mouth:
+        async with MqttClient(broker, careful) as link:
+            await link.subscribe(topic)
+            await mouth.publish(topic, b"settled")
+            assert payloads(await receive_messages(link, 1)) == [b"settled"]
+            await mouth.publish(topic, b"open")
+            assert payloads((await link.receive()).messages) == [b"open"]
+        async with MqttClient(broker, careful) as link:
+            await mouth.publish(topic, b"end")
+            [again] = await receive_messages_until(link, b"end")
+            assert (again.payload, again.dup) == (b"open", True)
+        async with MqttClient(broker, careful) as link:
+            await mouth.publish(topic, b"end of all")
+            assert await receive_messages_until(link, b"end of all") == []
+
+
+async def test_a_batch_that_is_acknowledged_after_the_cut_comes_again(
+    broker: BrokerAddress, place: Place, topic: str
+) -> None:
+    async with (
+        Proxy(place) as proxy,
+        MqttClient(proxy.address, unique_name("late"), options=FAST_RECONNECT) as link,
+        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+    ):
+        await link.subscribe(topic)
+        await mouth.publish_all(numbered(topic, 5))
+        batches: list[MessageBatch] = []
+        async with asyncio.timeout(TIMEOUT):
+            while sum(len(batch.messages) for batch in batches) < 5:
+                batches.append(await link.receive())
+        await proxy.cut()
+        for batch in batches:
+            batch.acknowledge()
+        again = await receive_messages(link, 5)
+        assert payloads(again) == [b"0", b"1", b"2", b"3", b"4"]
+        assert all(message.dup for message in again)
+        await mouth.publish(topic, b"end")
+        assert await receive_messages_until(link, b"end") == []
+
+
+async def test_many_messages_arrive_as_few_batches(broker: BrokerAddress, topic: str) -> None:
+    async with (
+        MqttClient(broker, unique_name("ear"), clean=True) as ear,
+        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+    ):
+        await ear.subscribe(f"{topic}/#")
+        await mouth.publish_all([Publish(f"{topic}/{n % 10}", b"%d" % n, n % 2) for n in range(3000)])
+        batches: list[MessageBatch] = []
+        async with asyncio.timeout(TIMEOUT):
+            while sum(len(batch.messages) for batch in batches) < 3000:
+                batches.append(await ear.receive())
+    assert len(batches) < 300
+    for number in range(10):
+        there = [each for batch in batches for each in batch.messages if each.topic == f"{topic}/{number}"]
+        assert payloads(there) == [b"%d" % n for n in range(number, 3000, 10)]
+
+
+async def test_ten_thousand_messages_each_way_arrive_once_and_in_order(
+    broker: BrokerAddress, topic: str
+) -> None:
+    async with (
+        MqttClient(broker, unique_name("left")) as left,
+        MqttClient(broker, unique_name("right")) as right,
+    ):
+        await left.subscribe(f"{topic}/left")
+        await right.subscribe(f"{topic}/right")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(left.publish_all(numbered(f"{topic}/right", 10_000)))
+            tasks.create_task(right.publish_all(numbered(f"{topic}/left", 10_000)))
+            to_left = tasks.create_task(receive_messages(left, 10_000))
+            to_right = tasks.create_task(receive_messages(right, 10_000))
+    expected = [b"%d" % number for number in range(10_000)]
+    assert payloads(to_left.result()) == expected
+    assert payloads(to_right.result()) == expected
+
+
+async def test_several_hundred_links_live_side_by_side(broker: BrokerAddress, topic: str) -> None:
+    async with AsyncExitStack() as links:
+        crowd = [MqttClient(broker, unique_name(f"link-{number}"), clean=True) for number in range(300)]
+        await asyncio.gather(*(links.enter_async_context(link) for link in crowd))
+        await asyncio.gather(*(link.subscribe(f"{topic}/{n}") for n, link in enumerate(crowd)))
+        await asyncio.gather(
+            *(link.publish(f"{topic}/{(n + 1) % 300}", b"from %d" % n) for n, link in enumerate(crowd))
+        )
+        came = await asyncio.gather(*(receive_messages(link, 1) for link in crowd))
+    assert [message.payload for [message] in came] == [b"from %d" % ((n - 1) % 300) for n in range(300)]
+
+
+@each_row("qos", [0, 1])
+@each_row("size", [0, 1, 127, 128, 16_383, 16_384, 300_000])
+async def test_a_payload_of_any_size_arrives_whole(
+    broker: BrokerAddress, topic: str, size: int, qos: int
+) -> None:
+    payload = bytes(number * 7 % 251 for number in range(size))
+    async with MqttClient(broker, unique_name("both"), clean=True) as link:
+        await link.subscribe(topic)
+        await link.publish_all([Publish(topic, payload, qos)] * 3)
+        assert payloads(await receive_messages(link, 3)) == [payload] * 3

@@ -1,0 +1,12 @@
+"""The event loop of the tests of the link."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.selection import backend_for_loop
+
+
+@pytest.fixture
+def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
+    return backend_for_loop(event_loop)

@@ -1,0 +1,72 @@
+"""What is said of a value that cannot be there: which could."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import pytest
+
+from meshfleet.errors.protocol import MalformedPayload
+from meshfleet.protocol import requests
+from meshfleet.protocol.codes import Operation
+from meshfleet.protocol.validation_messages import explain_invalid_choice
+from meshfleet.rest import NewJob, NewRequest, NewUser
+from meshfleet.rest.bodies import decode_body
+from tests.row_tables import each_row
+
+if TYPE_CHECKING:
+    from meshfleet.rest.bodies import RequestBody
+
+JOB: dict[str, Any] = {"name": "A job", "firmwareId": "fw-0123456789abcdef", "targets": {"all": True}}
+LONG = "x" * 10_000
+
+
+@each_row(
+    ("kind", "body", "field", "reason"),
+    [
+        (NewJob, JOB | {"method": "post"}, "method", "is none of download, broadcast, nordic-dfu"),
+        (NewJob, JOB | {"onNewerJob": LONG}, "onNewerJob", "is none of queue, reject, supersede"),
+        (
+            NewJob,
+            JOB | {"abort": [{"percent": 1}, {"percent": 1, "type": "SOME"}]},
+            "abort[1].type",
+            "is none of ALL, FAILED, REJECTED, TIMED_OUT",
+        ),
+        (
+            NewUser,
+            {"username": "somebody", "password": "x", "role": "king"},
+            "role",
+            "is none of viewer, operator, admin",
+        ),
+        (
+            NewRequest,
+            {"operation": "dance"},
+            "operation",
+            f"is none of {', '.join(Operation)}",
+        ),
+    ],
+)
+def test_a_fault_names_the_values_that_can_be(
+    kind: type[RequestBody], body: dict[str, Any], field: str, reason: str
+) -> None:
+    with pytest.raises(MalformedPayload) as caught:
+        decode_body(kind, msgspec.json.encode(body))
+    assert (caught.value.field, caught.value.reason) == (field, reason)
+
+
+def test_so_does_that_of_a_message() -> None:
+    with pytest.raises(MalformedPayload, match="accessType: is none of unprovisioned, legacy"):
+        requests.decode_request(Operation.READ, b'{"id": "1", "accessType": "open"}')
+
+
+class Crowded(msgspec.Struct):
+    """Fields of which one can have more values than fit into a sentence."""
+
+    few: Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
+    many: Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
+
+
+def test_too_many_values_are_not_told() -> None:
+    assert explain_invalid_choice(Crowded, "few") == f"is none of {', '.join(map(str, range(20)))}"
+    assert explain_invalid_choice(Crowded, "many") == "is none of its values"

@@ -1,0 +1,152 @@
+"""What gateways and services need beyond reading and writing: answers to what is no proper request."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet import rest
+from meshfleet.errors.protocol import (
+    GatewayTooOld,
+    MalformedCatalogue,
+    MalformedPayload,
+    Mistake,
+    UnencodableValue,
+)
+from meshfleet.protocol import requests, responses
+from meshfleet.protocol.codes import Operation
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, Version
+from meshfleet.protocol.times import parse_time
+from meshfleet.protocol.topics import TopicCodec
+from tests.row_tables import each_row
+
+if TYPE_CHECKING:
+    from meshfleet.errors import FleetError
+
+GATEWAY = Mac("d0cf5e000001")
+DEVICE = Mac("d0cf5e0000a1")
+
+
+@each_row("tail", ["reboot", "reboot/8800", "read", "read/zz", "read/8800", "x/y/z"])
+def test_any_request_has_a_place_for_its_answer(tail: str) -> None:
+    topics = TopicCodec("site")
+    asked = f"site/mt/gateway/{GATEWAY}/request/{DEVICE}/{tail}"
+    assert (
+        topics.format_response_topic(asked, GATEWAY) == f"site/mt/gateway/{GATEWAY}/response/{DEVICE}/{tail}"
+    )
+
+
+def test_a_request_to_all_gateways_is_answered_by_each_on_its_own_topic() -> None:
+    asked = f"mt/gateways/request/{EVERY_GATEWAY}/reboot"
+    assert (
+        TopicCodec().format_response_topic(asked, GATEWAY)
+        == f"mt/gateway/{GATEWAY}/response/{GATEWAY}/reboot"
+    )
+    asked = f"mt/gateways/request/{DEVICE}/reboot"
+    assert (
+        TopicCodec().format_response_topic(asked, GATEWAY) == f"mt/gateway/{GATEWAY}/response/{DEVICE}/reboot"
+    )
+
+
+@each_row(
+    "topic",
+    [
+        f"mt/gateway/{DEVICE}/request/{DEVICE}/read/8800",
+        f"mt/gateway/{GATEWAY}/response/{DEVICE}/read/8800",
+        f"mt/gateway/{GATEWAY}/request/{DEVICE}",
+        f"mt/gateway/{GATEWAY}/request/{DEVICE}/",
+        f"mt/gateway/{GATEWAY}/request/{DEVICE.upper()}/read",
+        f"mt/gateway/{GATEWAY}/request/{DEVICE}/#",
+        "mt/gateways/x",
+        "",
+    ],
+)
+def test_what_is_no_request_to_this_gateway_has_no_answer(topic: str) -> None:
+    assert TopicCodec().format_response_topic(topic, GATEWAY) is None
+
+
+@each_row(
+    ("data", "found"),
+    [
+        (b'{"id":"7","priority":9}', "7"),
+        (b'{"id":""}', ""),
+        (b'{"id":7}', None),
+        (b"{}", None),
+        (b"", None),
+        (b'{"id":"7"', None),
+        (b"[]", None),
+        (b"\xff", None),
+    ],
+)
+def test_the_id_of_a_malformed_request_is_read_where_it_can_be(data: bytes, found: str | None) -> None:
+    assert requests.decode_request_id(data) == found
+
+
+def test_nothing_answers_an_ack() -> None:
+    answer = responses.Response(time=parse_time("2020-11-04T10:07:20Z"), status=0)
+    with pytest.raises(TypeError, match="ack is not answered"):
+        responses.encode_response(Operation.ACK, answer)
+
+
+@pytest.mark.rule("rest-5")
+@each_row(
+    ("data", "field"),
+    [
+        (b'{"name":"x","nmae":"y"}', "nmae"),
+        (b"{}", "name"),
+        (b'{"name":5}', "name"),
+        (b'{"name":"x"', "body"),
+        (b'{"name":"\xff"}', "body"),
+        (b'{"name":' + b"[" * 60000, "name"),
+    ],
+)
+def test_a_body_that_is_none_is_rejected_by_our_error(data: bytes, field: str) -> None:
+    with pytest.raises(MalformedPayload) as refused:
+        rest.decode_body(rest.FriendlyName, data)
+    assert refused.value.field == field
+
+
+@pytest.mark.rule("rest-23")
+def test_max_results_is_a_number_from_1_to_1000() -> None:
+    assert [rest.parse_max_results(text) for text in ("1", "100", "1000")] == [1, 100, 1000]
+    for text in ("0", "1001", "-1", "1.0", "", " 1", "\u0661", "99999999"):
+        with pytest.raises(MalformedPayload):
+            rest.parse_max_results(text)
+
+
+@each_row("identifier", ["9804", "8200", "8005", "8120"])
+def test_a_foreign_name_is_cut_and_escaped_in_an_error(identifier: str) -> None:
+    with pytest.raises(UnencodableValue) as refused:
+        BUILTIN_CATALOGUE.encode(identifier, {"\x1b[31m" + "x" * 60000: 1})
+    assert len(str(refused.value)) < 200
+    assert "\x1b" not in str(refused.value)
+
+
+def test_a_foreign_name_of_an_extension_is_cut_and_escaped_too() -> None:
+    for identifier in ("8810", "8800"):
+        with pytest.raises(UnencodableValue) as refused:
+            BUILTIN_CATALOGUE.encode(identifier, 1, {"\x1b[31m" + "x" * 60000: 1})
+        assert len(str(refused.value)) < 200
+        assert "\x1b" not in str(refused.value)
+
+
+def test_an_extension_that_is_no_object_is_refused() -> None:
+    with pytest.raises(UnencodableValue) as refused:
+        BUILTIN_CATALOGUE.encode("temperature", 0, [1])  # type: ignore[arg-type] # tried on purpose
+    assert refused.value.field == "ext"
+
+
+@each_row(
+    "error",
+    [
+        GatewayTooOld("ack", Version(2, 4, 0), Version(2, 0, 0)),
+        MalformedCatalogue("my.table", [Mistake(2, "is bad")]),
+        MalformedPayload("seq", "is missing"),
+    ],
+)
+def test_errors_can_be_sent_to_another_process(error: FleetError) -> None:
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 # our own bytes
+    assert (type(again), str(again)) == (type(error), str(error))

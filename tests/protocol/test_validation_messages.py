@@ -1,0 +1,75 @@
+"""Whoever sends what cannot be is told so in words for people, not in those of our tools."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from meshfleet.errors.protocol import MalformedPayload
+from meshfleet.protocol.validation_messages import explain_validation_error
+from meshfleet.rest import NewJob, NewRequest
+from meshfleet.rest.bodies import decode_body
+from tests.row_tables import each_row
+
+if TYPE_CHECKING:
+    from meshfleet.rest.bodies import RequestBody
+
+READ = {"operation": "read", "identifier": "8001"}
+JOB = {"name": "All", "firmwareId": "fw-1", "targets": {"all": True}}
+
+
+@pytest.mark.rule("rest-5")
+@each_row(
+    ("kind", "body", "field", "said"),
+    [
+        (NewRequest, READ | {"priority": 9}, "priority", "is more than 4"),
+        (NewRequest, READ | {"priority": -1}, "priority", "is less than 0"),
+        (NewRequest, READ | {"priority": "high"}, "priority", "is a text, not a number"),
+        (NewRequest, READ | {"timeoutMs": 1.5}, "timeoutMs", "is a number, not a whole number"),
+        (NewRequest, READ | {"timeoutMs": 99}, "timeoutMs", "is less than 100"),
+        (NewRequest, [], "body", "is a list, not an object"),
+        (NewJob, JOB | {"name": ""}, "name", "is empty"),
+        (NewJob, JOB | {"name": "x" * 201}, "name", "has more than 200 characters"),
+        (NewJob, JOB | {"waves": [{"percent": 0}]}, "waves[0].percent", "is not more than 0"),
+        (NewJob, JOB | {"waves": [{"count": 1}] * 51}, "waves", "has more than 50 items"),
+        (NewJob, JOB | {"stage": 1}, "stage", "is a whole number, not true or false"),
+        (NewJob, JOB | {"deadline": 5}, "deadline", "is a whole number, not a text or null"),
+        (
+            NewJob,
+            JOB | {"targets": {"filter": {"Label": 1}}},
+            "targets.filter.Label",
+            "is a whole number, not a text or a list",
+        ),
+    ],
+)
+def test_a_field_that_cannot_be_so_is_told_plainly(
+    kind: type[RequestBody], body: Any, field: str, said: str
+) -> None:
+    with pytest.raises(MalformedPayload) as raised:
+        decode_body(kind, json.dumps(body).encode())
+    assert (raised.value.field, raised.value.reason) == (field, said)
+
+
+@each_row(
+    ("kind", "value", "said"),
+    [
+        (Annotated[str, Meta(pattern="^a$")], "b", "is not spelt as it must be"),
+        (Annotated[str, Meta(min_length=2)], "b", "has fewer than 2 characters"),
+        (Annotated[dict[str, int], Meta(max_length=1)], {"a": 1, "b": 2}, "has more than 1 fields"),
+        (Annotated[float, Meta(lt=0.5)], 1.0, "is not less than 0.5"),
+        (Annotated[float, Meta(le=1e300)], 1.5e300, "is more than 1e+300"),
+        (Annotated[int, Meta(le=2**53)], 2**54, "is more than 9007199254740992"),
+    ],
+)
+def test_every_limit_that_a_field_may_have_has_its_words(kind: Any, value: object, said: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert(value, kind)
+    assert explain_validation_error(str(raised.value)) == said
+
+
+def test_what_nobody_has_words_for_stays_as_it_is() -> None:
+    assert explain_validation_error("Invalid RFC3339 encoded datetime") == "Invalid RFC3339 encoded datetime"

@@ -1,0 +1,400 @@
+"""The bodies of the REST interface, its paths, and what people may type into it."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+import msgspec.inspect
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import NODEFAULT
+from rich.pretty import pretty_repr
+
+from meshfleet import rest
+from meshfleet.errors.protocol import MalformedText
+from meshfleet.protocol.ids import DeviceId, Mac, Version
+from meshfleet.protocol.times import format_time
+from meshfleet.rest import (
+    BrokerPlace,
+    Connectivity,
+    Device,
+    DevicePage,
+    FriendlyName,
+    GatewayClaim,
+    LoggedIn,
+    Login,
+    NewGateway,
+    NewLabel,
+)
+from meshfleet.rest.bodies import ResponseBody
+from meshfleet.rest.problems import ProblemReply, ProblemSummary
+from tests.protocol.strategies import texts
+from tests.row_tables import each_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+AT = datetime(2020, 11, 4, 10, 7, 20, 880_000, tzinfo=UTC)
+DEVICE = DeviceId("bmac-c4bd6a010203")
+HIDDEN = "correct-horse-battery-staple"
+NEXT = "a+/="
+
+KNOWN = Device(
+    id=DEVICE,
+    friendly_name="Door",
+    model_number="000F",
+    labels=["north", "2nd floor"],
+    boot_mode="dfu",
+    connectivity=Connectivity(connected=True, timestamp=format_time(AT)),
+    firmware_version="2.4.0",
+    hardware_version=str(Version.parse("1.0")),
+    imei="490154203237518",
+    status=2,
+)
+KNOWN_TEXT = (
+    b'{"id":"bmac-c4bd6a010203","friendlyName":"Door","modelNumber":"000F","labels":["north","2nd floor"],'
+    b'"bootMode":"dfu","connectivity":{"connected":true,"timestamp":"2020-11-04T10:07:20.880Z"},'
+    b'"firmwareVersion":"2.4.0","hardwareVersion":"1.0.0","imei":"490154203237518","status":2}'
+)
+NEW = msgspec.structs.replace(KNOWN, boot_mode=None, imei=None, status=None, labels=[])
+NEW_TEXT = (
+    b'{"id":"bmac-c4bd6a010203","friendlyName":"Door","modelNumber":"000F","labels":[],'
+    b'"bootMode":null,"connectivity":{"connected":true,"timestamp":"2020-11-04T10:07:20.880Z"},'
+    b'"firmwareVersion":"2.4.0","hardwareVersion":"1.0.0","imei":null,"status":null}'
+)
+LOGGED_IN_TEXT = b'{"status":"SUCCESS","authToken":"correct-horse-battery-staple","sessionId":null}'
+
+CLAIM = GatewayClaim(
+    mac="d0cf5e000001",
+    device_id="bmac-d0cf5e000001",
+    username="d0cf5e000001",
+    password=HIDDEN,
+    broker=BrokerPlace(host="broker.example", port=8883, tls=True),
+)
+CLAIM_TEXT = (
+    b'{"mac":"d0cf5e000001","deviceId":"bmac-d0cf5e000001","username":"d0cf5e000001",'
+    b'"password":"correct-horse-battery-staple","broker":{"host":"broker.example","port":8883,"tls":true}}'
+)
+
+BODIES: list[tuple[msgspec.Struct, bytes]] = [
+    (KNOWN, KNOWN_TEXT),
+    (NEW, NEW_TEXT),
+    (DevicePage(items=[NEW], next_token=NEXT), b'{"items":[%b],"nextToken":"a+/="}' % NEW_TEXT),
+    (DevicePage(items=[], next_token=None), b'{"items":[],"nextToken":null}'),
+    (LoggedIn(auth_token=HIDDEN), LOGGED_IN_TEXT),
+    (CLAIM, CLAIM_TEXT),
+]
+ASKS: list[tuple[msgspec.Struct, bytes]] = [
+    (
+        Login(username="ada", password=HIDDEN),
+        b'{"username":"ada","password":"correct-horse-battery-staple"}',
+    ),
+    (FriendlyName(name="Door"), b'{"name":"Door"}'),
+    (NewLabel(label="north"), b'{"label":"north"}'),
+    (NewGateway(mac="d0cf5e000001"), b'{"mac":"d0cf5e000001"}'),
+]
+
+
+@pytest.mark.rule("rest-1", "rest-16", "rest-29", "rest-30", "rest-31", "rest-32", "rest-33", "rest-43")
+@pytest.mark.rule("rest-50", "rest-54", "rest-55", "rest-56", "rest-58", "auth-1", "auth-2")
+@each_row(("body", "text"), [*BODIES, *ASKS])
+def test_a_body_is_read_and_written_to_the_letter(body: msgspec.Struct, text: bytes) -> None:
+    assert msgspec.json.decode(text, type=type(body)) == body
+    assert msgspec.json.encode(body) == text
+
+
+@pytest.mark.rule("rest-29")
+def test_a_device_has_ten_fields_in_this_order() -> None:
+    assert list(json.loads(msgspec.json.encode(KNOWN))) == [
+        "id",
+        "friendlyName",
+        "modelNumber",
+        "labels",
+        "bootMode",
+        "connectivity",
+        "firmwareVersion",
+        "hardwareVersion",
+        "imei",
+        "status",
+    ]
+
+
+NO_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
+WRONG: list[tuple[msgspec.Struct, str, list[Any]]] = [
+    (KNOWN, "id", NO_TEXT),
+    (KNOWN, "friendlyName", NO_TEXT),
+    (KNOWN, "modelNumber", NO_TEXT),
+    (KNOWN, "firmwareVersion", NO_TEXT),
+    (KNOWN, "hardwareVersion", NO_TEXT),
+    (KNOWN, "labels", [None, "north", {}, [1], [None]]),
+    (KNOWN, "bootMode", ["", "DFU", "connected", True, 1]),
+    (KNOWN, "connectivity", [None, True, {}, {"connected": True}, {"connected": 1, "timestamp": ""}]),
+    (KNOWN, "imei", [490154203237518, True, []]),
+    (KNOWN, "status", ["0", True, 0.5, []]),
+    (BODIES[2][0], "items", [None, {}, "", [1]]),
+    (BODIES[2][0], "nextToken", [1, True, []]),
+    (BODIES[4][0], "status", ["success", "FAILED", None, 0]),
+    (BODIES[4][0], "authToken", NO_TEXT),
+    (BODIES[4][0], "sessionId", ["x", 1, False]),
+    (ASKS[0][0], "username", NO_TEXT),
+    (ASKS[0][0], "password", NO_TEXT),
+    (ASKS[1][0], "name", NO_TEXT),
+    (ASKS[2][0], "label", NO_TEXT),
+    (ASKS[3][0], "mac", NO_TEXT),
+    (CLAIM, "password", NO_TEXT),
+    (
+        CLAIM,
+        "broker",
+        [None, {}, {"host": "", "port": 1, "tls": True}, {"host": "a", "port": 0, "tls": True}],
+    ),
+]
+
+
+@pytest.mark.rule("rest-16", "rest-30", "rest-31", "rest-32", "rest-33", "rest-43", "rest-54", "rest-55")
+@pytest.mark.rule("rest-56", "rest-58", "auth-1", "auth-2")
+@each_row(
+    ("body", "field", "wrong"),
+    [(body, field, wrong) for body, field, all_wrong in WRONG for wrong in all_wrong],
+)
+def test_an_ill_typed_field_is_refused(body: msgspec.Struct, field: str, wrong: Any) -> None:
+    fields = msgspec.json.decode(msgspec.json.encode(body)) | {field: wrong}
+    with pytest.raises(msgspec.ValidationError, match=field):
+        msgspec.json.decode(json.dumps(fields), type=type(body))
+
+
+@pytest.mark.rule("rest-16", "rest-29", "rest-43", "rest-58", "auth-1")
+@each_row(
+    ("body", "field"),
+    [(body, field) for body, text in [BODIES[0], BODIES[3], BODIES[5], *ASKS] for field in json.loads(text)],
+)
+def test_no_field_may_be_missing(body: msgspec.Struct, field: str) -> None:
+    fields = msgspec.json.decode(msgspec.json.encode(body))
+    del fields[field]
+    with pytest.raises(msgspec.ValidationError, match=field):
+        msgspec.json.decode(json.dumps(fields), type=type(body))
+
+
+@pytest.mark.rule("rest-5")
+@each_row(("ask", "text"), ASKS)
+def test_an_unknown_field_is_refused_in_what_is_asked(ask: msgspec.Struct, text: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError, match="somethingNew"):
+        msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(ask))
+
+
+@each_row(("body", "text"), BODIES)
+def test_an_unknown_field_is_ignored_in_what_is_answered(body: msgspec.Struct, text: bytes) -> None:
+    assert msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(body)) == body
+
+
+SECRETIVE = [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN), CLAIM]
+
+
+@each_row("body", SECRETIVE)
+def test_a_password_or_token_is_not_shown(body: msgspec.Struct) -> None:
+    for shown in (repr(body), str(body), f"{[body]}"):
+        assert HIDDEN not in shown
+
+
+@each_row("body", SECRETIVE)
+def test_a_password_or_token_is_not_shown_by_rich(body: msgspec.Struct) -> None:
+    assert HIDDEN not in pretty_repr(body)
+
+
+@pytest.mark.rule("rest-50")
+@each_row(("reported", "listed"), [("1.0", "1.0.0"), ("0.0", "0.0.0"), ("3.12.1", "3.12.1")])
+def test_a_hardware_version_is_padded_to_three_parts(reported: str, listed: str) -> None:
+    assert str(Version.parse(reported)) == listed
+
+
+@pytest.mark.rule("auth-5")
+@each_row("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
+@each_row("token", ["a", "eyJhbGciOiJIUzI1NiJ9.e30.x-_Y", "AZaz09-._~+/=="])
+def test_the_scheme_word_is_read_in_any_case(scheme: str, token: str) -> None:
+    assert rest.parse_bearer(f"{scheme} {token}") == token
+
+
+@pytest.mark.rule("auth-5")
+@each_row(
+    "header",
+    [
+        "",
+        "a",
+        "Bearer",
+        "Bearer ",
+        "Bearer  a",
+        " Bearer a",
+        "Bearer a ",
+        "Bearer\ta",
+        "Bearera",
+        "Bearer a b",
+        "Bearer a,b",
+        "Bearer a=b",
+        "Bearer =",
+        "Bearer a\n",
+        "Bearer \u00e9",
+        "Basic a",
+        "Token a",
+        "Bearer: a",
+    ],
+)
+def test_anything_but_one_space_and_a_token_is_no_bearer(header: str) -> None:
+    assert rest.parse_bearer(header) is None
+
+
+@pytest.mark.rule("rest-44", "rest-66")
+@each_row(("parse", "most"), [(rest.parse_friendly_name, 128), (rest.parse_label, 64)])
+@each_row("letter", ["x", "\u00e9", "\u6f22", "\U0001f600"])
+def test_a_name_or_label_has_a_length_after_trimming(
+    parse: Callable[[str], str], most: int, letter: str
+) -> None:
+    assert parse(f" \t{letter}\n ") == letter
+    assert parse(f"  {letter * most}  ") == letter * most
+    for wrong in ("", "   ", "\u2003", letter * (most + 1)):
+        with pytest.raises(MalformedText):
+            parse(wrong)
+
+
+@pytest.mark.rule("rest-66")
+@each_row("control", ["\x00", "\n", "\t", "\x1f", "\x7f", "\x85", "\x9f", "\ud800"])
+@each_row("parse", [rest.parse_label, rest.parse_friendly_name])
+def test_a_control_character_is_refused(parse: Callable[[str], str], control: str) -> None:
+    with pytest.raises(MalformedText):
+        parse(f"a{control}b")
+
+
+@pytest.mark.rule("rest-44", "rest-66")
+def test_a_bidirectional_control_character_is_refused_by_its_name_in_new_texts() -> None:
+    controls = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    missed = []
+    for control in controls:
+        for parse in (rest.parse_friendly_name, rest.parse_new_label, rest.parse_key_name):
+            try:
+                missed.append((f"U+{ord(control):04X}", parse(f"a{control}b")))
+            except MalformedText as exc:
+                assert f"U+{ord(control):04X}" in exc.reason  # noqa: PT017 # a table reports all its rows
+                assert control not in exc.reason  # noqa: PT017
+    assert missed == []
+
+
+@pytest.mark.rule("rest-44", "rest-66")
+@each_row("text", ["מעבדה 3", "مختبر", "\u0645\u06cc\u200c\u0634\u0648\u062f", "👩\u200d🔬", "a\u00adb"])
+def test_scripts_from_right_to_left_and_joiners_are_names_and_labels(text: str) -> None:
+    assert rest.parse_friendly_name(text) == rest.parse_new_label(text) == rest.parse_key_name(text) == text
+
+
+@pytest.mark.rule("rest-66")
+@each_row("dots", [".", "..", " . ", "\t..\n"])
+def test_a_label_is_not_what_means_something_else_in_a_path(dots: str) -> None:
+    with pytest.raises(MalformedText):
+        rest.parse_label(dots)
+
+
+@pytest.mark.rule("rest-66", "rest-67")
+@each_row("label", ["...", ".a", "a/b", "/", "2nd floor", "100 %", "?", "#", "\u5317", "a\u200db", "é"])
+def test_any_other_text_is_a_label(label: str) -> None:
+    assert rest.parse_label(label) == label
+
+
+@pytest.mark.rule("rest-67")
+def test_a_label_is_kept_in_nfc_and_in_its_case() -> None:
+    assert rest.parse_label("Cafe\u0301") == "Caf\u00e9"
+    assert rest.parse_label("e\u0301" * 64) == "\u00e9" * 64
+    assert rest.parse_label("North") != rest.parse_label("north")
+
+
+@pytest.mark.rule("rest-66", "rest-67")
+@given(texts)
+def test_a_text_is_a_label_in_nfc_or_none(text: str) -> None:
+    try:
+        label = rest.parse_label(text)
+    except MalformedText:
+        return
+    assert label == unicodedata.normalize("NFC", text).strip() == rest.parse_label(label)
+    assert unicodedata.is_normalized("NFC", label)
+
+
+@pytest.mark.rule("rest-43", "version-20")
+def test_paths_carry_the_version() -> None:
+    assert (rest.LOGIN_PATH, rest.DEVICES_PATH, rest.LABELS_PATH) == (
+        "/api/v1/auth/login",
+        "/api/v1/devices",
+        "/api/v1/labels",
+    )
+    assert rest.friendly_name_path(DEVICE) == "/api/v1/devices/bmac-c4bd6a010203/friendly-name"
+    assert rest.device_label_path(DEVICE, "north") == "/api/v1/devices/bmac-c4bd6a010203/labels/north"
+
+
+@given(st.sampled_from(["a/b", "2nd floor", "100%", "%2F", "?x=1#y", "\u5317", "\U0001f600"]) | texts)
+def test_any_label_fits_into_one_segment_of_a_path(label: str) -> None:
+    path = rest.device_label_path(DEVICE, label)
+    front, _, last = path.rpartition("/")
+    assert front == "/api/v1/devices/bmac-c4bd6a010203/labels"
+    assert last.isascii()
+    assert not set(last) & set("/?# ")
+    assert unquote(last) == label
+
+
+@pytest.mark.rule("rest-23")
+def test_the_numbers_are_those_of_the_interface() -> None:
+    assert (rest.MIN_RESULTS, rest.MAX_RESULTS, rest.DEFAULT_RESULTS) == (1, 1000, 100)
+    assert timedelta(minutes=30) == rest.TOKEN_LIFETIME
+
+
+def test_a_gateway_gets_a_new_password_below_its_mac() -> None:
+    path = rest.credentials_path(Mac("d0cf5e000001"))
+    assert path == "/api/v1/gateways/d0cf5e000001/credentials"
+
+
+@each_row(("text", "seconds"), [("0", 0), ("7", 7), ("999999999", 999_999_999)])
+def test_a_wait_is_told_in_seconds(text: str, seconds: int) -> None:
+    assert rest.parse_retry_after(text) == seconds
+
+
+@each_row(
+    "text", ["", "-1", "1.5", " 1", "1 ", "\u0661", "soon", "1" * 5000, "Sun, 15 Nov 2026 07:31:40 GMT"]
+)
+def test_a_wait_that_is_told_otherwise_is_not_known(text: str) -> None:
+    assert rest.parse_retry_after(text) is None
+
+
+def _kinds(kind: type[ResponseBody]) -> Iterator[type[ResponseBody]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _kinds(each)
+
+
+def test_an_answer_tells_all_its_fields_or_says_which_may_be_absent() -> None:
+    may_be_of_others = {ProblemSummary, ProblemReply}
+    guessed = [
+        f"{kind.__name__}.{field.name}"
+        for kind in _kinds(ResponseBody)
+        if kind not in may_be_of_others
+        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined] # of a struct
+        if not (_has_no_default(field) or _has_one_value(field.type))
+    ]
+    # They were added later, and services of before do not send them.
+    assert set(guessed) == {
+        "Firmware.bare",
+        "Gateway.clock_offset",
+        "LiveGateway.clock_offset",
+        "GatewayCandidate.failed_at",
+    }
+
+
+def _has_no_default(field: msgspec.inspect.Field) -> bool:
+    return field.default is NODEFAULT and field.default_factory is NODEFAULT  # so it is with `UNSET`
+
+
+def _has_one_value(kind: msgspec.inspect.Type) -> bool:
+    match kind:
+        case msgspec.inspect.LiteralType():
+            return len(kind.values) == 1
+        case msgspec.inspect.NoneType():
+            return True
+    return False

@@ -1,0 +1,209 @@
+"""Names and values in queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.rest.live import STREAM_PATH
+from meshfleet.service.api import load_openapi_document
+from tests.row_tables import each_row
+from tests.service.http.raw_http import build_bearer_header, build_head, exchange_raw
+from tests.service.jobs.job_environment import JobEnvironment
+
+if TYPE_CHECKING:
+    from tests.service.http.running_service import RunningService
+
+LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit", "rejects", "jobs")
+
+
+def _documented() -> list[tuple[str, str, str]]:
+    """All parameters in queries: method, path, name."""
+    return [
+        (method.upper(), path, parameter["name"])
+        for path, item in load_openapi_document()["paths"].items()
+        for method, operation in item.items()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query"
+    ]
+
+
+FITTING = {
+    "MaxResults": "7",
+    "Connected": "true",
+    "LeftOut": "false",
+    "Sort": "-friendlyName",
+    "Include": "live",
+    "ModelNumber": "2011",
+    "FirmwareVersion": "2.4.0",
+    "HardwareVersion": "1.0",
+    "Gateway": "c0ffee000000",
+    "Ids": "bmac-c0ffee000000",
+    "Kind": "event",
+    "From": "2023-11-14T22:13:20Z",
+    "To": "2023-11-14T22:13:20Z",
+    "Points": "7",
+    "Types": "report",
+    "Jobs": "job-1",
+    "Version": "2.4.0-beta.1",
+    "/api/v1/firmware State": "released",
+    "/api/v1/jobs State": "PAUSED",
+    "/api/v1/jobs/{job_id}/executions State": "QUEUED",
+}
+NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
+"""What must be asked for besides."""
+
+
+@pytest.fixture(scope="module")
+def device(service: RunningService) -> str:
+    return service.new_device()
+
+
+@pytest.fixture(scope="module")
+def job(service: RunningService) -> str:
+    return JobEnvironment(service).any_job()
+
+
+@pytest.mark.rule("rest-3")
+@each_row(("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"])
+def test_a_name_is_read_in_any_case(  # noqa: PLR0913, PLR0917 # its cases
+    service: RunningService, device: str, job: str, method: str, path: str, name: str
+) -> None:
+    others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
+    place = path.format(device_id=device, job_id=job)
+    # Of a stream, which never ends, the head.
+    asking = "HEAD" if path == STREAM_PATH else method
+    for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
+        asked = {**others, spelt: FITTING.get(f"{path} {name}") or FITTING.get(name, "some text")}
+        assert service.admin.request(asking, place, params=asked).status_code == 200
+    refused = service.admin.request(method, place, params={name.upper(): "\0"})
+    assert [each["field"] for each in refused.json()["errors"]] == [name]
+
+
+@pytest.mark.rule("rest-3")
+def test_names_are_documented_in_pascal_case() -> None:
+    names = {name for _, _, name in _documented()}
+    assert names
+    assert all(name[0].isupper() and name.isalpha() for name in names)
+
+
+@pytest.mark.rule("rest-4", "rest-12")
+@each_row(
+    "query",
+    ["Lable=x", "label[]=x", "=x", "Label.=x", "MaxResult=1", "max-results=1", "x", "Label%00=x", "a=1&b=2"],
+)
+def test_an_unknown_name_is_refused_and_told(service: RunningService, query: str) -> None:
+    answer = service.admin.get(f"/api/v1/devices?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid-request")
+    assert [each["message"] for each in answer.json()["errors"]] == ["is not a parameter here"] * (
+        1 + query.count("&")
+    )
+
+
+@pytest.mark.rule("rest-4")
+@each_row(
+    ("method", "path"),
+    [
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/metrics"),
+        ("GET", "/api/v1/openapi.json"),
+        ("GET", "/api/v1/asyncapi.json"),
+        ("GET", "/api/v1/auth/me"),
+        ("POST", "/api/v1/auth/login"),
+        ("POST", "/api/v1/labels"),
+        ("DELETE", "/api/v1/labels/x"),
+        ("GET", "/api/v1/devices/bmac-c0ffee000000"),
+        *(("GET", f"/api/v1/{name}") for name in LISTS),
+        ("GET", "/api/v1/devices/summary"),
+    ],
+)
+def test_every_route_refuses_what_it_does_not_know(service: RunningService, method: str, path: str) -> None:
+    answer = service.admin.request(method, path, params={"Unknown": "x"})
+    assert answer.status_code == 400
+    assert [each["field"] for each in answer.json()["errors"]] == ["Unknown"]
+
+
+@pytest.mark.parametrize("second", ["MaxResults", "maxresults"])
+def test_of_two_values_for_one_name_none_counts(service: RunningService, second: str) -> None:
+    answer = service.admin.get(f"/api/v1/devices?MaxResults=1&{second}=2")
+    assert answer.status_code == 400
+    assert answer.json()["errors"] == [{"field": "MaxResults", "message": "is given more than once"}]
+
+
+@pytest.mark.rule("rest-34")
+def test_what_is_repeatable_is_so_in_any_mix_of_cases(service: RunningService) -> None:
+    ids = [service.new_device(), service.new_device()]
+    answer = service.admin.get(f"/api/v1/devices?Ids={ids[0]}&ids={ids[1]}&MAXRESULTS=2")
+    assert [each["id"] for each in answer.json()["items"]] == sorted(ids)
+
+
+@pytest.mark.rule("rest-23")
+@each_row(
+    "wrong",
+    [
+        "0",
+        "1001",
+        "-1",
+        "",
+        " ",
+        "x",
+        "1.0",
+        "1e2",
+        "0x10",
+        "1_0",
+        "true",
+        "null",
+        "%2B1",
+        "\u0661",
+        "9" * 40,
+    ],
+)
+def test_max_results_is_a_whole_number_from_1_to_1000(service: RunningService, wrong: str) -> None:
+    for name in LISTS:
+        answer = service.admin.get(f"/api/v1/{name}?MaxResults={wrong}")
+        assert answer.status_code == 400
+        assert [each["field"] for each in answer.json()["errors"]] == ["MaxResults"]
+
+
+@pytest.mark.rule("rest-23")
+@each_row("path", LISTS)
+def test_max_results_may_be_1_and_1000(service: RunningService, path: str) -> None:
+    for fitting in ("1", "1000"):
+        assert service.admin.get(f"/api/v1/{path}?MaxResults={fitting}").status_code == 200
+
+
+@pytest.mark.rule("rest-12", "rest-19")
+@each_row("query", ["NextToken", "Connected", "Sort", "Include", "Ids", "FirmwareVersion"])
+def test_an_empty_value_is_a_value_and_does_not_select_all(service: RunningService, query: str) -> None:
+    assert service.admin.get(f"/api/v1/devices?{query}=").status_code == 400
+    assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
+
+
+@pytest.mark.rule("rest-12")
+@each_row("query", ["FriendlyName=%ff", "%ff=1", "FriendlyName=%C3", "FriendlyName=%ED%A0%80"])
+def test_what_is_no_utf_8_is_refused(service: RunningService, query: str) -> None:
+    assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
+
+
+@each_row("query", ["FriendlyName=%zz%z%", "FriendlyName=a%2", "&&&", "Ids=;"])
+def test_odd_percents_and_signs_are_no_fault_of_ours(service: RunningService, query: str) -> None:
+    answer = exchange_raw(
+        service, build_head(f"GET /api/v1/devices?{query}", build_bearer_header(service), "Connection: close")
+    )
+    assert answer is not None
+    assert answer.status in {200, 400}
+
+
+def test_a_plus_and_an_encoded_space_mean_the_same(service: RunningService) -> None:
+    device = service.new_device()
+    name = service.new_name("two words")
+    assert (
+        service.admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": name}).status_code == 200
+    )
+    found: Any = [
+        service.admin.get(f"/api/v1/devices?FriendlyName={name.replace(' ', space)}").json()["items"]
+        for space in ("+", "%20")
+    ]
+    assert [[each["id"] for each in items] for items in found] == [[device], [device]]

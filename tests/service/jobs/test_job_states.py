@@ -1,0 +1,158 @@
+"""Outcomes, moves and sentences: what is said of jobs, without any database."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshfleet.errors import Conflict
+from meshfleet.rest import ExecutionState as E
+from meshfleet.rest import JobState as S
+from meshfleet.rest import Outcome
+from meshfleet.service.jobs.job_states import (
+    FINISHED_STATES,
+    JOB_TRANSITIONS,
+    check_job_transition,
+    compute_outcome,
+)
+from meshfleet.service.jobs.updates.states import ACTIVE_STATES, TERMINAL_STATES
+from meshfleet.service.jobs.wait_reasons import ExecutionSnapshot, JobSnapshot, WaitReason, describe_wait
+from tests.row_tables import each_row
+
+BAD = {E.FAILED, E.TIMED_OUT, E.REJECTED}
+IN_PROGRESS = JobSnapshot(S.IN_PROGRESS, wave=1, start_at=None, heartbeats=3, is_staging=False)
+QUEUED = ExecutionSnapshot(E.QUEUED, wave=1, waiting=None, due=0, beats=0, is_read=False)
+
+
+@pytest.mark.rule("rest-134", "rest-135")
+@given(st.dictionaries(st.sampled_from(sorted(TERMINAL_STATES)), st.integers(0, 3)))
+def test_an_outcome_tells_how_it_went(counts: dict[E, int]) -> None:
+    there = {state for state, count in counts.items() if count}
+    told = compute_outcome(counts)
+    assert (told is Outcome.NONE) == (not there & {E.SUCCEEDED, *BAD})
+    assert (told is Outcome.FAILED) == (E.SUCCEEDED not in there and bool(there & BAD))
+    assert (told is Outcome.SUCCEEDED) == (E.SUCCEEDED in there and there <= {E.SUCCEEDED, E.SKIPPED})
+
+
+@each_row(
+    ("there", "told"),
+    [
+        ((), "NONE"),
+        ((E.SKIPPED,), "NONE"),
+        ((E.SUCCEEDED, E.SKIPPED), "SUCCEEDED"),
+        ((E.SUCCEEDED, E.FAILED), "PARTIAL"),
+        ((E.SUCCEEDED, E.CANCELED), "PARTIAL"),
+        ((E.SUCCEEDED, E.SUPERSEDED), "PARTIAL"),
+        ((E.FAILED, E.SKIPPED), "FAILED"),
+        ((E.REJECTED,), "FAILED"),
+        ((E.TIMED_OUT, E.CANCELED), "FAILED"),
+        ((E.CANCELED, E.REMOVED, E.SUPERSEDED, E.SKIPPED), "NONE"),
+    ],
+)
+def test_outcomes_one_by_one(there: tuple[E, ...], told: str) -> None:
+    assert compute_outcome(dict.fromkeys(there, 2)) == told
+
+
+def test_every_state_of_a_job_has_its_moves_and_nothing_follows_an_end() -> None:
+    assert set(JOB_TRANSITIONS) == set(S)
+    assert all(not JOB_TRANSITIONS[state] for state in FINISHED_STATES)
+    assert all(
+        S.CANCELING in JOB_TRANSITIONS[state]
+        for state in S
+        if state not in {*FINISHED_STATES, S.CANCELING, S.DELETING}
+    )
+
+
+@each_row("before", list(S))
+@each_row("after", list(S))
+def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None:
+    if after in JOB_TRANSITIONS[before]:
+        check_job_transition(before, after)
+    else:
+        with pytest.raises(Conflict):
+            check_job_transition(before, after)
+
+
+@pytest.mark.rule("rest-133")
+@each_row(
+    ("job", "waiter", "told"),
+    [
+        (IN_PROGRESS, QUEUED, "rate: its turn has not come"),
+        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: its wave has not begun"),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(waiting="gateway-offline"),
+            "gateway-offline: its gateway is not connected",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(waiting="back-off", due=0),
+            "back-off: it is tried again at 1970-01-01T00:00:00.000Z",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(waiting="back-off", due=0, reason="it broke off"),
+            "back-off: it is tried again at 1970-01-01T00:00:00.000Z; at the last try: it broke off",
+        ),
+        (
+            IN_PROGRESS._replace(state=S.PAUSED),
+            QUEUED._replace(waiting="back-off", reason="the transfer broke off at 7 %"),
+            "paused: the job is paused; at the last try: the transfer broke off at 7 %",
+        ),
+        (IN_PROGRESS._replace(state=S.PAUSED), QUEUED._replace(wave=2), "paused: the job is paused"),
+        (IN_PROGRESS._replace(state=S.CREATED), QUEUED, "window: the job waits until somebody starts it"),
+        (
+            IN_PROGRESS._replace(state=S.SCHEDULED, start_at=0),
+            QUEUED,
+            "window: the job begins at 1970-01-01T00:00:00.000Z",
+        ),
+        (IN_PROGRESS._replace(state=S.CANCELING), QUEUED, "paused: the job is being canceled"),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.CONFIRMING, beats=1),
+            "3 good heartbeats are awaited, and 1 came",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.CONFIRMING, beats=0, until=1000, reason="a bad one came"),
+            "3 good heartbeats are awaited, and 0 came, until 1970-01-01T00:00:01.000Z; a bad one came",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.TRANSFERRING, waiting="gateway-offline"),
+            "gateway-offline: its gateway is not connected, and the clocks of the update stand still",
+        ),
+        (
+            IN_PROGRESS,
+            QUEUED._replace(state=E.DISPATCHED, step="unsent", reason="the broker is away"),
+            "its first command could not be sent yet; at the last try: the broker is away",
+        ),
+        (
+            IN_PROGRESS._replace(heartbeats=0),
+            QUEUED._replace(state=E.CONFIRMING),
+            "its new version is being read back",
+        ),
+        (
+            IN_PROGRESS._replace(is_staging=True),
+            QUEUED._replace(state=E.STAGED),
+            "the image is ready, and the device keeps it until somebody installs it",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_told_in_a_sentence(
+    job: JobSnapshot, waiter: ExecutionSnapshot, told: str
+) -> None:
+    assert describe_wait(job, waiter) == told
+
+
+@pytest.mark.rule("rest-133")
+def test_every_word_and_every_state_has_a_sentence_until_it_is_over() -> None:
+    for word in WaitReason:
+        told = describe_wait(IN_PROGRESS, QUEUED._replace(waiting=str(word)))
+        assert told is not None
+        assert told.startswith(f"{word}: ")
+    for state in ACTIVE_STATES:
+        assert describe_wait(IN_PROGRESS, QUEUED._replace(state=state))
+    for state in TERMINAL_STATES:
+        assert describe_wait(IN_PROGRESS, QUEUED._replace(state=state)) is None
