@@ -1,14 +1,8 @@
 """The SDK: programs talk to a Meshfleet service over REST, and to gateways over any MQTT broker.
 
-rest            `Fleet`: a service over REST
-mesh            `Mesh`: gateways over a broker
-names           devices, identifiers and times as callers name them
-values          what callers write
-checking        answers that say no, as errors
-blocking        the same for programs without an event loop
-
-The errors are those of `meshfleet.errors`; the bodies are those of `meshfleet.rest`. `reports` has what
-reports over MQTT hold, kind by kind.
+`Fleet` is a service over REST, `Mesh` are gateways over a broker; `client.blocking` has both for programs
+without an event loop. Errors are those of `meshfleet.errors`, bodies those of `meshfleet.rest`, and
+`reports` defines the reports that arrive over MQTT.
 """
 
 from meshfleet.client.arguments import Moment

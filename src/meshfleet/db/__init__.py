@@ -1,9 +1,7 @@
 """The database: SQLite in the data directory, or a PostgreSQL server.
 
-    tables ── what there is          database ── where queries run
-    schema ── migrations                └ sqlite, postgresql
-
-Stores are functions on a `Connection`; `Database.read` and `Database.write` run them in threads.
+Stores are functions on a `Connection`; `Database.read` and `Database.write` run them in threads, one
+transaction each.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""A complete gateway over a simulated mesh, and fleets of them.
+"""A complete emulated gateway over a simulated mesh, and fleets of them.
 
-gateway         one gateway, without a connection: messages and time go in, messages and chores come out
-core            what its parts share; `traffic` travels in the mesh, `reporting` and `outbox` lead out of it
-life            what devices do by themselves: the rhythm of reports, motion, buttons, restarts
-requests        what is asked of devices, and how they answer
-updates         firmware updates in three ways
-memory          what devices keep when the emulator stops
-faults          trouble on request
-world           the simulated world: sites, radio, the mesh, devices, what they sense and keep
-online          gateways on a broker
+`simulation` is the world without messages: sites, radio, mesh, devices; pure, with time as an argument.
+`gateway` is one gateway without a connection: messages and time go in, messages and I/O actions come out.
+`runtime` connects gateways to a broker.
 """
 
 from meshfleet.emulator.gateway import GatewayEmulator

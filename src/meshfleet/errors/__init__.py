@@ -88,7 +88,7 @@
     └── WrongSettings             names each setting that is wrong
 
 `code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
-REST answer when the error reaches it; at the other end `told.error_of` makes the same error of that answer.
+REST response when the error reaches it; `errors.problems` turns such a response into the same error again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,6 @@
-"""The settings of the service.
+"""The settings of the service: flags, environment variables and a file, checked together.
 
-model           what a service is told
-limits          how much clients may ask of the broker
-retention       how long samples are kept
-table           all that can be set; flags, variables and the keys of the file follow from it
-texts           what their texts mean
-sources         who says something about them: flags, variables, a file
-loading         all of it put together, or all mistakes
-
-Who is told the settings needs no more than `model` and what it holds; the rest is imported when asked for.
+Code that only reads settings needs `model`; the rest is imported on first use.
 """
 
 from importlib import import_module

@@ -1,10 +1,5 @@
 """Real parts for tests of your own: an emulated gateway, or a whole service, in one line.
 
-place           runs something in a thread of its own, for `with` and for `async with`
-gateway         an emulated gateway on a broker
-broker          the embedded broker alone, without a database
-fleet           a service with emulated gateways; `serving` runs it, `running` tells of it
-
     with emulated_gateway(devices=3, speed=60) as gateway:
         subprocess.run(["my-program", "--broker", gateway.broker], check=True)
 

@@ -1,11 +1,7 @@
-"""Where samples are kept: whatever devices reported, for as long as it is wanted.
+"""The sample store: every value that devices reported, until its retention ends.
 
-sample ── what is kept, and what can be asked of a store
-in_files ── head ── chunk        on SQLite: a journal, a head in memory, and segments
-    ├ segments ── sweep          which are read piece by piece
-    └ folder                     and files that nobody knows
-in_tables ── copying             on PostgreSQL: a partition for each day
-scan, retention                  both, day by day
+On SQLite a batch of samples is a row of the journal and part of a memtable; full memtables become segment
+files, which compaction merges. On PostgreSQL each day has a partition.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""The catalogue of identifiers, and their values raw and decoded.
+"""The catalogue of identifiers, and the conversion of their values between raw bytes and JSON.
 
-identifiers.table   the identifiers we know, as data; users add theirs in a file of the same form
-catalogue           finds identifiers by id and by name
-table               reads such a file, and tells its mistakes
-entry               one identifier; its raw values to JSON and back
-notation            the little language of the columns `type` and `ext`
-layouts             what the notation is made of: bytes to JSON and back
-composites          layouts made of layouts: records, lists, dictionaries
-accelerometer       the one layout whose fields depend on each other
+`identifiers.table` is the built-in catalogue as data; users add tables of the same form. The columns
+`type` and `ext` are written in a small notation (`notation`), which is compiled to layouts (`layouts`,
+`composites`).
 """
 
 from meshfleet.protocol.identifiers.catalogue import BUILTIN_CATALOGUE, IdentifierCatalogue

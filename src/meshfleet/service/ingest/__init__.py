@@ -1,9 +1,5 @@
-"""From published reports to committed rows: nothing lost, nothing twice.
+"""From published reports to committed rows: no report lost, none stored twice.
 
-ingest ── one batch, one transaction; then what was learned goes on
-  ├ reading ── sources ── subjects ── values    messages to a draft
-  │     └ guests                                gateways on another broker
-  ├ notes, rollups ── readings, facts           what is coalesced, and written every other second
-  ├ rejects                                     what cannot be taken
-  └ store                                       the tables
+`IngestPipeline.commit` parses a batch and writes it in one transaction, then passes it to subscribers. The
+current state of devices is collected in memory and written about every second.
 """
