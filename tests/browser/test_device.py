@@ -220,7 +220,7 @@ def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
     open_as(f"/devices/{SILENT}?tab=properties")
     page.get_by_role("combobox", name="Property").fill("tx-power")
     page.keyboard.press("Escape")
-    page.get_by_label("Value to write").fill("-8")
+    page.get_by_label("Value to write, in dBm").fill("-8")
     page.get_by_role("button", name="Write…").click()
     dialog = page.get_by_role("dialog")
     assert "\u202e" in dialog.inner_text()
