@@ -18,6 +18,7 @@ from meshfleet.db import bulk, open_database
 from meshfleet.db.samples import open_sample_store
 from meshfleet.db.tables import account, gateway
 from meshfleet.mqtt.broker import take_ownership
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.rest import Role
 from meshfleet.service import clock
@@ -27,7 +28,7 @@ from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.service.embedded_broker.endpoint import EmbeddedBroker
 from meshfleet.service.embedded_broker.listeners import MqttListener
-from meshfleet.settings import BrokerLimits, Settings
+from meshfleet.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -27,8 +27,8 @@ PACKAGES = {
     "mqtt.codec": {"errors"},
     "mqtt.client": {"errors", "mqtt", "mqtt.codec", "tls", "event_loop"},
     "db": {"errors"},
-    "settings": {"errors", "protocol", "rest", "mqtt.client", "tls"},
-    "mqtt.broker": {"errors", "protocol", "rest", "mqtt", "mqtt.codec", "db", "settings", "ip_networks"},
+    "settings": {"errors", "protocol", "rest", "mqtt", "mqtt.client", "tls"},
+    "mqtt.broker": {"errors", "protocol", "rest", "mqtt", "mqtt.codec", "db", "ip_networks"},
     "service": {*_SHARED, "db", "settings", "mqtt.broker", "ip_networks"},
     "emulator": _SHARED,
     "client": _SHARED,
@@ -76,7 +76,7 @@ EXCEPTIONS = {
 
 LIBRARIES = {
     "event_loop": {"uvloop"},
-    "mqtt": {"websockets"},
+    "mqtt": {"msgspec", "websockets"},
     "mqtt.client": {"msgspec", "websockets"},
     "db": {"alembic", "msgspec", "psycopg", "sqlalchemy"},
     "settings": {"msgspec"},

@@ -11,7 +11,7 @@ import pytest
 
 from meshfleet.db.driver_errors import classify_error
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.operations import ReadinessCode
+from meshfleet.errors.readiness import ReadinessCode
 from tests.db.test_database import add
 
 if TYPE_CHECKING:

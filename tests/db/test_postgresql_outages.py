@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.db import open_database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db.database import describe_driver_error
-from meshfleet.errors import DatabaseUnavailable, FleetError, UnusableDatabase, WrongSettings
+from meshfleet.errors import DatabaseUnavailable, FleetError
+from meshfleet.errors.startup import UnusableDatabase, WrongSettings
 from tests.db.test_database import add, texts
 from tests.db.test_postgresql import scalar
 from tests.eventually import eventually

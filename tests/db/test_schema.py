@@ -17,7 +17,8 @@ from meshfleet.db import sqlite as in_file
 from meshfleet.db.database import Database
 from meshfleet.db.schema import is_schema_current, run_migrations
 from meshfleet.db.tables import label, metadata
-from meshfleet.errors import FleetError, UnusableDatabase
+from meshfleet.errors import FleetError
+from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker import load_stored_state
 from tests.db.parallel_processes import start_processes
 

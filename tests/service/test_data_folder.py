@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors import UnusableFolder
+from meshfleet.errors.startup import UnusableFolder
 from meshfleet.service.locks import hold_data_folder
 
 if TYPE_CHECKING:

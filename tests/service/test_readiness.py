@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.operations import ReadinessCode
+from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.mqtt.codec.packets import Connack, ConnectReturnCode
 from meshfleet.service.readiness import Readiness
 from tests.mqtt.broker.running_broker import RunningBroker, connect

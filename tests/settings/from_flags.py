@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from meshfleet.errors import WrongSettings
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.settings import SETTINGS, load_settings
 
 if TYPE_CHECKING:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from meshfleet.errors import Fault, WrongSettings
-from meshfleet.settings import SETTINGS, BrokerLimits, ListenAddress, Retention, Settings, load_settings
+from meshfleet.errors import Fault
+from meshfleet.errors.startup import WrongSettings
+from meshfleet.mqtt.broker_limits import BrokerLimits
+from meshfleet.settings import SETTINGS, ListenAddress, Retention, Settings, load_settings
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings
 
@@ -85,7 +87,8 @@ def test_the_guide_tells_of_every_setting_and_its_default() -> None:
 
 _TAKING_LIMITS = """
 import sys
-from meshfleet.settings import BrokerLimits, ListenAddress, Settings
+from meshfleet.mqtt.broker_limits import BrokerLimits
+from meshfleet.settings import ListenAddress, Settings
 assert Settings().limits == BrokerLimits()
 print([name for name in sys.modules if name.startswith("meshfleet.settings.")])
 """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors import WrongSettings
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.settings import SETTINGS, ListenAddress, load_settings
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings

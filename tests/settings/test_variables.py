@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshfleet.errors import WrongSettings
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.settings import load_settings
 from tests.row_tables import each_row
 

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from meshfleet.db import open_database
-from meshfleet.errors import UnusableFolder
+from meshfleet.errors.startup import UnusableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

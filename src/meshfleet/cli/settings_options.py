@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshfleet.errors import WrongSettings
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.settings import SETTINGS, list_given_names, load_settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.db import postgresql, sqlite
 from meshfleet.db.database import Database, describe_driver_error
 from meshfleet.db.schema import migrate_schema
-from meshfleet.errors import UnusableDatabase
+from meshfleet.errors.startup import UnusableDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.operations import ReadinessCode
+from meshfleet.errors.readiness import ReadinessCode
 
 _SQLITE: Final = {
     sqlite3.SQLITE_FULL: ReadinessCode.DISK_FULL,

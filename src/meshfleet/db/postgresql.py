@@ -8,7 +8,8 @@ from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from meshfleet.db.database import Engines
-from meshfleet.errors import Fault, WrongSettings
+from meshfleet.errors import Fault
+from meshfleet.errors.startup import WrongSettings
 
 _CONNECTIONS: Final = 8
 

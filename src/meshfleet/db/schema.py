@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import inspect
 
 from meshfleet.db.tables import metadata
-from meshfleet.errors import DatabaseUnavailable, UnusableDatabase
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.errors.startup import UnusableDatabase
 
 if TYPE_CHECKING:
     from threading import Event

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import URL, Engine, create_engine, event
 
 from meshfleet.db.database import Engines
-from meshfleet.errors import UnusableDatabase
+from meshfleet.errors.startup import UnusableDatabase
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,91 +1,4 @@
-"""Every error that Meshfleet raises on purpose.
-
-    FleetError
-    ├── WireError                 something on the wire breaks the protocol; names the field and the reason
-    │   ├── MalformedId
-    │   │   ├── MalformedMac
-    │   │   ├── MalformedDeviceId
-    │   │   ├── MalformedIdentifier
-    │   │   ├── MalformedModelNumber
-    │   │   └── MalformedVersion
-    │   ├── MalformedTime
-    │   ├── MalformedHex
-    │   ├── MalformedText         a name or label that cannot be one
-    │   ├── MalformedTopic
-    │   ├── MalformedPacket       bytes that are no MQTT packet, or a packet that may not be sent
-    │   │   ├── PacketTooLarge
-    │   │   └── UnsupportedProtocol
-    │   ├── MalformedPayload
-    │   │   └── PayloadTooLarge
-    │   ├── UnknownIdentifier     not in the catalogue, or there without a known layout
-    │   ├── UndecodableValue      raw bytes that do not fit the identifier's layout
-    │   ├── UnencodableValue      a JSON value that does not fit the identifier's layout
-    │   ├── MalformedImage        firmware that is broken
-    │   ├── UnclaimedGateway      a gateway speaks that nobody claimed
-    │   ├── UnstorableReport      the database does not take it
-    │   └── MalformedAddress      a broker's or service's URL that cannot be used
-    ├── LinkError                 the connection to a broker
-    │   ├── BrokerUnreachable     nobody answers there
-    │   ├── UntrustedBroker       somebody answers, whose certificate does not hold
-    │   ├── ConnectionRefused     the broker does not let us in, and says why
-    │   ├── ConnectionLost
-    │   ├── SubscriptionRefused   the broker grants less than was asked
-    │   ├── LinkClosed            by ourselves
-    │   └── Undelivered           closed before the broker acknowledged everything
-    ├── ImageUnavailable          nobody gives us the firmware image; another try may help
-    ├── ImageBroken               we got it, and it is not what was promised, or no image at all
-    ├── ServiceUnreachable        nobody answers there over REST; another try may help
-    ├── ServiceRefused            the service does not do what we ask over REST, or is none
-    ├── UnusableCertificate       a file with certificates or a key that cannot be read
-    ├── GatewayTooOld             an operation or parameter that the gateway's version does not have
-    ├── MalformedCatalogue        an identifier table with mistakes; names each line
-    ├── MalformedSite             a site file with mistakes; names each place
-    ├── UnreadableMemory          what emulated devices kept cannot be given back to them
-    ├── Refused                   the service does not do what it was asked for
-    │   ├── InvalidRequest        names each field that is wrong
-    │   │   └── ImageCheckFailed  a firmware image that an admin may still accept
-    │   ├── InvalidToken          for the next page: not ours, or of other filters
-    │   ├── NotLoggedIn
-    │   ├── WrongCredentials
-    │   ├── NotAllowed            the role does not allow it
-    │   ├── NotFound
-    │   ├── Conflict              with what is there already
-    │   │   ├── AlreadyExists
-    │   │   ├── InUse             something else needs it
-    │   │   ├── KeyReused         an idempotency key, for another request
-    │   │   ├── NoBroker          nowhere to send gateways to
-    │   │   ├── NotReleased       firmware that is not for devices
-    │   │   ├── LastAdmin
-    │   │   └── StillClaimed
-    │   ├── TooSlow
-    │   ├── WentAway
-    │   ├── BodyTooLarge
-    │   ├── UnsupportedMediaType
-    │   ├── RangeNotSatisfiable   of an image, behind its end
-    │   ├── TooManyAttempts       says when to try again
-    │   │   └── TooManyListeners  to live events
-    │   └── TooManySubscriptions  of one listener
-    ├── Unavailable               what the service stands on is missing; another try may help
-    │   ├── DatabaseUnavailable
-    │   └── ImagesUnavailable     the disk may be full
-    ├── Unanswered                a request to a gateway that brought no response
-    │   ├── NoGateway             hears the device            ┐
-    │   ├── GatewayOffline        not connected               │
-    │   ├── GatewayBusy           with those before us        │ nothing was sent
-    │   ├── TooManyRequests       wait for their answers      │
-    │   ├── Unrecorded            the history is not written  │
-    │   ├── BrokerUnavailable     nobody carries requests     ┘
-    │   ├── GatewayTimeout        no answer in time           ┐
-    │   ├── GatewayLost           it went away                │ it may have been carried out
-    │   ├── MalformedResponse     nobody can read it          │
-    │   └── Interrupted           by the service itself       ┘
-    ├── Declined                  a response with a status that says no
-    ├── SamplesDamaged            a file with samples is not as it was written
-    ├── ImageDamaged              an image of firmware is not as it was written, or gone
-    ├── UnusableDatabase          too old, too new, or without what we need
-    ├── UnusableAddress           nobody can listen there
-    ├── UnusableFolder            the data directory is not ours, or in use
-    └── WrongSettings             names each setting that is wrong
+"""Errors that the service answers with over REST and that the SDK raises; other areas have modules beside.
 
 `code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
 REST response when the error reaches it; `errors.problems` turns such a response into the same error again.
@@ -96,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-from meshfleet.errors.operations import ReadinessCode, ReadinessProblem
+from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -404,37 +317,6 @@ class ImagesUnavailable(Unavailable):
     """Images of firmware cannot be written or read now: the disk may be full."""
 
     code = "images-unavailable"
-
-
-class UnusableDatabase(FleetError):
-    """The database is there and cannot be used as it is: too old, too new, or without what we need."""
-
-    code = "unusable-database"
-
-
-class UnusableAddress(FleetError):
-    """Nobody can listen there: it is taken, or not ours."""
-
-    code = "unusable-address"
-
-
-class UnusableFolder(FleetError):
-    """The data directory cannot be used: not ours, or in use."""
-
-    code = "unusable-folder"
-
-
-class WrongSettings(FleetError):
-    """Settings with mistakes, all of them (rest-167)."""
-
-    code = "wrong-settings"
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        super().__init__(faults)
-        self.faults = tuple(faults)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{field}: {message}" for field, message in self.faults)
 
 
 class SamplesDamaged(FleetError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from meshfleet.errors.operations import ReadinessCode  # noqa: TC001 # msgspec reads it
+from meshfleet.errors.readiness import ReadinessCode  # noqa: TC001 # msgspec reads it
 from meshfleet.rest.bodies import ResponseBody
 
 

@@ -18,8 +18,9 @@ import uvicorn
 from msgspec.structs import replace
 
 from meshfleet.db import connect_database, upgrade_database
-from meshfleet.errors import Fault, WrongSettings
+from meshfleet.errors import Fault
 from meshfleet.errors.protocol import MalformedText
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.rest import parse_password
 from meshfleet.service import clock
 from meshfleet.service.accounts import user_store

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import explain_driver_errors
-from meshfleet.errors import UnusableDatabase, UnusableFolder
+from meshfleet.errors.startup import UnusableDatabase, UnusableFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from meshfleet.db.database import describe_driver_error
 from meshfleet.db.driver_errors import classify_error
 from meshfleet.db.schema import is_schema_current
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.operations import ReadinessCode, ReadinessProblem
+from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.rest import ReadinessReason
 
 # How many file descriptors this process has left.

@@ -7,7 +7,7 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import UnusableAddress
+from meshfleet.errors.startup import UnusableAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ Code that only reads settings needs `model`; the rest is imported on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.settings.model import BrokerLimits, ListenAddress, Retention, Settings
+from meshfleet.settings.model import ListenAddress, Retention, Settings
 
 if TYPE_CHECKING:
     from meshfleet.settings.loader import list_given_names, load_settings
@@ -27,7 +27,6 @@ else:
 
 __all__ = [
     "SETTINGS",
-    "BrokerLimits",
     "ListenAddress",
     "Retention",
     "Setting",

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meshfleet import tls
-from meshfleet.errors import Fault, WrongSettings, quote_name
+from meshfleet.errors import Fault, quote_name
 from meshfleet.errors.mqtt import UnusableCertificate
-from meshfleet.settings.model import BrokerLimits, Retention, Settings
+from meshfleet.errors.startup import WrongSettings
+from meshfleet.mqtt.broker_limits import BrokerLimits
+from meshfleet.settings.model import Retention, Settings
 from meshfleet.settings.parsers import InvalidSetting
 from meshfleet.settings.table import SETTINGS
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors.protocol import MalformedMac
 from meshfleet.mqtt.broker import Account, AccountKind, Broker, StoredState
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.protocol.ids import parse_mac
 from meshfleet.rest import Role
 from meshfleet.service import clock
-from meshfleet.settings import BrokerLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.mqtt.broker.broker import MAX_BATCH_BYTES
-from meshfleet.settings import BrokerLimits
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from tests.selection import backend_for_loop
 
 if TYPE_CHECKING:

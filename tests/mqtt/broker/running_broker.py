@@ -13,9 +13,9 @@ from sqlalchemy import delete
 from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.mqtt.broker import Account, AccountKind, Broker, NotAdmitted, load_stored_state, take_ownership
 from meshfleet.mqtt.broker.broker import MAX_BATCH_BYTES
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode, Publish, Suback, Subscribe
 from meshfleet.rest import Role
-from meshfleet.settings import BrokerLimits
 from tests.eventually import eventually_async
 from tests.mqtt.broker.raw_client import RawClient
 

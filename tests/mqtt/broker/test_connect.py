@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import (
     Connack,
@@ -23,7 +24,6 @@ from meshfleet.mqtt.codec.packets import (
     Subscribe,
     Will,
 )
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.running_broker import REPORTS, D, G, connect, report, with_fresh_broker
 from tests.mqtt.codec.streams import SHORT, add_fixed_header
 from tests.row_tables import each_row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.mqtt.broker.connections import ConnectionRegistry, FailedLoginLimiter
-from meshfleet.settings import BrokerLimits
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
-from meshfleet.settings import BrokerLimits
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from tests.mqtt.broker.delivery_model import ELSEWHERE, FILTERS, DeliveryModel
 from tests.mqtt.broker.messages import TOPIC
 from tests.mqtt.broker.running_broker import RunningBroker

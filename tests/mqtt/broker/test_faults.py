@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.mqtt.broker.outgoing_message import MESSAGE_OVERHEAD_BYTES
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import (
     Connack,
@@ -20,7 +21,6 @@ from meshfleet.mqtt.codec.packets import (
     Subscribe,
     Will,
 )
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.messages import (
     acknowledge,
     expect_messages,

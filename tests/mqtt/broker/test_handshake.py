@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import (
     Connack,
@@ -27,7 +28,6 @@ from meshfleet.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.messages import expect_messages, load_stored, numbered_payloads, publish
 from tests.mqtt.broker.raw_client import RawClient
 from tests.mqtt.broker.running_broker import PASSWORD, REPORTS, G, connect, report, with_fresh_broker

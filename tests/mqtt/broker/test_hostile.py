@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import DISCONNECT, PINGREQ, encode_packet
 from meshfleet.mqtt.codec.packets import (
     SUBACK_FAILURE,
@@ -27,7 +28,6 @@ from meshfleet.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.running_broker import PASSWORD, REPORTS, D, G, RunningBroker, connect, report, request
 from tests.row_tables import each_row
 

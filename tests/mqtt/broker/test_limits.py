@@ -11,6 +11,7 @@ import pytest
 
 from meshfleet.mqtt.broker import load_stored_state
 from meshfleet.mqtt.broker.outgoing_message import MESSAGE_OVERHEAD_BYTES
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import PINGREQ, encode_packet
 from meshfleet.mqtt.codec.packets import (
     SUBACK_FAILURE,
@@ -24,7 +25,6 @@ from meshfleet.mqtt.codec.packets import (
     Suback,
     Subscribe,
 )
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, connect, report, request
 from tests.row_tables import each_row
 

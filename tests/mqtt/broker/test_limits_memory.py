@@ -10,9 +10,9 @@ import pytest
 
 from meshfleet.mqtt.broker import load_stored_state
 from meshfleet.mqtt.broker.outgoing_message import MESSAGE_OVERHEAD_BYTES
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import PINGREQ, encode_packet
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Puback, Publish, Suback, Subscribe
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, report, request
 from tests.row_tables import each_row
 

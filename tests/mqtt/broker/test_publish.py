@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import MAX_PACKET_ID, Disconnect, Puback, Publish, Pubrec, Subscribe
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.messages import (
     TOPIC,
     advance_packet_ids,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Connack, ConnectReturnCode, Suback, Subscribe, Will
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.running_broker import REPORTS, G, connect, request
 
 if TYPE_CHECKING:

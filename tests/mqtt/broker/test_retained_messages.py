@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import Disconnect, Puback, Publish, Suback, Subscribe
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.messages import (
     TOPIC,
     expect_messages,

@@ -11,7 +11,7 @@ from sqlalchemy import delete
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.tables import broker_retained, broker_session
-from meshfleet.errors import UnusableDatabase
+from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker import load_stored_state
 from meshfleet.mqtt.broker.store import (
     MessageRow,

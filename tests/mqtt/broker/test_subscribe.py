@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import (
     MAX_PACKET_ID,
     SUBACK_FAILURE,
@@ -16,7 +17,6 @@ from meshfleet.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from meshfleet.settings import BrokerLimits
 from tests.mqtt.broker.messages import (
     TOPIC,
     acknowledge,

@@ -12,8 +12,9 @@ import pytest
 import trustme
 
 from meshfleet.mqtt.broker.connections import FailedLoginLimiter
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import Connack, ConnectReturnCode
-from meshfleet.settings import BrokerLimits, Settings
+from meshfleet.settings import Settings
 from tests.mqtt.broker.raw_client import RawClient
 from tests.selection import backend_for_loop
 from tests.service.embedded_broker.mqtt_accounts import MqttAccounts

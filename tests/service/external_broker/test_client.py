@@ -9,13 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.operations import ReadinessCode, ReadinessProblem
+from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
+from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.client import BrokerAddress, MqttClient, Publish
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Puback, Suback, Subscribe
 from meshfleet.service.external_broker.client import build_link_options, load_client_id
 from meshfleet.service.readiness import Readiness
-from meshfleet.settings import BrokerLimits, Settings
+from meshfleet.settings import Settings
 from tests.mqtt.client.proxy import unique_name
 from tests.mqtt.client.scripted_broker import ScriptedBroker, wait_until, wait_until_stable
 from tests.servers import Mosquitto

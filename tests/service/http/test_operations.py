@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from meshfleet.db import open_database
 from meshfleet.errors import FleetError
-from meshfleet.errors.operations import ReadinessCode, ReadinessProblem
+from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.service.readiness import READINESS_TEXTS, Readiness
 from tests.eventually import eventually
 from tests.row_tables import each_row

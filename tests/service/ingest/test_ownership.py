@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors import UnusableDatabase
+from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.service.ingest.pipeline import IngestTimings
 from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND, IngestHarness

@@ -12,7 +12,7 @@ import msgspec
 
 from meshfleet.cli.database import open_existing_database
 from meshfleet.cli.settings_options import load_command_settings, settings_options
-from meshfleet.errors import UnusableFolder
+from meshfleet.errors.startup import UnusableFolder
 from meshfleet.mqtt.client import BrokerAddress
 from meshfleet.service.external_broker.mosquitto import (
     SERVICE_USER,

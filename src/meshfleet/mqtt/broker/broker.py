@@ -22,11 +22,11 @@ from meshfleet.mqtt.codec.packets import Publish
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from meshfleet.errors.operations import ReadinessProblem
+    from meshfleet.errors.readiness import ReadinessProblem
     from meshfleet.mqtt.broker.auth import Authenticator
     from meshfleet.mqtt.broker.group_commit import ReportConsumer
     from meshfleet.mqtt.broker.store import StoredState
-    from meshfleet.settings import BrokerLimits
+    from meshfleet.mqtt.broker_limits import BrokerLimits
 
 _SERVICE_ACCOUNT: Final = "service"
 """Who publishes without a connection."""

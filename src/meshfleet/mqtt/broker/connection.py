@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.handshake import ConnectHandler
     from meshfleet.mqtt.broker.packet_handler import PacketHandler
     from meshfleet.mqtt.broker.session import MqttSession
-    from meshfleet.settings import BrokerLimits
+    from meshfleet.mqtt.broker_limits import BrokerLimits
 
 
 _log = logging.getLogger(__name__)

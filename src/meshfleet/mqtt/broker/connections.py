@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, KeysView
 
     from meshfleet.mqtt.broker.connection import ServerConnection
-    from meshfleet.settings import BrokerLimits
+    from meshfleet.mqtt.broker_limits import BrokerLimits
 _log = logging.getLogger(__name__)
 
 _MAX_TRACKED_NETWORKS: Final = 10_000

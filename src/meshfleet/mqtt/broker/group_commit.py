@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection as Transaction
 
-    from meshfleet.errors.operations import ReadinessProblem
+    from meshfleet.errors.readiness import ReadinessProblem
     from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
     from meshfleet.mqtt.broker.session import MqttSession
     from meshfleet.mqtt.broker.wall_clock import WallClockConverter

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.quotas import QueueQuotas
     from meshfleet.mqtt.broker.router import MessageRouter
     from meshfleet.mqtt.broker.session import MqttSession
+    from meshfleet.mqtt.broker_limits import BrokerLimits
     from meshfleet.mqtt.codec.packets import OversizedPublish, Publish, Subscribe, Unsubscribe
-    from meshfleet.settings import BrokerLimits
 
 _log = logging.getLogger(__name__)
 

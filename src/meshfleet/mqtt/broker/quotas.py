@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from meshfleet.mqtt.broker.log_limiter import LogLimiter
 
 if TYPE_CHECKING:
-    from meshfleet.settings import BrokerLimits
+    from meshfleet.mqtt.broker_limits import BrokerLimits
 
 
 _ACCOUNT_SHARE_DIVISOR: Final = 2

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.session import SessionConnection
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker.wall_clock import WallClockConverter
-    from meshfleet.settings import BrokerLimits
+    from meshfleet.mqtt.broker_limits import BrokerLimits
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from meshfleet.db.tables import (
     broker_session,
     broker_subscription,
 )
-from meshfleet.errors import UnusableDatabase
+from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
 from meshfleet.mqtt.codec.packets import Publish
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.db import Database
-    from meshfleet.errors.operations import ReadinessProblem
+    from meshfleet.errors.readiness import ReadinessProblem
     from meshfleet.mqtt.broker import ReportConsumer
     from meshfleet.service.accounts.login import Logins
     from meshfleet.service.clock import Now

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.mqtt import LinkClosed, SubscriptionRefused
-from meshfleet.errors.operations import ReadinessCode, ReadinessProblem
+from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.mqtt.broker import ReportBatch
 from meshfleet.mqtt.broker.store import PendingChanges
 from meshfleet.mqtt.broker.topic_tree import SubscriptionTree

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import Fault, WrongSettings
+from meshfleet.errors import Fault
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service.gateways.password_hash import hash_mosquitto_password
 from meshfleet.service.secret_store import load_or_create_secret

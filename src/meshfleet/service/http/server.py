@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from meshfleet.errors import Unavailable
-from meshfleet.errors.operations import ReadinessCode
+from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.rest import HEALTH_PATH, READINESS_PATH, Health, NotReady, Problem
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
 from meshfleet.service.http.middleware import SECURITY_HEADERS

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from meshfleet.db.driver_errors import classify_error
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.operations import ReadinessProblem
 from meshfleet.errors.protocol import UnstorableReport
+from meshfleet.errors.readiness import ReadinessProblem
 from meshfleet.mqtt.broker import check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.devices import states
