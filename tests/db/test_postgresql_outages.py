@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from contextlib import closing, suppress
+from threading import Barrier
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
@@ -27,6 +28,8 @@ from tests.servers import free_port, postgresql
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from tests.db.conftest import DatabaseLocation
@@ -81,16 +84,23 @@ def test_a_database_without_an_encoding_is_used_as_utf_8(postgresql_server: str,
 # --- A server that is not there all the time ---
 
 
-async def _use_all(database: Database) -> None:
-    await asyncio.gather(*(database.read(scalar, "SELECT pg_sleep(0.05)") for _ in range(8)))
+async def _use_all_connections(database: Database) -> None:
+    """Run eight reads, none of which ends before all have a connection."""
+    all_connected = Barrier(8)
+
+    def wait_for_others(connection: Connection) -> None:
+        scalar(connection, "SELECT 1")
+        all_connected.wait(timeout=60)
+
+    await asyncio.gather(*(database.read(wait_for_others) for _ in range(8)))
 
 
 def test_sessions_that_were_ended_are_replaced_unnoticed(database: Database) -> None:
-    asyncio.run(_use_all(database))
+    asyncio.run(_use_all_connections(database))
     ended = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity"
     ended += " WHERE datname = current_database() AND pid != pg_backend_pid()"
     assert database.read_now(scalar, ended) == 7
-    asyncio.run(_use_all(database))
+    asyncio.run(_use_all_connections(database))
     assert database.write_now(add, "a") == "a"
 
 
