@@ -1,4 +1,4 @@
-"""The tour of the README, walked by a newcomer with curl, the command line and Python."""
+"""Commands and programs of README.md and docs/tour.md, run against the demo service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.external_tools import BASH, CURL, JQ, MOSQUITTO_PUB, require
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+TOUR = (ROOT / "docs" / "tour.md").read_text()
 OURS = ".venv/bin/meshfleet "
 PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
 
@@ -61,15 +63,15 @@ def _wait_until_ready(url: str) -> None:
         eventually(lambda: client.get(device).json()["connectivity"]["connected"], "that devices connect")
 
 
-def _blocks(language: str) -> list[str]:
-    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return found
+def _code_blocks(language: str, page: str) -> list[str]:
+    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return blocks
 
 
 def _run_commands(service: DemoService) -> list[Any]:
     """Type all commands of the tour that are not ours, and give back what they answer."""
     require(CURL), require(JQ), require(MOSQUITTO_PUB)
-    script = service.adapt("".join(block for block in _blocks("sh") if OURS not in block))
+    script = service.adapt("".join(block for block in _code_blocks("sh", TOUR) if OURS not in block))
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -p {service.mqtt[0].rpartition(':')[2]} ")
     script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
     done = subprocess.run(
@@ -101,8 +103,11 @@ def test_every_step_of_the_tour_does_what_it_says(service: DemoService) -> None:
     assert 0 <= answer["value"] <= 100
 
 
-def test_the_commands_of_the_tour_do_what_they_say(service: DemoService, tmp_path: Path) -> None:
-    (block,) = [block for block in _blocks("sh") if OURS in block]
+@pytest.mark.parametrize("page", [README, TOUR], ids=["README", "tour"])
+def test_the_meshfleet_commands_do_what_the_page_says(
+    service: DemoService, tmp_path: Path, page: str
+) -> None:
+    (block,) = [block for block in _code_blocks("sh", page) if OURS in block]
     with Relay(tmp_path / "bin") as relay:
         script = block.replace(OURS, f"echo '##'; {relay.program} ")
         done = subprocess.run(
@@ -119,19 +124,21 @@ def test_the_commands_of_the_tour_do_what_they_say(service: DemoService, tmp_pat
             check=True,
             timeout=TEST_TIMEOUT,
         )
-    _, login, devices, read, watch = done.stdout.split("##\n")
+    _, login, devices, read, *samples, watch = done.stdout.split("##\n")
     assert login == f"Logged in at {service.url} as admin (admin).\n"
     assert devices.count("Head office") >= 3
     value, who = read.splitlines()
     assert re.fullmatch(r"battery-level = \d+ %", value)
     assert re.match(r"answered by the device itself in \d+ ms, through gateway 02005e000001, which ", who)
+    assert [len(listing.splitlines()) for listing in samples] == ([4] if page is README else [])
     assert len(watch.splitlines()) == 3
 
 
-def test_the_programs_of_the_tour_do_what_they_say(
+def test_the_python_programs_do_what_the_pages_say(
     service: DemoService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sdk, protocol = _blocks("python")
+    assert _code_blocks("python", README) == _code_blocks("python", TOUR)[:1]
+    sdk, protocol = _code_blocks("python", TOUR)
     program = tmp_path / "program.py"
     program.write_text(service.adapt(sdk))
     runpy.run_path(str(program))

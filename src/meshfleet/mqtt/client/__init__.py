@@ -1,7 +1,7 @@
 """An MQTT 3.1.1 client that reconnects by itself and acknowledges messages when you tell it to.
 
 `MqttClient` survives connections; a `ClientConnection` is one connection from CONNECT to its end, and the
-`Reconnector` makes the next one. Nothing here knows of gateways or devices. See docs/link.md for how to
+`Reconnector` makes the next one. Nothing here knows of gateways or devices. See docs/mqtt-client.md for how to
 use it.
 """
 
