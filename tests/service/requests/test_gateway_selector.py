@@ -255,7 +255,7 @@ async def test_the_last_gateway_helps_out_when_the_best_are_away(place: Selector
 async def test_if_none_is_there_the_best_one_is_told(place: SelectorHarness) -> None:
     place.store_link(A, -70)
     place.store_link(B, -40)
-    with pytest.raises(GatewayOffline, match=f"gateway {B} is not connected, nor any other of 2"):
+    with pytest.raises(GatewayOffline, match=f"gateway {B} is not connected, nor is any other of the 2 gateways"):
         await place.select()
     with pytest.raises(GatewayOffline, match=f"gateway {C} is not connected$"):
         await place.select(C)
@@ -277,7 +277,7 @@ async def test_who_is_unknown_or_no_gateway_is_told(place: SelectorHarness) -> N
     for gateway, device in ((None, stranger), (A, stranger), (stranger, DEVICE), (DEVICE, DEVICE)):
         with pytest.raises(NotFound):
             await place.select(gateway, device)
-    with pytest.raises(NoGateway, match=f"no gateway has heard device {DEVICE} yet"):
+    with pytest.raises(NoGateway, match=f"no gateway has received a report of device {DEVICE} yet"):
         await place.select()
 
 

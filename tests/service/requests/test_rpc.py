@@ -126,7 +126,7 @@ async def test_many_at_once_each_get_their_own_answer_in_whatever_order(stage: R
 async def test_who_never_answers_times_out_and_leaves_nothing_behind(stage: RunningBroker) -> None:
     asking = rpc_client(stage)
     async with connect_gateway(stage.port, never_respond) as third:
-        with pytest.raises(GatewayTimeout, match=f"gateway {G} did not answer within 0.2 s") as raised:
+        with pytest.raises(GatewayTimeout, match=f"gateway {G} did not respond within 0.2 s") as raised:
             await read(asking, timeout=0.2)
         assert (raised.value.code, raised.value.http) == ("gateway-timeout", 504)
         assert asking.pending == 0
@@ -183,7 +183,7 @@ async def test_what_is_no_json_where_an_answer_was_due_is_told_as_that(stage: Ru
                 break
         assert third.requests
         for each in told:
-            with pytest.raises(MalformedResponse, match="no JSON"):
+            with pytest.raises(MalformedResponse, match="not a JSON object"):
                 raise each if isinstance(each, BaseException) else AssertionError(each)
 
 
