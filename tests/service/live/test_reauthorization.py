@@ -158,7 +158,7 @@ def test_when_the_service_stops_everybody_is_told_even_while_somebody_does_not_r
         talking = stage.open_authenticated()
         talk = talking.__enter__()
         talk.subscribe()
-    assert ": the service stops; come again" in stream.rest()
+    assert ": the service is stopping, reconnect later" in stream.rest()
     assert talk.read_close()[0] == 1012
     connection.close()
     listening.__exit__(None, None, None)

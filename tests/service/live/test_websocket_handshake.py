@@ -147,7 +147,7 @@ def test_a_handshake_behind_an_answer_that_is_under_way_is_not_taken_up(on_eithe
     stage = on_either_loop
     with stage.open_tcp() as connection:
         connection.sendall(build_head("GET /api/v1/stream", f"Authorization: Bearer {stage.key}"))
-        _read_until(connection, b": you listen")
+        _read_until(connection, b": connected")
         connection.sendall(build_head(LIVE, *HANDSHAKE))
         stage.viewer.get("/healthz")
         stage.ingest(temperature(stage.clock(), 1))
@@ -168,7 +168,7 @@ def test_one_who_vanishes_in_front_of_a_handshake_is_not_missed(on_either_loop: 
     stage = on_either_loop
     with stage.open_tcp() as connection:
         connection.sendall(build_head("GET /api/v1/stream", f"Authorization: Bearer {stage.key}"))
-        _read_until(connection, b": you listen")
+        _read_until(connection, b": connected")
         connection.sendall(build_head(LIVE, *HANDSHAKE))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     for _ in range(10_000):
