@@ -267,7 +267,7 @@ async def test_a_database_that_is_away_is_told_of_once_and_nothing_is_lost(
                     await watched.poll(seconds=10)
                 with pytest.raises(DatabaseUnavailable):
                     await watched.tracker.restore()
-            assert caplog.text.count("versions of gateways cannot be kept") == 1
+            assert caplog.text.count("versions and clock offsets of gateways cannot be stored") == 1
             await watched.poll_until(lambda: watched.shown_version)
     assert watched.tracker.ack_capable == {NUMBER}
     sqlite_database.close()
@@ -389,8 +389,8 @@ async def test_when_our_own_clock_is_set_no_gateway_seems_wrong_for_long(
         assert watched.clocks.offsets[NUMBER] == pytest.approx(before, abs=5000)
         assert len(third.requests) == asked
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "the clock of this machine was set back by 86400 s",
-        "the clock of this machine was set ahead by 86400 s",
+        "clock of this machine was set back by 86400 s, clock offsets of gateways are corrected",
+        "clock of this machine was set ahead by 86400 s, clock offsets of gateways are corrected",
     ]
 
 

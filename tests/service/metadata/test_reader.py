@@ -101,7 +101,7 @@ class MetadataHarness:
 
 def running_reads() -> list[str]:
     """The devices that are being asked, each behind a word."""
-    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("inquiry ")]
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("metadata ")]
 
 
 def observe(stage: RunningBroker, mac: str, **known: Any) -> None:
@@ -366,7 +366,7 @@ async def test_a_database_that_is_away_is_told_of_once_and_then_all_goes_on(
             with database_outage(sqlite_database):
                 for _ in range(3):
                     await curious.poll()
-            assert caplog.text.count("devices are not asked what they are") == 1
+            assert caplog.text.count("metadata of devices cannot be read or stored") == 1
             await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
     sqlite_database.close()
 

@@ -101,7 +101,7 @@ class Anything(RuleBasedStateMachine):
         if not hasattr(self, "scene"):
             return
         presence = self.scene.tracker
-        rhythms, behind = presence._last_seen.devices, presence._last_seen._behind  # noqa: SLF001 # what this is about
+        rhythms, behind = presence._last_seen.devices, presence._last_seen._by_gateway  # noqa: SLF001 # what this is about
         assert {(device, each.gateway) for device, each in rhythms.items()} == {
             (device, gateway) for gateway, devices in behind.items() for device in devices
         }
