@@ -45,7 +45,7 @@ _MAX_COMMENTS = 4
 """Number of comments before which an event must arrive: one is sent every 15 seconds."""
 
 QUICK = LiveTimings(poll=0.1)
-"""Polls for changes ten times as often as usual, so that tests wait less."""
+"""Timings with ten times as many polls as usual, so that tests wait less."""
 
 STREAM = "/api/v1/stream"
 

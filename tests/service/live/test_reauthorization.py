@@ -92,9 +92,8 @@ def test_a_new_token_keeps_a_websocket_open(service: LiveService) -> None:
             websocket.send(token=client.post("/api/v1/auth/refresh").json()["authToken"])
         websocket.subscribe(Types=["report"], Ids=[])  # the token was received when this is answered
         service.clock.move(seconds=120)
-        with service.open_authenticated(
-            service.log_in(user)
-        ) as second_websocket:  # the access was rechecked meanwhile
+        # The access is rechecked meanwhile.
+        with service.open_authenticated(service.log_in(user)) as second_websocket:
             second_websocket.subscribe()
         service.ingest(temperature(service.clock(), 1))
         assert websocket.next()["data"]["value"] == 1

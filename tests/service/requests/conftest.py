@@ -53,5 +53,5 @@ def gateway(service: ServiceWithBroker) -> Iterator[ScriptedGateway]:
 
 @pytest.fixture(scope="module")
 def device(service: ServiceWithBroker, gateway: ScriptedGateway) -> Mac:
-    """Return a device that the shared gateway has received."""
+    """Return a device that the shared gateway has seen."""
     return service.device_behind(gateway)

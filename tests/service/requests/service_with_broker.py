@@ -48,7 +48,7 @@ SHORT_TIMEOUT_MS = 2_000
 
 _FREE_PORT = ListenAddress("127.0.0.1", 0)
 _FAST_TIMINGS = IngestTimings(poll_seconds=0.1)
-"""Polls ten times as often as usual, so that tests wait less."""
+"""Timings with ten times as many polls as usual, so that tests wait less."""
 _LOWEST, _HIGHEST = 0, 4
 """Priorities of the service's own requests to devices, and to gateways."""
 

@@ -305,9 +305,10 @@ async def test_a_queued_request_is_sent_to_a_gateway_that_reconnected(broker: Ru
     async with connect_gateway(broker.port, never_respond) as old_connection:
         sent, queued = start_request(rpc, 0), start_request(rpc, 1)
         await broker.until(lambda: bool(old_connection.requests))
+        # The new connection replaces the old one.
         async with connect_gateway(
             broker.port, lambda request: [request.build_response(value="ff")]
-        ) as new_connection:  # replaces the first connection
+        ) as new_connection:
             rpc.fail_lost_requests()
             with pytest.raises(GatewayLost):
                 await sent

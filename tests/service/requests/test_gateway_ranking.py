@@ -49,7 +49,7 @@ def observation(
 
 CASES = [
     Case(
-        "the strongest of the gateways that receive it now",
+        "the strongest of the gateways that see it now",
         [observation(A, -70), observation(B, -55), observation(C, -90)],
         [B, A, C],
     ),
@@ -72,7 +72,7 @@ CASES = [
         [B, A],
     ),
     Case(
-        "a gateway does not lose a device that no other receives",
+        "a gateway does not lose a device that no other sees",
         [observation(A, -40, 3.1), observation(B, -90, 2.5)],
         [A, B],
     ),
@@ -144,7 +144,7 @@ CASES = [
         failed_ago={A: 2, B: 1, C: 3},
     ),
     Case("a clock ahead is no advantage", [observation(A, -60, -9), observation(B, -59)], [B, A]),
-    Case("no gateway has received the device", [], []),
+    Case("no gateway has seen the device", [], []),
 ]
 
 

@@ -111,7 +111,7 @@ class SelectorHarness:
         parent: int | None = None,
         unreachable: bool = False,
     ) -> None:
-        """Store a minute in which a gateway received the device."""
+        """Store a minute in which a gateway saw the device."""
         now = self.broker.clock()
         at = round(now - minutes_ago * MINUTE)
         link = StoredSample(
@@ -163,7 +163,7 @@ def list_candidates(route: GatewayRoute) -> list[tuple[str, bool, float | None]]
 
 
 @pytest.mark.rule("rest-102", "rest-193")
-async def test_the_gateway_that_receives_the_device_best_is_selected(harness: SelectorHarness) -> None:
+async def test_the_gateway_with_the_best_signal_is_selected(harness: SelectorHarness) -> None:
     for mac in (A, B, C):
         await harness.broker.gateway(mac)
     harness.store_link(A, -70)
@@ -287,7 +287,7 @@ async def test_unknown_devices_and_gateways_are_not_found(harness: SelectorHarne
     for gateway, device in ((None, unknown), (A, unknown), (unknown, DEVICE), (DEVICE, DEVICE)):
         with pytest.raises(NotFound):
             await harness.select(gateway, device)
-    with pytest.raises(NoGateway, match=f"no gateway has received a report of device {DEVICE} yet"):
+    with pytest.raises(NoGateway, match=f"no gateway has seen device {DEVICE} yet"):
         await harness.select()
 
 

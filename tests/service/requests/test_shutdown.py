@@ -87,7 +87,7 @@ def test_an_idempotency_key_is_valid_after_a_restart(database: Database) -> None
     with run_service(database) as service:
         key = service.new_key(Role.OPERATOR, "same")
         with (
-            service.gateway(lambda asked: [asked.build_response(route="r")]) as gateway,
+            service.gateway(lambda request: [request.build_response(route="r")]) as gateway,
             service.client(key) as client,
         ):
             device = service.device_behind(gateway)

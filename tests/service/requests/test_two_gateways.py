@@ -76,7 +76,7 @@ def report_rssi(
 def report_minutes(
     service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac, rssi: int, *, ago: range
 ) -> None:
-    """Store minutes in which a gateway received a device."""
+    """Store minutes in which a gateway saw a device."""
     for each in ago:
         at = service.clock() - each * MINUTE
         summary = MinuteSummary(count=1, min=rssi, max=rssi, last=rssi, last_at=at)
@@ -87,7 +87,7 @@ def report_minutes(
 
 
 def device_behind_both(service: ServiceWithBroker, a: ScriptedGateway, b: ScriptedGateway) -> Mac:
-    """Return a device that belongs to B, and that A receives better at this moment."""
+    """Return a device that belongs to B, and whose signal is better at A at this moment."""
     device = service.device_behind(b)
     report_rssi(service, b, device, -92)
     report_rssi(service, a, device, -50)

@@ -28,7 +28,7 @@ def status_and_code(response: httpx.Response) -> tuple[int, str]:
 
 
 def report_link(service: ServiceWithBroker, device: Mac, gateway_mac: str, rssi: int, parent: int) -> None:
-    """Store that a gateway received a device a minute ago."""
+    """Store that a gateway saw a device a minute ago."""
     at = (service.clock() // 60_000 - 1) * 60_000
     link = StoredSample(at, SampleKind.LINK, parent, NO_SEQ, int(gateway_mac, 16), rssi, None, None)
     store_samples(service, f"bmac-{device}", link)
@@ -95,9 +95,8 @@ def test_a_write_whose_gateway_disconnects_is_not_sent_again(
             service.send, device, "write", "8010", value="ff", headers=headers | preference
         )
         service.wait_until(lambda: first.requests)
-        with service.gateway(
-            lambda request: [request.build_response(value="ff")], first.mac
-        ) as reconnected:  # replaces the first connection
+        # The new connection replaces the first one.
+        with service.gateway(lambda request: [request.build_response(value="ff")], first.mac) as reconnected:
             assert pending.result().status_code == (202 if is_async else 504)
             response = service.send(device, "write", "8010", value="ff", headers=headers)
             assert status_and_code(response) == (504, "gateway-lost")

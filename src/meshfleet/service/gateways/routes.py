@@ -50,13 +50,13 @@ async def claim_gateway(
     request: ApiRequest,
 ) -> GatewayClaim:
     """Claim a gateway and get its MQTT credentials. The password is returned only once."""
-    place = _resolve_broker(broker, request)
+    address = _resolve_broker(broker, request)
     mac = parse_gateway_mac(data.mac)
     if mac == EVERY_GATEWAY:
         raise MalformedMac("mac", f"{mac} is reserved for all gateways")
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
     password = await database.write(store.claim_gateway, mac, name=name, by=actor, now=now())
-    return _credentials(mac, password, place)
+    return _credentials(mac, password, address)
 
 
 @get("/{mac:str}")
@@ -77,10 +77,10 @@ async def rotate_credentials(
     request: ApiRequest,
 ) -> GatewayClaim:
     """Give a gateway a new password. The old one becomes invalid."""
-    place = _resolve_broker(broker, request)
+    address = _resolve_broker(broker, request)
     gateway = parse_path_gateway(mac)
     password = await database.write(store.rotate_password, gateway, by=actor, now=now())
-    return _credentials(gateway, password, place)
+    return _credentials(gateway, password, address)
 
 
 @delete("/{mac:str}")

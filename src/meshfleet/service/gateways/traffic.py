@@ -53,7 +53,7 @@ class ModeChanges:
 
 
 class ModeDetector:
-    """Detects the modes of gateways."""
+    """Detector of the modes of gateways."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}

@@ -62,7 +62,7 @@ _FIRST_VERSION_WITH_ACKS: Final = (
 
 
 class VersionTracker:
-    """Requests and caches the API versions of gateways."""
+    """Cache of the API versions of gateways, which it requests from them."""
 
     def __init__(  # noqa: PLR0913 # keyword-only except the first three
         self,

@@ -55,7 +55,7 @@ class _AuditEntry(NamedTuple):
 
 
 class AuditWatcher:
-    """Marks what was changed according to the audit log, while there are subscribers."""
+    """Poller of the audit log, which marks what was changed while there are subscribers."""
 
     def __init__(  # noqa: PLR0913 # the targets of the changes
         self,

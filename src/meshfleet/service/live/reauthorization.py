@@ -39,7 +39,7 @@ CLOSE_NOT_LOGGED_IN: Final = 4401
 
 
 class Reauthorizer:
-    """Closes subscribers whose access token expired, whose user logged out, or whose API key was revoked."""
+    """Checks that close subscribers with an expired access token, a logged-out user, or a revoked API key."""
 
     def __init__(self, hub: EventHub, authenticator: BearerAuthenticator, now: Now) -> None:
         self._hub = hub

@@ -67,7 +67,7 @@ _FRAME_BURST, _FRAMES_PER_SECOND = 200.0, 20.0
 """Frames accepted at once, and then per second; others are delayed."""
 
 _BYTES_PER_FRAME: Final = 4096
-"""Each time a frame has this many bytes, it counts as one more."""
+"""Bytes of a frame that count as one more frame."""
 
 _RESUME_BURST, _RESUMES_PER_SECOND = 100.0, 1.0
 """Subscriptions that may be resumed at once, and then per second."""

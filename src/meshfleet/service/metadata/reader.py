@@ -129,7 +129,7 @@ _FINAL_STATUSES: Final = frozenset(
 
 
 class MetadataReader:
-    """Reads missing metadata from devices."""
+    """Reader of missing metadata from devices."""
 
     def __init__(  # noqa: PLR0913 # mostly optional and keyword-only
         self,

@@ -23,7 +23,7 @@ _MAX_DFU_ADDRESSES: Final = 10_000
 
 
 class ActivityDetector:
-    """Marks devices in committed batches as received. Performance-critical: it runs for every report."""
+    """Detector of devices that were seen in committed batches. Performance-critical: it runs per report."""
 
     def __init__(self, last_seen: LastSeenIndex, clocks: GatewayClocks, *, external_broker: bool) -> None:
         """Create a detector.
@@ -34,11 +34,11 @@ class ActivityDetector:
         self.clocks = clocks
         self._external_broker = external_broker
         self.returned_devices: set[int] = set()
-        """Devices that were received and are not marked as connected."""
+        """Devices that were seen and are not marked as connected."""
         self.gateways: set[int] = set()
         """Gateways that are or were connected."""
         self.dfu_addresses: dict[int, int] = {}
-        """Unknown addresses that advertise in DFU mode, each with the gateway that received it."""
+        """Unknown addresses that advertise in DFU mode, each with the gateway that saw it."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Mark the devices in a committed batch."""
@@ -137,12 +137,12 @@ class ActivityDetector:
             last_seen.record_heartbeat(gateway, time)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> LastSeen:
-        """Mark a device that is new, not connected, or received through another gateway than before."""
+        """Mark a device that is new, not connected, or seen through another gateway than before."""
         last_seen = self._last_seen.devices.get(device)
         if last_seen is None:
             last_seen = self._last_seen.add(device, gateway, now)
         if device != gateway and self._external_broker and device in self.gateways:
-            return last_seen  # its radio is received by others, which does not prove its MQTT connection
+            return last_seen  # other gateways see its radio, which does not prove its MQTT connection
         self._last_seen.mark_heard(device, gateway, now)
         if not last_seen.connected or device == gateway:
             self.returned_devices.add(device)

@@ -26,7 +26,7 @@ class PresenceChange(NamedTuple):
     at: int
     cause: PresenceCause
     gateway: int
-    """Gateway through which it was received; for a gateway, itself."""
+    """Gateway through which it was seen; for a gateway, itself."""
 
     @classmethod
     def to_connected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:

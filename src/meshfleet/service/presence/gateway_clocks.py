@@ -54,7 +54,7 @@ A device is silent after three times that at the earliest, so none seems silent 
 _SINGLE_DEVICE_AGREEMENT_MS: Final = 30 * 60_000
 """Milliseconds for which reports must agree if only one of several devices sends them.
 
-Most of the other devices are received once in that time.
+Most of the other devices report once in that time.
 """
 
 

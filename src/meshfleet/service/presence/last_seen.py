@@ -1,4 +1,4 @@
-"""When and through which gateway each device was last received."""
+"""When and through which gateway each device was last seen."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class LastSeen(Struct, gc=False):
 
     # Fields that every heartbeat changes come first: with a million devices almost none is in the CPU cache.
     heard_at: int
-    """Time when the device was last received."""
+    """Time when the device was last seen."""
     gateway: int
-    """Gateway through which it was last received."""
+    """Gateway through which it was last seen."""
     connected: bool
     heartbeat_at: int = 0
     """Time of its last heartbeat, by the gateway's corrected clock."""
@@ -56,10 +56,10 @@ class LastSeen(Struct, gc=False):
     """Milliseconds between its heartbeats as last estimated."""
     previous_gateway: int = 0
     previous_heard_at: int = 0
-    """Other gateway through which it was received before, and when; 0 if there is none."""
+    """Other gateway through which it was seen before, and when; 0 if there is none."""
 
     def mark_heard(self, gateway: int, at: int) -> None:
-        """Record that the device was received."""
+        """Record that the device was seen."""
         if gateway != self.gateway:
             self.previous_gateway, self.previous_heard_at = self.gateway, self.heard_at
             self.gateway = gateway
@@ -95,7 +95,7 @@ class LastSeen(Struct, gc=False):
     def switch_gateway(self, connected: Container[int], now: int) -> bool:
         """Switch to the previous gateway after the current one disconnected.
 
-        Return False if it is not connected, or did not receive the device recently.
+        Return False if it is not connected, or has not seen the device recently.
         """
         if self.previous_gateway not in connected or now - self.previous_heard_at >= self.silence_timeout:
             return False
@@ -137,14 +137,14 @@ class TimerWheel:
 
 
 class LastSeenIndex:
-    """Presence data by device, and devices by the gateway through which they were last received."""
+    """Presence data by device, and devices by the gateway through which they were last seen."""
 
     def __init__(self) -> None:
         self.devices: dict[int, LastSeen] = {}
         self._by_gateway: dict[int, set[int]] = {}
 
     def devices_behind(self, gateway: int) -> list[int]:
-        """Return the devices that were last received through a gateway."""
+        """Return the devices that were last seen through a gateway."""
         return list(self._by_gateway.get(gateway, ()))
 
     def add(self, device: int, gateway: int, now: int) -> LastSeen:
@@ -154,7 +154,7 @@ class LastSeenIndex:
         return last_seen
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """Record that a device was received through a gateway, which may be a different one than before."""
+        """Record that a device was seen through a gateway, which may be a different one than before."""
         last_seen = self.devices[device]
         self._move(device, last_seen.gateway, gateway)
         last_seen.mark_heard(gateway, now)

@@ -1,6 +1,6 @@
 """Tracker of the connection state of gateways and devices (rest-51, rest-77, rest-78).
 
-A device is connected if it was received within three of its usual intervals, through a gateway that is
+A device is connected if it was seen within three of its usual intervals, through a gateway that is
 connected itself. Silent devices are found with a timer wheel: each device is in the slot of its next check,
 and reports do not move it. So a device costs one check in three minutes, however often it reports.
 """
@@ -141,7 +141,7 @@ _RECONNECT_GRACE_MS: Final = 60_000
 
 
 class PresenceTracker:
-    """Tracks which devices and gateways are connected, by their reports and connections."""
+    """Connection state of devices and gateways, derived from their reports and connections."""
 
     def __init__(
         self, clocks: GatewayClocks, *, external_broker: bool, retention_ms: int | None = None, now: int
@@ -176,9 +176,8 @@ class PresenceTracker:
     def restore(self, snapshot: PresenceSnapshot) -> None:
         """Restore the state of the previous process. Silence is counted from the start."""
         self._gateways |= snapshot.gateways
-        shared_numbers = {
-            each: each for each in snapshot.gateways
-        }  # one int object for all devices behind a gateway
+        # One int object for all devices behind a gateway, to save memory.
+        shared_numbers = {each: each for each in snapshot.gateways}
         for device, gateway, interval in snapshot.devices:
             is_gateway = device in snapshot.gateways
             device_gateway = shared_numbers.get(gateway or 0, gateway or 0)
@@ -228,7 +227,7 @@ class PresenceTracker:
         return PresenceFlush(self, pending, now)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """Record that a device was received, for a device found in the database."""
+        """Record that a device was seen; called for devices found in the database."""
         self._activity.mark_heard(device, gateway, now)
 
     # State
@@ -244,7 +243,7 @@ class PresenceTracker:
             self._schedule_check(change.device, last_seen, max(silent_at, now), now)
 
     def remove(self, device: int) -> None:
-        """Discard a device that is not in the registry. If it is received again, it is new."""
+        """Discard a device that is not in the registry. If it is seen again, it is new."""
         self._connected_gateways.pop(device, None)
         self._last_seen.remove(device)
 
@@ -259,7 +258,7 @@ class PresenceTracker:
         if self._polled_gateways is None:
             return
         polled, self._polled_gateways = self._polled_gateways, None
-        # First, so that these gateways do not disconnect together with a gateway that receives their radio.
+        # First, so that these gateways do not disconnect together with a gateway that sees their radio.
         self._gateways.update(polled)
         is_grace_period = now - self._listening_since < _RECONNECT_GRACE_MS
         disconnected = [
@@ -301,15 +300,14 @@ class PresenceTracker:
                 yield PresenceChange.to_connected(device, now, PresenceCause.GATEWAY, gateway)
 
     def _disconnect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Disconnect a gateway and the devices behind it that no other connected gateway receives."""
+        """Disconnect a gateway and the devices behind it that no other connected gateway sees."""
         yield PresenceChange.to_disconnected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
             if not last_seen.connected or device in self._gateways:
                 continue
-            last_seen.heard_at = max(
-                last_seen.heard_at, self._listening_since
-            )  # reports could not be received before
+            # Reports could not be received before that time.
+            last_seen.heard_at = max(last_seen.heard_at, self._listening_since)
             if not self._last_seen.switch_gateway(device, self._connected_gateways, now):
                 yield PresenceChange.to_disconnected(device, now, PresenceCause.GATEWAY, gateway)
 
@@ -341,7 +339,7 @@ class PresenceTracker:
                 and last_seen.stored_interval != DEFAULT_INTERVAL_MS
                 and (last_seen.due_slot + device) % _CHECKS_PER_INTERVAL_UPDATE
             ):
-                # Received recently: cannot be silent yet.
+                # Seen recently: cannot be silent yet.
                 self._timer_wheel.schedule(device, last_seen, last_seen.heard_at + _MAX_CHECK_INTERVAL_MS)
                 continue
             interval = last_seen.interval
@@ -352,9 +350,8 @@ class PresenceTracker:
             elif device in self._gateways:
                 yield from self._time_out_gateway(device, now)
             elif self._is_gateway_late(last_seen.gateway, now):
-                self._schedule_check(
-                    device, last_seen, now, now
-                )  # perhaps the gateway is silent, not the device
+                # Perhaps the gateway is silent, not the device.
+                self._schedule_check(device, last_seen, now, now)
             else:
                 yield PresenceChange.to_disconnected(device, now, PresenceCause.SILENT, last_seen.gateway)
                 count += 1

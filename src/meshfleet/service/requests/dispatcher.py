@@ -164,7 +164,7 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class RequestDispatcher:
-    """Executes requests made over REST and records them in the history."""
+    """Executor of requests made over REST, which it records in the history."""
 
     def __init__(
         self,
@@ -319,9 +319,8 @@ class RequestDispatcher:
                 )
                 return build_answer(reply.response, entry, route)
             except Unanswered as exc:
-                error = (
-                    exc if exc.sent or error is None else error
-                )  # keep the error that says it may have been sent
+                # Keep an error that says that the request may have been sent.
+                error = exc if exc.sent or error is None else error
                 may_retry = isinstance(exc, GatewayLost | GatewayOffline) and loop.time() < deadline
                 if not prepared.is_read or attempt == _MAX_ATTEMPTS or not may_retry:
                     raise error from None

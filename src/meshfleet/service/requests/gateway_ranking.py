@@ -6,12 +6,12 @@ A gateway is as good as its best parent of the device, and an RSSI reading loses
 
 The factor is 4 dB because -40 dBm is next to the antenna, -100 dBm is the weakest signal that is received,
 and readings of the last 15 minutes count: a reading at the end of that time is worth nothing, however strong
-it was. Two gateways that receive a device every minute differ by at most 4 dB for that reason, which is less
+it was. Two gateways that see a device every minute differ by at most 4 dB for that reason, which is less
 than the noise of a reading.
 
 The score matters only among gateways that can be used: connected gateways rank first, then those whose last
 attempt for this device did not fail, then those that have not missed three of the device's intervals while
-another gateway still receives it.
+another gateway still sees it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
 
     SelectGateways: TypeAlias = Callable[[Sequence[int]], Awaitable[Mapping[int, int | None]]]
-    """Selects the gateway of each device; None if no connected gateway has received it."""
+    """Selects the gateway of each device; None if no connected gateway has seen it."""
 
 _MINUTE: Final = 60_000
 
@@ -42,13 +42,13 @@ _DECAY_DB_PER_MINUTE: Final = 4.0
 """dB that a reading loses per minute."""
 
 _DEFAULT_RSSI_DBM: Final = -90.0
-"""dBm assumed for a report without a reading: the device was received, but the strength is unknown."""
+"""dBm assumed for a report without a reading: the device was seen, but the signal strength is unknown."""
 
 _LOST_AFTER_INTERVALS: Final = 3
-"""Intervals without a report after which a gateway has lost a device, if another one receives it."""
+"""Intervals without a report after which a gateway has lost a device, if another one sees it."""
 
 _CURRENT_FOR_INTERVALS: Final = 2
-"""Intervals within which a gateway counts as receiving a device: one report may get lost."""
+"""Intervals within which a gateway counts as seeing a device: one report may get lost."""
 
 _FAILURE_COUNTS_MS: Final = 10 * _MINUTE
 """Milliseconds for which a failed attempt counts.
@@ -61,13 +61,13 @@ _MAX_FAILURES: Final = 20_000
 
 
 class LinkObservation(NamedTuple):
-    """Last time a gateway received a device, directly or through one parent."""
+    """Last time a gateway saw a device, directly or through one parent."""
 
     gateway: int
     heard_at: int
     """Milliseconds since the epoch."""
     parent: int | None = None
-    """Mesh device that received it; None if the report does not name one."""
+    """Mesh device that saw it; None if the report does not name one."""
     rssi: float | None = None
     """Mean of the newest minute in dBm; None if the report has no reading."""
     is_unreachable: bool = False
@@ -82,11 +82,11 @@ class RankedGateway(NamedTuple):
     rssi: float | None
     """dBm of the parent with the best score; None if there is no reading."""
     heard_at: int
-    """Time when it last received the device, in milliseconds."""
+    """Time when it last saw the device, in milliseconds."""
     failed_ago: int | None
     """Milliseconds since its last attempt for the device failed; None if there is no recent failure."""
     is_silent: bool
-    """Whether it has lost the device while another gateway still receives it."""
+    """Whether it has lost the device while another gateway still sees it."""
     score: float
 
 
@@ -97,13 +97,13 @@ def parse_link_minutes(minutes: Iterable[StoredSample]) -> list[LinkObservation]
 
 def keep_newest_links(observations: Iterable[LinkObservation]) -> list[LinkObservation]:
     """Keep the newest observation of each parent, and of each gateway without a parent."""
-    kept: dict[tuple[int | None, int], LinkObservation] = {}
+    newest: dict[tuple[int | None, int], LinkObservation] = {}
     for each in observations:
         # A parent is behind one gateway at a time: its newest observation says which.
         key = (None, each.gateway) if each.parent is None else (each.parent, 0)
-        if key not in kept or each.heard_at > kept[key].heard_at:
-            kept[key] = each
-    return list(kept.values())
+        if key not in newest or each.heard_at > newest[key].heard_at:
+            newest[key] = each
+    return list(newest.values())
 
 
 def rank_gateways(
@@ -114,7 +114,7 @@ def rank_gateways(
     failures: Mapping[int, int],
     now: int,
 ) -> list[RankedGateway]:
-    """Rank the gateways that have received a device, the best first.
+    """Rank the gateways that have seen a device, the best first.
 
     `interval` is the usual time between two heartbeats of the device in milliseconds. `failures` maps a
     gateway to the milliseconds since its last attempt failed. If the attempts through all gateways failed,
@@ -125,7 +125,7 @@ def rank_gateways(
         if not each.is_unreachable:
             by_gateway.setdefault(each.gateway, []).append(each)
     last_heard = {gateway: max(each.heard_at for each in links) for gateway, links in by_gateway.items()}
-    is_received_now = any(
+    is_seen_now = any(
         gateway in connected and now - at <= _CURRENT_FOR_INTERVALS * interval
         for gateway, at in last_heard.items()
     )
@@ -138,7 +138,7 @@ def rank_gateways(
             rssi=rssi,
             heard_at=last_heard[gateway],
             failed_ago=failures.get(gateway),
-            is_silent=is_received_now and now - last_heard[gateway] > _LOST_AFTER_INTERVALS * interval,
+            is_silent=is_seen_now and now - last_heard[gateway] > _LOST_AFTER_INTERVALS * interval,
             score=score,
         )
         candidates.append(candidate)
@@ -149,7 +149,7 @@ def _best_signal(links: Collection[LinkObservation], now: int) -> tuple[float | 
     """Return the RSSI of the best reading of a gateway, or None, and the gateway's score."""
     readings = [(each.rssi - _decay(each, now), each.rssi) for each in links if each.rssi is not None]
     score, rssi = max(readings, default=(-inf, None))
-    # A report without a reading proves that the gateway receives the device, not how well.
+    # A report without a reading proves that the gateway sees the device, not how well.
     assumed_rssi = _DEFAULT_RSSI_DBM if rssi is None else min(_DEFAULT_RSSI_DBM, rssi)
     assumed_scores = (assumed_rssi - _decay(each, now) for each in links if each.rssi is None)
     return rssi, max([score, *assumed_scores])

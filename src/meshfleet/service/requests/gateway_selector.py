@@ -80,7 +80,7 @@ class _Evidence(NamedTuple):
 
 
 class GatewaySelector:
-    """Selects gateways by how well they receive a device."""
+    """Selector of gateways by their signal to a device."""
 
     def __init__(  # noqa: PLR0913 # the collaborators of a selection
         self,
@@ -114,13 +114,13 @@ class GatewaySelector:
             return _build_route(self._now(), [await self._rank_single(number)], "itself")
         ranked = await self._rank(number, evidence[number])
         if not ranked:
-            raise NoGateway(f"no gateway has received a report of device {device} yet")
+            raise NoGateway(f"no gateway has seen device {device} yet")
         return _build_route(self._now(), ranked, _explain(ranked))
 
     async def select_many(self, devices: Sequence[int]) -> dict[int, int | None]:
-        """Select the gateway of each device; None if no connected gateway has received the device."""
+        """Select the gateway of each device; None if no connected gateway has seen it."""
         loaded = await self._load_evidence(devices)
-        chosen: dict[int, int | None] = dict.fromkeys(devices)
+        selected: dict[int, int | None] = dict.fromkeys(devices)
         for device, evidence in loaded.items():
             ranked = (
                 [await self._rank_single(device)]
@@ -128,8 +128,8 @@ class GatewaySelector:
                 else await self._rank(device, evidence)
             )
             if ranked and ranked[0].connected:
-                chosen[device] = ranked[0].gateway
-        return chosen
+                selected[device] = ranked[0].gateway
+        return selected
 
     # Internals
 
@@ -185,7 +185,7 @@ class GatewaySelector:
             evidence = loaded[row.device] = await self._read_evidence(row, now)
             if len(self._cache) >= _MAX_CACHED_DEVICES:
                 self._cache.clear()
-            # A device without observations is not cached: a gateway may receive it at any moment.
+            # A device without observations is not cached: a gateway may see it at any moment.
             if evidence.observations or evidence.is_gateway:
                 self._cache[row.device] = evidence
         return loaded

@@ -36,7 +36,7 @@ _IDLE_SECONDS: Final = 60.0
 
 
 class RequestHistory:
-    """Stores requests and their outcomes in batches."""
+    """Writer that stores requests and their outcomes in batches."""
 
     def __init__(
         self, database: Database, now: Now, *, retention: int | None, max_pending: int = MAX_PENDING
@@ -51,9 +51,9 @@ class RequestHistory:
         self._retention = retention
         self._pending: dict[str, HistoryEntry] = {}
         self._next_batch: asyncio.Future[None] | None = None
-        """Resolves when the entries queued by now are written. None if no caller waits."""
+        """Future that resolves when the entries queued by now are written. None if no caller waits."""
         self._current_batch: asyncio.Future[None] | None = None
-        """Resolves when the batch being written ends. None if there is none."""
+        """Future that resolves when the batch being written ends. None if there is none."""
         self._flush_requested = asyncio.Event()
         self._has_pending = asyncio.Event()
         self._deleted_at: int | None = None

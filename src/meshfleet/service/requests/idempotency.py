@@ -27,7 +27,7 @@ class RequestHandle(NamedTuple):
 
     id: str
     outcome: asyncio.Future[RequestRecord]
-    """Resolves to the finished request."""
+    """Future that resolves to the finished request."""
 
 
 class KeyedRequest(NamedTuple):

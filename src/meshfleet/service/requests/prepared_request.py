@@ -89,11 +89,11 @@ def prepare_request(body: NewRequest) -> PreparedRequest:
 
     Raise `InvalidRequest` or a protocol error that names the field.
     """
-    given = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
-    _reject_foreign_parameters(body.operation, given)
+    parameters = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
+    _reject_foreign_parameters(body.operation, parameters)
     identifier = _parse_identifier(body)
     request = requests.build_request(
-        body.operation, {_JSON_NAMES[name]: value for name, value in given.items()}
+        body.operation, {_JSON_NAMES[name]: value for name, value in parameters.items()}
     )
     if isinstance(request, requests.WriteDecodedRequest):
         _check_encodable(str(identifier), request)
@@ -109,9 +109,9 @@ def prepare_request(body: NewRequest) -> PreparedRequest:
     )
 
 
-def _reject_foreign_parameters(operation: Operation, given: Mapping[str, Any]) -> None:
+def _reject_foreign_parameters(operation: Operation, parameters: Mapping[str, Any]) -> None:
     """Refuse parameters that the operation would ignore."""
-    foreign = [name for name in given if name not in _PARAMETERS[operation]]
+    foreign = [name for name in parameters if name not in _PARAMETERS[operation]]
     if foreign:
         raise InvalidRequest(
             [Fault(_JSON_NAMES[name], f"is not a parameter of {operation}") for name in foreign]

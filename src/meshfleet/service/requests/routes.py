@@ -68,7 +68,7 @@ async def send_request(
 ) -> Response[RequestAnswer]:
     """Send a request to a device or a gateway and return its response, whatever its status.
 
-    Without `gateway`, the gateway that receives the device best is selected; `choice` explains why. An ack
+    Without `gateway`, the gateway with the best signal is selected; `choice` explains why. An ack
     has no response: 202 means that it was sent.
     """
     device, prepared, actor = parse_path_device(device_id), prepare_request(data), request.user

@@ -56,7 +56,7 @@ _MAX_UNREADABLE_TOPICS: Final = 1000
 _UNREACHABLE_STATUSES: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
 """Statuses with which a gateway reports that it did not reach the device."""
 
-_MAX_LATE_LISTENERS: Final = 2000
+_MAX_LATE_CALLBACKS: Final = 2000
 """Maximum number of timed-out requests whose callers are notified of a late response."""
 
 _WATCH_SECONDS: Final = 1.0
@@ -100,7 +100,7 @@ class _PendingRequest:
 
 
 class RpcClient:
-    """Sends the requests of the service and matches their responses.
+    """Client that sends the requests of the service and matches their responses.
 
     Payloads are never logged (request-32).
     """
@@ -130,7 +130,7 @@ class RpcClient:
         self._tracker = RequestTracker(secrets.token_hex(8))
         self._queues: GatewayQueues[asyncio.Future[None]] = GatewayQueues(max_concurrent)
         self._pending: dict[RequestId, _PendingRequest] = {}
-        self._late_listeners: dict[RequestId, Callable[[RpcResponse], None]] = {}
+        self._late_callbacks: dict[RequestId, Callable[[RpcResponse], None]] = {}
         self._unreadable_at: dict[ResponseTopic, float] = {}
         """Time of the last message on a response topic that is not a JSON object."""
         self.response_counts: Counter[ResponseMatch] = Counter()
@@ -201,7 +201,7 @@ class RpcClient:
     ) -> RpcResponse:
         """Send a request and wait at most `timeout` seconds for its response, whatever its status.
 
-        Raise `GatewayTooOld` or an `Unanswered` error, whose class tells whether the request was sent. The
+        Raise `GatewayTooOld` or an `Unanswered` error, whose class says whether the request was sent. The
         result counts when a gateway is selected next time.
 
         `before_send` is called when the request leaves the queue, just before it is sent; if it raises
@@ -242,7 +242,7 @@ class RpcClient:
                 and on_late_response is not None
                 and pending.progress is SendProgress.SENT
             ):
-                self._add_late_listener(request_id, on_late_response)
+                self._add_late_callback(request_id, on_late_response)
 
     async def watch_connections(self, *, pause: float = _WATCH_SECONDS) -> None:
         """Fail the requests of disconnected gateways, until canceled."""
@@ -276,34 +276,34 @@ class RpcClient:
         else:
             self._failures.clear(device, gateway)
 
-    def _add_late_listener(
+    def _add_late_callback(
         self, request_id: RequestId, on_late_response: Callable[[RpcResponse], None]
     ) -> None:
         """Register a callback for a late response; beyond a limit the oldest callback is discarded."""
-        self._late_listeners[request_id] = on_late_response
-        if len(self._late_listeners) > _MAX_LATE_LISTENERS:
-            del self._late_listeners[next(iter(self._late_listeners))]
+        self._late_callbacks[request_id] = on_late_response
+        if len(self._late_callbacks) > _MAX_LATE_CALLBACKS:
+            del self._late_callbacks[next(iter(self._late_callbacks))]
 
     async def _acquire_slot(self, topic: RequestTopic, request: Request) -> None:
         """Wait for a slot of the gateway. After it returns, the caller must call `_release_slot`."""
-        gateway, turn = topic.gateway, asyncio.get_running_loop().create_future()
-        if self._queues.acquire_or_enqueue(gateway, request.priority, turn):
+        gateway, slot = topic.gateway, asyncio.get_running_loop().create_future()
+        if self._queues.acquire_or_enqueue(gateway, request.priority, slot):
             return
         try:
-            await turn
+            await slot
             self._check_reachable(topic, request)
         except BaseException:
-            if turn.cancelled():
-                self._queues.cancel(gateway, request.priority, turn)
+            if slot.cancelled():
+                self._queues.cancel(gateway, request.priority, slot)
             else:  # the slot was granted but is not needed any more
                 self._release_slot(gateway)
             raise
 
     def _release_slot(self, gateway: Mac) -> None:
         """Pass the slot to the next queued request that was not canceled."""
-        while (turn := self._queues.release(gateway)) is not None:
-            if not turn.done():
-                turn.set_result(None)
+        while (slot := self._queues.release(gateway)) is not None:
+            if not slot.done():
+                slot.set_result(None)
                 return
 
     async def _send_and_wait(
@@ -385,7 +385,7 @@ class RpcClient:
 
         Clear the recorded failure if the gateway has reached the device after all.
         """
-        callback = self._late_listeners.pop(request_id, None)
+        callback = self._late_callbacks.pop(request_id, None)
         received_at = self._now()
         try:
             reply = RpcResponse(responses.decode_response(topic.operation, data), received_at, received_at)
